@@ -1,0 +1,7 @@
+#!/bin/sh
+# Lets apt see contrib and non-free, where Debian keeps CUDA; both spellings of the source lists.
+set -eu
+for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.sources; do
+    [ -f "$f" ] || continue
+    sed -i -e '/^deb /s/ main.*$/ main contrib non-free/' -e 's/^Components: .*$/Components: main contrib non-free/' "$f"
+done

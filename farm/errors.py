@@ -1,0 +1,70 @@
+"""One tree of errors, one exit code a class.
+
+Every message says what happened and where; `hint` says what to do next. The command line prints both and
+exits with `exit_code`; a traceback is shown for bugs only.
+"""
+
+from typing import ClassVar
+
+
+class FarmError(Exception):
+    """Something went wrong that the farm understands.
+
+    Args:
+        message: What happened, and where: file, line, step, member of a wheel.
+        hint: What to do next, if there is something to do.
+    """
+
+    exit_code: ClassVar[int] = 9
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(FarmError):
+    """The command line or a configuration file is wrong (2)."""
+
+    exit_code = 2
+
+
+class NotBuildableError(FarmError):
+    """The combination that was asked for cannot be built; the message gives the reason (3)."""
+
+    exit_code = 3
+
+
+class NoRunnerError(FarmError):
+    """No engine answers, or no runner can take the job (4)."""
+
+    exit_code = 4
+
+
+class BuildFailedError(FarmError):
+    """The build itself failed: never retried by itself (5)."""
+
+    exit_code = 5
+
+
+class VerificationFailedError(FarmError):
+    """A wheel does not hold what its name promises, or is malformed (6)."""
+
+    exit_code = 6
+
+
+class PublishRefusedError(FarmError):
+    """The index refused a wheel: same name with other bytes, or a promise not kept (7)."""
+
+    exit_code = 7
+
+
+class SmokeFailedError(FarmError):
+    """An installed wheel did not work (8)."""
+
+    exit_code = 8
+
+
+class InfrastructureError(FarmError):
+    """A machine, network or store failed; the same call may succeed later (9)."""
+
+    exit_code = 9

@@ -1,0 +1,366 @@
+"""Plans: one build, fully resolved. Pure data, JSON, content-addressed, with the origin of every choice."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from farm import catalog
+from farm.catalog import redist
+from farm.compat import Reason, Stack, reasons
+from farm.errors import NotBuildableError, UsageError
+from farm.matrix import Channel, Matrix, load_matrix
+from farm.recipe import GitSource, PathSource, Recipe, folder, recipe
+from farm.variant import Variant
+from farm.yamlfile import Model, nearest
+
+OPTIONS = ("cuda", "toolkit", "torch", "cudnn", "blas", "ptx", "rebuild")
+"""What a channel decides and an override may change; the same names on the command line and in FARM_<NAME>."""
+
+SCHEMA = 1
+
+
+class ToolkitPlan(Model):
+    """Where CUDA comes from; `archives` are set for the `nvidia` provider."""
+
+    provider: Literal["debian", "nvidia"]
+    cuda: str
+    components: list[str]
+    archives: list[dict[str, str | int]] = []
+
+
+class SourcePlan(Model):
+    """The source: a folder by the digest of its files, or a commit of a git repository."""
+
+    kind: Literal["path", "git"]
+    digest: str | None = None
+    url: str | None = None
+    tag: str | None = None
+    commit: str | None = None
+
+
+class VerifyPlan(Model):
+    """What the wheel promises. `sass` and `ptx` are SM numbers."""
+
+    python_tag: str
+    sass: list[int]
+    ptx: list[int]
+    cpu: str
+    cpu_exempt: list[str]
+    exclude: list[str]
+
+
+class Plan(Model):
+    """One build, fully resolved."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
+    variant: str
+    platform: Literal["linux", "windows", "macos"]
+    channel: str
+    options: dict[str, str | bool | int | None]
+    base: str
+    toolkit: ToolkitPlan | None
+    apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
+    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], str]
+    source: SourcePlan
+    tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
+    memory_per_job_gb: float
+    timeout_minutes: int
+    vendor_into: str
+    exclude: list[str]
+    verify: VerifyPlan
+    requires: list[str]
+    origins: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what is built; where a value came from does not change it."""
+        data = self.model_dump(mode="json", by_alias=True, exclude={"origins"})
+        return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps({**self.model_dump(mode="json", by_alias=True), "digest": self.digest}, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        """Read a plan file and check it against its own digest.
+
+        Raises:
+            UsageError: The file is absent, is no plan of this schema, or was changed by hand.
+        """
+        try:
+            data = json.loads(path.read_bytes())
+            digest = data.pop("digest", None)
+            plan = cls.model_validate(data)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, AttributeError, ValidationError) as error:
+            raise UsageError(f"{path}: not a plan: {error}", hint="make one with `farm plan --json`") from error
+        if digest != plan.digest:
+            raise UsageError(f"{path}: its content and its digest differ", hint="make it again with `farm plan --json`")
+        return plan
+
+
+@dataclass(frozen=True)
+class Selectors:
+    """What was asked for, by where it was asked: `options` maps an option to (value, origin)."""
+
+    variant: Variant
+    package: str = "torch"
+    platform: Literal["linux", "windows", "macos"] = "linux"
+    channel: str | None = None
+    options: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+
+
+def environment_options(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    """Overrides from FARM_<OPTION> variables."""
+    found = {}
+    for name in OPTIONS:
+        variable = f"FARM_{name.upper()}"
+        if environ.get(variable):
+            found[name] = (_typed(name, environ[variable], variable), f"environment {variable}")
+    return found
+
+
+def _typed(name: str, text: str, where: str) -> Any:
+    if name == "ptx":
+        if text not in ("0", "1"):
+            raise UsageError(f"{where}={text!r}: expected 0 or 1")
+        return text == "1"
+    if name == "rebuild":
+        if not text.isdecimal():
+            raise UsageError(f"{where}={text!r}: expected a number")
+        return int(text)
+    return text
+
+
+def _choose(recipe_: Recipe, name: str, channel: Channel, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
+    if name in overrides:
+        return overrides[name]
+    if name == "rebuild":
+        return 0, "default"
+    value = getattr(channel, name)
+    if name in ("torch", "blas") and recipe_.package != "torch":
+        return None, "default"
+    if name == "cudnn" and not recipe_.cudnn:
+        return None, "default"
+    return value, "channel"
+
+
+def resolve(project: Path, selectors: Selectors) -> Plan:
+    """Resolve selectors into a plan; `project` is the folder that holds `ci/`.
+
+    Raises:
+        UsageError: A name is unknown or a configuration file is wrong.
+        NotBuildableError: The combination cannot be built; every reason is in the message.
+    """
+    matrix = load_matrix(project)
+    chosen = recipe(selectors.package)
+    plan, why_not = _resolve(matrix, chosen, selectors)
+    if why_not or plan is None:
+        what = f"{selectors.package} for {selectors.variant}"
+        raise NotBuildableError(
+            "\n".join([f"{what} cannot be built:", *(f"  - {reason.text}" for reason in why_not)]),
+            hint="; ".join(r.nearest for r in why_not if r.nearest) or None,
+        )
+    return plan
+
+
+def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Plan | None, list[Reason]]:
+    variant, platform = selectors.variant, selectors.platform
+    name = selectors.channel or matrix.default_channel(recipe_.package, variant, platform)
+    channel = matrix.channel(name)
+    origins = {"channel": "--channel" if selectors.channel else "default"}
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        values[option], origin = _choose(recipe_, option, channel, selectors.options)
+        origins[option] = f"channel {name}" if origin == "channel" else origin
+    if not variant.sms:
+        for option in ("cuda", "toolkit", "cudnn"):
+            values[option], origins[option] = None, f"variant {variant}"
+        values["ptx"] = False
+    _check_values(values)
+    stack = Stack(
+        package=recipe_.package,
+        variant=variant,
+        platform=platform,
+        base=channel.base,
+        toolkit=values["toolkit"],
+        cuda=values["cuda"],
+        torch=values["torch"],
+        cudnn=values["cudnn"],
+        ptx=values["ptx"],
+    )
+    why_not = [*_not_offered(name, channel, recipe_, variant, platform), *reasons(stack)]
+    if why_not:
+        return None, why_not
+    return _plan(recipe_, variant, platform, name, channel, values, origins), []
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    known: dict[str, tuple[str, ...]] = {"toolkit": ("debian", "nvidia"), "blas": ("mkl", "openblas")}
+    for option, words in known.items():
+        if values[option] is not None and values[option] not in words:
+            near = nearest(str(values[option]), words) or list(words)
+            raise UsageError(f"unknown {option} {values[option]!r}", hint=f"nearest: {', '.join(near)}")
+
+
+def _not_offered(name: str, channel: Channel, recipe_: Recipe, variant: Variant, platform: str) -> list[Reason]:
+    """What the channel does not offer, apart from what the rules explain better."""
+    source, found = "ci/matrix.yaml", []
+    if recipe_.package not in channel.packages:
+        fact = f"packages of {name}: {', '.join(channel.packages)}"
+        found.append(Reason("channel", f"channel {name} does not build {recipe_.package}", fact, source, fact))
+    if platform not in channel.platforms or platform not in recipe_.platforms:
+        both = [p for p in channel.platforms if p in recipe_.platforms]
+        fact = f"platforms of {recipe_.package} in {name}: {', '.join(both) or 'none'}"
+        found.append(Reason("channel", f"{recipe_.package} in {name} is not built for {platform}", fact, source, fact))
+    if variant.gpu not in channel.gpus and not variant.sms:
+        fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
+        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source, fact))
+    return found
+
+
+def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
+    """`0.1.0+cu118.sm35.avx`; `0.1.0+cpu.avx` without a GPU; `.N` appended for a rebuild."""
+    parts = [f"cu{cuda.replace('.', '')}", variant.gpu] if cuda else [variant.gpu]
+    parts.append(variant.cpu.replace("_", "."))
+    if rebuild:
+        parts.append(str(rebuild))
+    return f"{base}+{'.'.join(parts)}"
+
+
+def arch_list(variant: Variant, *, ptx: bool) -> str:
+    """TORCH_CUDA_ARCH_LIST: `3.5;3.7`, with `+PTX` on the highest where PTX is wanted."""
+    known = catalog.architectures().architectures
+    entries = [known[name].arch_list for name in variant.architectures]
+    if entries and ptx:
+        entries[-1] += "+PTX"
+    return ";".join(entries)
+
+
+def _plan(
+    recipe_: Recipe,
+    variant: Variant,
+    platform: Literal["linux", "windows", "macos"],
+    channel_name: str,
+    channel: Channel,
+    values: Mapping[str, Any],
+    origins: dict[str, str],
+) -> Plan:
+    cuda: str | None = values["cuda"]
+    base = catalog.debian_releases()[channel.base]
+    level = catalog.cpu_levels()[variant.cpu]
+    source_version = values["torch"] or recipe_.version
+    version = wheel_version(source_version, cuda, variant, values["rebuild"])
+    sms = sorted(variant.sms)
+    fill = {
+        "version": version,
+        "use_cuda": "1" if cuda else "0",
+        "use_cudnn": "1" if values["cudnn"] else "0",
+        "blas": {"mkl": "MKL", "openblas": "OpenBLAS"}.get(values["blas"], ""),
+        "cuda_home": catalog.nvidia_provider().prefix if values["toolkit"] == "nvidia" else "/usr",
+    }
+    flags = " ".join(level.gcc)
+    parts = {
+        f"base {channel.base}": {"CC": f"gcc-{base.gcc}", "CXX": f"g++-{base.gcc}"},
+        f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags},
+        f"recipe {recipe_.package}": recipe_.env | (recipe_.env_cuda if cuda else {}),
+    }
+    if cuda:
+        parts[f"base {channel.base}"]["CUDAHOSTCXX"] = f"/usr/bin/g++-{base.gcc}"
+        parts[f"variant: {variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(variant, ptx=values["ptx"])}
+    env = {}
+    for origin, variables in parts.items():
+        for key, value in variables.items():
+            env[key] = _fill(value, fill, f"recipe {recipe_.package}: env {key}")
+            origins[f"env.{key}"] = origin
+    return Plan(
+        package=recipe_.package,
+        version=version,
+        variant=str(variant),
+        platform=platform,
+        channel=channel_name,
+        options=dict(values),
+        base=channel.base,
+        toolkit=_toolkit(recipe_, values) if cuda else None,
+        apt=sorted({f"gcc-{base.gcc}", f"g++-{base.gcc}", *recipe_.apt}),
+        env=dict(sorted(env.items())),
+        source=_source(recipe_, source_version),
+        tiers_off=level.without,
+        memory_per_job_gb=recipe_.memory_per_job_gb,
+        timeout_minutes=recipe_.timeout_minutes,
+        vendor_into=recipe_.vendor_into,
+        exclude=recipe_.exclude,
+        verify=VerifyPlan(
+            python_tag="cp" + variant.python.removeprefix("py"),
+            sass=sms,
+            ptx=sms[-1:] if values["ptx"] else [],
+            cpu=variant.cpu,
+            cpu_exempt=recipe_.cpu_exempt,
+            exclude=recipe_.exclude,
+        ),
+        requires=recipe_.requires,
+        origins=origins,
+    )
+
+
+def _fill(text: str, fill: Mapping[str, str], where: str) -> str:
+    for key, value in fill.items():
+        text = text.replace("{" + key + "}", value)
+    if "{" in text:
+        raise UsageError(f"{where}: {text!r} holds an unknown name; known: {', '.join(fill)}")
+    return text
+
+
+def _toolkit(recipe_: Recipe, values: Mapping[str, Any]) -> ToolkitPlan:
+    if values["toolkit"] == "debian":
+        return ToolkitPlan(provider="debian", cuda=values["cuda"], components=recipe_.components)
+    provider = catalog.nvidia_provider()
+    release = catalog.toolkits()[values["cuda"]].release
+    names = sorted({part for component in recipe_.components for part in provider.components[component]})
+    found = redist.archives("cuda", release, "linux-x86_64", names)
+    if values["cudnn"]:
+        major = int(values["cuda"].split(".")[0])
+        found += redist.archives("cudnn", values["cudnn"], "linux-x86_64", ["cudnn"], cuda_major=major)
+    archives: list[dict[str, str | int]] = [
+        {"component": a.component, "version": a.version, "url": a.url, "sha256": a.sha256, "size": a.size} for a in found
+    ]
+    return ToolkitPlan(provider="nvidia", cuda=values["cuda"], components=recipe_.components, archives=archives)
+
+
+def _source(recipe_: Recipe, version: str) -> SourcePlan:
+    source = recipe_.source
+    if isinstance(source, GitSource):
+        commit = catalog.torch_releases()[version].commit
+        return SourcePlan(kind="git", url=source.url, tag=source.tag.replace("{version}", version), commit=commit)
+    return SourcePlan(kind="path", digest=tree_digest(folder(recipe_.package) / source.path))
+
+
+def source_folder(plan: Plan) -> Path:
+    """Where the source of a plan with a `path` source stands."""
+    source = recipe(plan.package).source
+    assert isinstance(source, PathSource)
+    return folder(plan.package) / source.path
+
+
+def tree_files(root: Path) -> list[Path]:
+    """The files of a source tree in a stable order, without caches that Python leaves behind."""
+    return sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+
+
+def tree_digest(root: Path) -> str:
+    """Sha256 over the names and contents of the files under `root`."""
+    total = hashlib.sha256()
+    for path in tree_files(root):
+        name = path.relative_to(root).as_posix().encode()
+        content = path.read_bytes()
+        total.update(b"%d %s %d " % (len(name), name, len(content)))
+        total.update(content)
+    return total.hexdigest()

@@ -1,0 +1,69 @@
+"""Recipes: what is built and how. One folder a package under `farm/recipes/`, `recipe.yaml` inside."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from farm.errors import UsageError
+from farm.yamlfile import Model, load, nearest
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+class PathSource(Model):
+    """The source stands beside the recipe."""
+
+    kind: Literal["path"]
+    path: str
+
+
+class GitSource(Model):
+    """A tag of a git repository; the commit that it must be comes from the catalogue of releases."""
+
+    kind: Literal["git"]
+    url: str
+    tag: str
+
+
+class Recipe(Model):
+    """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{arch_list}`, … are filled by the plan."""
+
+    package: str
+    summary: str
+    version: str
+    source: Annotated[PathSource | GitSource, Field(discriminator="kind")]
+    platforms: list[Literal["linux", "windows", "macos"]]
+    components: list[str]
+    cudnn: bool = False
+    apt: list[str]
+    env: dict[str, str]
+    env_cuda: dict[str, str] = {}
+    memory_per_job_gb: float = Field(gt=0)
+    timeout_minutes: int = Field(gt=0)
+    vendor_into: str
+    exclude: list[str] = []
+    cpu_exempt: list[str] = []
+    requires: list[str] = []
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(folder.parent.name for folder in FOLDER.glob("*/recipe.yaml")))
+
+
+@cache
+def recipe(package: str) -> Recipe:
+    """The recipe of `package`.
+
+    Raises:
+        UsageError: There is none; the nearest names are given.
+    """
+    if package not in names():
+        near = nearest(package, names()) or list(names())
+        raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near)}")
+    return load(FOLDER / package / "recipe.yaml", Recipe)
+
+
+def folder(package: str) -> Path:
+    return FOLDER / package

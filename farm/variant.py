@@ -1,0 +1,102 @@
+"""Variant names: `<gpu>-<cpu>-<python>`, the hardware and Python that a wheel is for."""
+
+import re
+from dataclasses import dataclass
+
+from farm import catalog
+from farm.errors import UsageError
+from farm.yamlfile import nearest
+
+PYTHONS = tuple(f"py3{minor}" for minor in range(9, 15))
+SPECIAL_GPUS = ("cpu", "mps")
+
+
+def gpus() -> tuple[str, ...]:
+    """Every word that may stand for the GPU: `cpu`, `mps`, an SM, or a named set of SMs."""
+    known = catalog.architectures()
+    return (*SPECIAL_GPUS, *known.architectures, *known.sets)
+
+
+def cpus() -> tuple[str, ...]:
+    return tuple(catalog.cpu_levels())
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """The hardware and Python that a wheel is for; `str()` gives its name, `Variant.parse` reads it back."""
+
+    gpu: str
+    cpu: str
+    python: str
+
+    @classmethod
+    def parse(cls, name: str) -> "Variant":
+        """Read a variant name.
+
+        Raises:
+            UsageError: The name is not `<gpu>-<cpu>-<python>` of known words; the nearest names are given.
+        """
+        parts = name.split("-")
+        axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
+        if len(parts) != len(axes):
+            raise UsageError(
+                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>",
+                hint="an example: sm35-avx-py311",
+            )
+        choices, problems = [], []
+        for part, (axis, known) in zip(parts, axes, strict=True):
+            if part in known:
+                choices.append([part])
+                continue
+            near = _same_kind(part, known) or nearest(part, known)
+            problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
+            choices.append(near)
+        if problems:
+            names = [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
+            hint = f"nearest: {', '.join(names)}" if names else None
+            raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.gpu}-{self.cpu}-{self.python}"
+
+    @property
+    def group(self) -> str:
+        """What one index root serves: every Python of one GPU and CPU."""
+        return f"{self.gpu}-{self.cpu}"
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The SM names that the GPU word stands for, lowest first; empty for `cpu` and `mps`."""
+        known = catalog.architectures()
+        if self.gpu in SPECIAL_GPUS:
+            return ()
+        return tuple(known.sets.get(self.gpu, (self.gpu,)))
+
+    @property
+    def sms(self) -> tuple[int, ...]:
+        return tuple(sm_number(name) for name in self.architectures)
+
+    @property
+    def python_version(self) -> str:
+        """`3.11` for `py311`."""
+        return f"{self.python[2]}.{self.python[3:]}"
+
+    @property
+    def machine(self) -> str:
+        return catalog.cpu_levels()[self.cpu].machine
+
+
+def sm_number(name: str) -> int:
+    """35 for `sm35`."""
+    return int(name.removeprefix("sm"))
+
+
+def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:
+    """For a number that is not known: the known words with the same letters and the closest number."""
+    match = re.fullmatch(r"([a-z]+)(\d{1,6})", part)
+    if not match:
+        return []
+    letters, number = match[1], int(match[2])
+    alike = [(abs(int(k.removeprefix(letters)) - number), k) for k in known if re.fullmatch(letters + r"\d+", k)]
+    return [k for _, k in sorted(alike)[:3]]
