@@ -131,7 +131,9 @@ def torch_release(stack: Stack) -> Iterator[Reason]:
     release = releases.get(stack.torch or "")
     if release is None:
         known = ", ".join(releases)
-        yield Reason("torch", f"torch {stack.torch} is not in the catalogue", f"known: {known}", "farm/catalog/torch.yaml")
+        yield Reason(
+            "torch", f"torch {stack.torch} is not in the catalogue", f"known: {known}", "farm/catalog/torch.yaml"
+        )
         return
     if stack.cuda and Version(stack.cuda) < Version(release.cuda_min):
         yield Reason(
@@ -166,7 +168,9 @@ def cudnn_for_gpu(stack: Stack) -> Iterator[Reason]:
     release = releases.get(stack.cudnn)
     if release is None:
         known = ", ".join(releases)
-        yield Reason("cudnn", f"cuDNN {stack.cudnn} is not in the catalogue", f"known: {known}", "farm/catalog/cudnn.yaml")
+        yield Reason(
+            "cudnn", f"cuDNN {stack.cudnn} is not in the catalogue", f"known: {known}", "farm/catalog/cudnn.yaml"
+        )
         return
     lowest = min(stack.variant.sms)
     if lowest < release.sm_min:

@@ -330,7 +330,8 @@ def _toolkit(recipe_: Recipe, values: Mapping[str, Any]) -> ToolkitPlan:
         major = int(values["cuda"].split(".")[0])
         found += redist.archives("cudnn", values["cudnn"], "linux-x86_64", ["cudnn"], cuda_major=major)
     archives: list[dict[str, str | int]] = [
-        {"component": a.component, "version": a.version, "url": a.url, "sha256": a.sha256, "size": a.size} for a in found
+        {"component": a.component, "version": a.version, "url": a.url, "sha256": a.sha256, "size": a.size}
+        for a in found
     ]
     return ToolkitPlan(provider="nvidia", cuda=values["cuda"], components=recipe_.components, archives=archives)
 

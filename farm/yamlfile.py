@@ -73,7 +73,8 @@ def _refuse_aliases(text: str, path: Path) -> None:
         return
     for event in yaml.parse(text, Loader=Loader):
         if isinstance(event, yaml.AliasEvent):
-            raise UsageError(f"{path}:{event.start_mark.line + 1}: YAML aliases are not supported")
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            raise UsageError(f"{path}:{line}: YAML aliases are not supported")
 
 
 def _refuse_duplicate_keys(node: yaml.Node, path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-CXX = "#include <cstdio>\nint main() { std::puts(\"c++ works\"); }\n"
+CXX = '#include <cstdio>\nint main() { std::puts("c++ works"); }\n'
 CUDA = """#include <cstdio>
 #include <cuda_runtime.h>
 __global__ void twice(float* x) { x[threadIdx.x] *= 2; }

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from farm.yamlfile import M, Model, load
+from farm.yamlfile import Model, load
 
 FOLDER = Path(__file__).parent
 
@@ -121,33 +121,35 @@ class NvidiaProvider(Model):
 
 
 @cache
-def _load(name: str, model: type[M]) -> M:
-    return load(FOLDER / name, model)
-
-
 def architectures() -> Architectures:
-    return _load("architectures.yaml", Architectures)
+    return load(FOLDER / "architectures.yaml", Architectures)
 
 
+@cache
 def toolkits() -> dict[str, Toolkit]:
-    return _load("cuda.yaml", Toolkits).toolkits
+    return load(FOLDER / "cuda.yaml", Toolkits).toolkits
 
 
+@cache
 def cpu_levels() -> dict[str, CpuLevel]:
-    return _load("cpus.yaml", CpuLevels).levels
+    return load(FOLDER / "cpus.yaml", CpuLevels).levels
 
 
+@cache
 def torch_releases() -> dict[str, TorchRelease]:
-    return _load("torch.yaml", TorchReleases).releases
+    return load(FOLDER / "torch.yaml", TorchReleases).releases
 
 
+@cache
 def cudnn_releases() -> dict[str, CudnnRelease]:
-    return _load("cudnn.yaml", CudnnReleases).releases
+    return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
 
 
+@cache
 def debian_releases() -> dict[str, DebianRelease]:
-    return _load("debian.yaml", DebianReleases).releases
+    return load(FOLDER / "debian.yaml", DebianReleases).releases
 
 
+@cache
 def nvidia_provider() -> NvidiaProvider:
-    return _load("nvidia.yaml", NvidiaProvider)
+    return load(FOLDER / "nvidia.yaml", NvidiaProvider)

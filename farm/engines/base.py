@@ -1,0 +1,72 @@
+"""The contract between the farm and what runs its jobs. Engines move files and run commands; they know no wheels."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
+FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What one job may use: CPUs (cores) and memory (bytes)."""
+
+    cpus: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt: a command in an image, without network, between an input and an output folder.
+
+    `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
+    in the container that `collect` copies out. `labels` find the attempt again after a restart.
+    """
+
+    name: str
+    image: str
+    command: tuple[str, ...]
+    inputs: dict[str, Path]
+    output: str
+    environment: dict[str, str]
+    limits: Capacity
+    timeout_s: int
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The state of an attempt; `why` explains a wait, a loss or a failure; `exit_code` is set when done."""
+
+    state: State
+    why: str | None = None
+    exit_code: int | None = None
+
+
+class Engine(Protocol):
+    """What every engine does. All methods raise InfrastructureError when the engine itself fails."""
+
+    name: str
+
+    def capacity(self) -> Capacity:
+        """What one job may use here at most."""
+
+    def submit(self, job: Job) -> str:
+        """Start a job; returns a handle that stays valid across restarts of the controller."""
+
+    def observe(self, handle: str) -> Observation:
+        """The state now; a handle that the engine does not know is `lost`."""
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        """The output of the job from byte `since` on, in pieces, until the job ends."""
+
+    def cancel(self, handle: str) -> None:
+        """Stop the job; returns when it is observed to have ended."""
+
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        """Copy the output folder of an ended job into `dest`, at most `max_bytes`; returns the files."""
+
+    def release(self, handle: str) -> None:
+        """Remove what the engine keeps of an ended job; a handle that it does not know is fine."""

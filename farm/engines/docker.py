@@ -1,0 +1,197 @@
+"""The `docker` engine: one container a job, on the Docker engine here or at a URL (ssh, TLS, npipe).
+
+Containers get no network, no credentials, no bind mounts: inputs are copied in, outputs copied out.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import docker
+import docker.errors
+import requests
+from docker.models.containers import Container
+
+from farm.engines import transfer
+from farm.engines.base import Capacity, Job, Observation
+from farm.errors import InfrastructureError, NoRunnerError
+
+API_TIMEOUT_S = 600
+STOP_GRACE_S = 5
+OUT_OF_MEMORY = 137
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INSTALL_HINT = (
+    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
+    "then make sure that `docker info` answers for this user, or set DOCKER_HOST"
+)
+
+
+def _engine_error(error: Exception) -> InfrastructureError:
+    text = getattr(error, "explanation", None) or str(error)
+    return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
+
+
+def _guard(call: Callable[P, T]) -> Callable[P, T]:
+    """Engine and transport errors become InfrastructureError."""
+
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            raise _engine_error(error) from error
+
+    return guarded
+
+
+def connect(url: str | None = None) -> docker.DockerClient:
+    """A client of the engine at `url`, else of DOCKER_HOST, else of this machine.
+
+    Raises:
+        NoRunnerError: No engine answers there.
+    """
+    try:
+        client = (
+            docker.DockerClient(base_url=url, timeout=API_TIMEOUT_S, use_ssh_client=url.startswith("ssh://"))
+            if url
+            else docker.from_env(timeout=API_TIMEOUT_S)
+        )
+        client.ping()
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        where = url or "DOCKER_HOST or this machine"
+        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
+    return client
+
+
+class DockerEngine:
+    """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
+
+    name = "docker"
+
+    def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:
+        self.client = client
+        self._cpus = cpus
+        self._memory = memory
+
+    @_guard
+    def capacity(self) -> Capacity:
+        info = self.client.info()
+        cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
+        return Capacity(
+            cpus=min(self._cpus or cpus, cpus),
+            memory=min(self._memory or memory, int(memory * 0.9)),
+        )
+
+    @_guard
+    def submit(self, job: Job) -> str:
+        for old in self._labelled(job.labels):
+            old.remove(force=True)
+        container = self.client.containers.create(
+            job.image,
+            # The limit also holds when nobody is left to watch.
+            ["timeout", "-k", "30", str(job.timeout_s), *job.command],
+            labels={"farm.job": job.name, "farm.output": job.output, **job.labels},
+            environment=job.environment,
+            network_mode="none",
+            nano_cpus=int(job.limits.cpus * 1e9),
+            mem_limit=job.limits.memory,
+            memswap_limit=job.limits.memory,
+            pids_limit=4096,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            init=True,
+        )
+        try:
+            container.put_archive("/", transfer.pack(job.inputs))
+            container.start()
+        except BaseException:
+            container.remove(force=True)
+            raise
+        return str(container.id)
+
+    def _labelled(self, labels: dict[str, str]) -> list[Container]:
+        if not labels:
+            return []
+        wanted = [f"{key}={value}" for key, value in labels.items()]
+        return list(self.client.containers.list(all=True, filters={"label": wanted}))
+
+    def _find(self, handle: str) -> Container | None:
+        try:
+            return self.client.containers.get(handle)
+        except docker.errors.NotFound:
+            return None
+
+    @_guard
+    def observe(self, handle: str) -> Observation:
+        container = self._find(handle)
+        if container is None:
+            return Observation("lost", why="the engine does not know the container")
+        state: dict[str, Any] = container.attrs["State"]
+        status = state["Status"]
+        if status == "created":
+            if state.get("Error"):
+                return Observation("lost", why=state["Error"])
+            return Observation("starting", why="the container is being prepared")
+        if status in ("running", "paused", "restarting"):
+            return Observation("running", why="paused" if status == "paused" else None)
+        code = int(state["ExitCode"])
+        why = None
+        if state.get("OOMKilled"):
+            why = "out of memory: the kernel killed it at the job's memory limit"
+        elif code in (124, 137):
+            why = "killed: at the time limit of the recipe, or from outside"
+        return Observation("done", why=why, exit_code=code)
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        container = self._find(handle)
+        if container is None:
+            return
+        sent = since
+        while True:
+            skip = sent
+            try:
+                for piece in container.logs(stream=True, follow=True):
+                    fresh = piece[skip:]
+                    skip -= len(piece) - len(fresh)
+                    if fresh:
+                        sent += len(fresh)
+                        yield fresh
+                return
+            except requests.exceptions.Timeout:
+                continue  # a long silence, such as a big link step: ask again from where we are
+            except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+                raise _engine_error(error) from error
+
+    @_guard
+    def cancel(self, handle: str) -> None:
+        container = self._find(handle)
+        if container is None:
+            return
+        with contextlib.suppress(docker.errors.APIError):
+            container.stop(timeout=STOP_GRACE_S)
+        for _ in range(60):
+            if self.observe(handle).state in ("done", "lost"):
+                return
+            time.sleep(0.5)
+        raise InfrastructureError(
+            f"container {handle[:12]} does not stop", hint="docker rm -f it, or restart the engine"
+        )
+
+    @_guard
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        container = self._find(handle)
+        if container is None:
+            raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
+        output = container.labels["farm.output"]
+        chunks, _ = container.get_archive(output)
+        return transfer.unpack(chunks, dest, max_bytes)
+
+    @_guard
+    def release(self, handle: str) -> None:
+        container = self._find(handle)
+        if container is not None:
+            container.remove(force=True, v=True)

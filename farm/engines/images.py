@@ -1,0 +1,200 @@
+"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused.
+
+The base image is a local tag if there is one, else a registry pull with a short time limit, else made with
+debootstrap: farms are often cut off from registries.
+"""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+from docker.utils.build import create_archive
+
+from farm.catalog import DebianRelease
+from farm.errors import InfrastructureError, NoRunnerError
+
+Line = Callable[[str], None]
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+LOG_TAIL = 15
+
+
+@dataclass(frozen=True)
+class Image:
+    """A toolchain image: its tag, its id, and whether it was there already."""
+
+    tag: str
+    id: str
+    reused: bool
+
+
+def base_image(
+    client: docker.DockerClient,
+    name: str,
+    release: DebianRelease,
+    *,
+    pull_timeout_s: int,
+    mirror: str | None,
+    line: Line,
+) -> str:
+    """The id of a base image for `release`; `line` is told what happens.
+
+    Raises:
+        InfrastructureError: None of the three ways works; the message says what was tried.
+    """
+    own = f"farm/base:{name}"
+    for tag in (release.image, own):
+        try:
+            image = client.images.get(tag)
+        except docker.errors.ImageNotFound:
+            continue
+        line(f"base image: {tag} is here")
+        return str(image.id)
+    tried = [f"no local tag {release.image} or {own}"]
+    line(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
+    problem = _pull(client, release.image, pull_timeout_s)
+    if problem is None:
+        return str(client.images.get(release.image).id)
+    line(f"base image: {problem}")
+    tried.append(problem)
+    problem = _cannot_debootstrap()
+    if problem is None:
+        line(f"base image: making {own} with debootstrap (about 30 s)")
+        return _debootstrap(client, own, release.suite, mirror)
+    tried.append(problem)
+    raise InfrastructureError(
+        "no base image: " + "; ".join(tried),
+        hint=f"`docker load` or `docker tag` an image of Debian {release.suite} as {release.image}, "
+        "or run as root where debootstrap is installed",
+    )
+
+
+def _pull(client: docker.DockerClient, name: str, timeout_s: int) -> str | None:
+    """Pull an image; the reason when that fails."""
+    repository, _, tag = name.partition(":")
+    patient = client.api.timeout
+    client.api.timeout = timeout_s
+    try:
+        for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            if "error" in event:
+                return f"pull of {name} failed: {event['error']}"
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        return f"pull of {name} failed: {error}"
+    finally:
+        client.api.timeout = patient
+    return None
+
+
+def _cannot_debootstrap() -> str | None:
+    if os.geteuid() != 0:
+        return "debootstrap needs root"
+    if not shutil.which("debootstrap"):
+        return "debootstrap is not installed (Debian package debootstrap)"
+    if not KEYRING.exists():
+        return f"{KEYRING} is absent (Debian package debian-archive-keyring)"
+    return None
+
+
+def _debootstrap(client: docker.DockerClient, tag: str, suite: str, mirror: str | None) -> str:
+    with tempfile.TemporaryDirectory(prefix="farm-base-") as folder:
+        root = Path(folder, "root")
+        command = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}", suite, str(root)]
+        if mirror:
+            command.append(mirror)
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        if result.returncode:
+            tail = "\n".join(result.stdout.splitlines()[-LOG_TAIL:] + result.stderr.splitlines()[-LOG_TAIL:])
+            raise InfrastructureError(f"debootstrap {suite} failed:\n{tail}", hint="is a Debian mirror reachable?")
+        shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
+        (root / "var/cache/apt/archives/partial").mkdir(parents=True)
+        packed = Path(folder, "root.tar")
+        with tarfile.open(packed, "w") as archive:
+            archive.add(root, arcname=".")
+        repository, _, name = tag.partition(":")
+        client.api.import_image(src=str(packed), repository=repository, tag=name)
+    return str(client.images.get(tag).id)
+
+
+def ensure_image(
+    client: docker.DockerClient,
+    *,
+    repository: str,
+    context: Mapping[str, str],
+    context_digest: str,
+    base: str,
+    labels: dict[str, str],
+    log: Path,
+    line: Line,
+) -> Image:
+    """The toolchain image of a rendered context (path -> text) on the base image id `base`.
+
+    The build's output goes to `log` whole and to `line` line by line.
+
+    Raises:
+        NoRunnerError: The engine cannot run Linux images.
+        InfrastructureError: A step of the image failed; the message holds its last lines.
+    """
+    if client.info().get("OSType") != "linux":
+        raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
+    digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
+    tag = f"{repository}:{digest[:16]}"
+    try:
+        image = client.images.get(tag)
+        line(f"{tag} is here")
+        return Image(tag, str(image.id), reused=True)
+    except docker.errors.ImageNotFound:
+        pass
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with _context_tar(context) as archive, log.open("w", encoding="utf-8") as stream:
+        events = client.api.build(
+            fileobj=archive,
+            custom_context=True,
+            buildargs={"BASE": base},
+            tag=tag,
+            labels=labels,
+            rm=True,
+            forcerm=True,
+            decode=True,
+        )
+        _follow(events, stream, line, log)
+    return Image(tag, str(client.images.get(tag).id), reused=False)
+
+
+def _context_tar(context: Mapping[str, str]) -> Any:
+    with tempfile.TemporaryDirectory(prefix="farm-context-") as folder:
+        for name, text in context.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        return create_archive(folder, files=sorted(context))
+
+
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, log: Path) -> None:
+    tail: list[str] = []
+    step = "?"
+    for event in events:
+        for text in str(event.get("stream", "")).splitlines():
+            stream.write(text + "\n")
+            if text.strip():
+                tail = [*tail[-LOG_TAIL:], text]
+                line(text)
+            if re.match(r"Step \d+/\d+ :", text):
+                step = text
+        if "error" in event:
+            lines = "\n".join(tail)
+            raise InfrastructureError(
+                f"the toolchain image cannot be built; {step} failed: {event['error']}\n{lines}",
+                hint=f"the whole log: {log}",
+            )
