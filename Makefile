@@ -1,0 +1,50 @@
+# Two commands do the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+VARIANT ?= sm35-avx-py311
+PACKAGE ?= canary
+
+.PHONY: help demo test lint unit e2e bench lock clean
+
+help:  ## what there is
+	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed requirements-dev.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.lock
+	touch $@
+
+demo: $(VENV)/.installed  ## from nothing to a smoke-tested wheel: the main job, end to end
+	tools/docker-engine ensure
+	$(BIN)/farm submit --variant $(VARIANT) --package $(PACKAGE)
+
+test: lint unit  ## everything that needs no root and no system packages
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format -q --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest -q -n auto
+
+e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
+	tests/e2e/run $(BIN)
+
+bench: $(VENV)/.dev  ## tables of times
+	$(BIN)/python tests/bench/main_job.py
+
+lock: $(VENV)/.dev  ## renew the locked versions
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
+
+clean:  ## remove what runs and tests left in the checkout
+	rm -rf artifacts .venv build dist *.egg-info

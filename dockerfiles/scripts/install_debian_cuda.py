@@ -105,8 +105,8 @@ def unpack(deb: bytes, patterns: list[str], root: str, complete: bool) -> list[s
     return written
 
 
-def link(root: str, written: list[str], name: str) -> None:
-    """Makes the development symlink libX.so beside the library that it names."""
+def link(root: str, written: list[str], name: str) -> Path:
+    """Makes the development symlink libX.so beside the library that it names; returns their folder."""
     stem = name + "."
     found = sorted(w for w in written if w.rsplit("/", 1)[-1].startswith(stem))
     if not found:
@@ -115,6 +115,7 @@ def link(root: str, written: list[str], name: str) -> None:
     path = Path(root, target).parent / name
     if not path.is_symlink():
         path.symlink_to(Path(target).name)
+    return path.parent
 
 
 def install(part: dict[str, Any], root: str) -> None:
@@ -128,14 +129,16 @@ def install(part: dict[str, Any], root: str) -> None:
     if deb is None:
         print(f"{package} {version}: {size / 1e6:.1f} MB", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder).chmod(0o755)  # noqa: S103 - apt downloads as an unprivileged user
+            Path(folder).chmod(0o755)  # apt downloads as an unprivileged user
             deb = fetch_whole(package, folder)
     written = unpack(deb, part["members"], root, complete)
     for pattern in part["members"]:
         if not fnmatch.filter(written, pattern):
             raise FailedError(f"{package} {version} holds nothing that matches {pattern}")
     if part.get("link"):
-        link(root, written, part["link"])
+        folder_of_library = link(root, written, part["link"])
+        if part.get("empty_archive"):
+            (folder_of_library / part["empty_archive"]).write_bytes(b"!<arch>\n")
 
 
 def main() -> int:

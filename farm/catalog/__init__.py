@@ -86,12 +86,16 @@ class Head(Model):
 
 
 class PackagePart(Model):
-    """Members (fnmatch patterns) of one distribution package; `link` names the development symlink to make."""
+    """Members (fnmatch patterns) of one distribution package.
+
+    `link` names the development symlink to make, `empty_archive` a static library to make without content.
+    """
 
     package: str
     members: list[str]
     head: Head | None = None
     link: str | None = None
+    empty_archive: str | None = None
 
 
 class DebianRelease(Model):

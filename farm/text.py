@@ -1,0 +1,17 @@
+"""Text from outside (logs, wheels, reports) made safe to print."""
+
+import re
+
+# ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+MAX_LINE = 2000
+
+
+def plain(text: str) -> str:
+    """One line without terminal control, at most 2000 characters.
+
+    What a carriage return had overwritten is left out, as a terminal would show it.
+    """
+    line = text.rstrip("\r\n").rsplit("\r", 1)[-1]
+    line = _ESCAPES.sub("", line)
+    return line if len(line) <= MAX_LINE else line[:MAX_LINE] + " […]"
