@@ -172,6 +172,15 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     return plan
 
 
+def judge(project: Path, selectors: Selectors) -> list[Reason]:
+    """Every reason why the selectors cannot be built; empty: they can.
+
+    Raises:
+        UsageError: A name is unknown or a configuration file is wrong.
+    """
+    return _resolve(load_matrix(project), recipe(selectors.package), selectors)[1]
+
+
 def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Plan | None, list[Reason]]:
     variant, platform = selectors.variant, selectors.platform
     name = selectors.channel or matrix.default_channel(recipe_.package, variant, platform)

@@ -1,7 +1,6 @@
 """The build job: source and script into a container, wheel out; goes on where a killed controller stopped."""
 
 import re
-
 import subprocess
 import tarfile
 import tempfile
@@ -49,7 +48,9 @@ def source_tree(plan: Plan, cache: Path, watcher: Watcher) -> Iterator[Path]:
         yield source_folder(plan)
         return
     commit, tag, url = plan.source.commit, plan.source.tag, plan.source.url
-    assert commit and tag and url
+    assert commit is not None
+    assert tag is not None
+    assert url is not None
     packed = cache / f"{plan.package}-{commit}.tar"
     if not packed.exists():
         _fetch(url, tag, commit, packed, watcher)

@@ -1,0 +1,274 @@
+"""What each command does: arguments to library calls, results to text or JSON."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from farm.cli import show
+from farm.errors import SmokeFailedError, UsageError
+from farm.index.stores import open_store
+from farm.pipeline import run as pipeline
+from farm.pipeline.report import Outcomes, Silent
+from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
+from farm.render import render
+from farm.runs import Run
+from farm.settings import Settings, find_project, load_settings
+from farm.text import plain
+from farm.variant import Variant
+from farm.wheel.inspect import inspect
+from farm.wheel.repair import repair
+from farm.wheel.verify import verify
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command that was parsed; returns the exit code."""
+    return COMMANDS[args.command](args)
+
+
+def _project(args: argparse.Namespace) -> tuple[Path, Settings]:
+    project = find_project(args.project or Path.cwd())
+    return project, load_settings(project)
+
+
+def _selectors(args: argparse.Namespace, settings: Settings) -> Selectors:
+    """Overrides by rank: the file, then the environment, then the command line."""
+    unknown = set(settings.options) - set(OPTIONS)
+    if unknown:
+        raise UsageError(f"ci/farm.yaml: unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(OPTIONS)}")
+    options: dict[str, tuple[Any, str]] = {name: (value, "ci/farm.yaml") for name, value in settings.options.items()}
+    options |= environment_options(os.environ)
+    options |= {name: (value, f"--{name}") for name in OPTIONS if (value := getattr(args, name)) is not None}
+    return Selectors(
+        variant=Variant.parse(args.variant),
+        package=args.package,
+        platform=args.platform,
+        channel=args.channel,
+        options=options,
+    )
+
+
+def _print_json(data: Mapping[str, Any] | list[Any]) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def _plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
+    project, settings = _project(args)
+    return project, settings, resolve(project, _selectors(args, settings))
+
+
+def cmd_submit(args: argparse.Namespace) -> int:
+    project, settings, plan = _plan_of(args)
+    terminal = show.ERR.is_terminal and not os.environ.get("CI")
+    watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
+    try:
+        result = pipeline.submit(
+            pipeline.Setting(project, settings, watcher),
+            plan,
+            selectors={"variant": plan.variant, "package": plan.package, "platform": plan.platform},
+            with_publish=not args.no_publish,
+            with_smoke=not args.no_smoke,
+        )
+    finally:
+        if isinstance(watcher, show.TerminalWatcher):
+            watcher.close()
+    if args.json:
+        _print_json(result.to_json())
+    else:
+        show.outcomes(result)
+    return 0
+
+
+def cmd_plan(args: argparse.Namespace) -> int:
+    _, _, plan = _plan_of(args)
+    if args.json:
+        print(plan.to_json(), end="")
+        return 0
+    data = json.loads(plan.to_json())
+    env, options, origins = data.pop("env"), data.pop("options"), data.pop("origins")
+    rows = [("channel", plan.channel, origins["channel"])]
+    rows += [(name, "" if value is None else str(value), origins[name]) for name, value in options.items()]
+    rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
+    show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
+    return 0
+
+
+def cmd_why(args: argparse.Namespace) -> int:
+    project, settings = _project(args)
+    selectors = _selectors(args, settings)
+    found = judge(project, selectors)
+    if args.json:
+        _print_json({"buildable": not found, "reasons": [vars(reason) for reason in found]})
+    elif not found:
+        print(f"{selectors.package} for {selectors.variant} can be built")
+    else:
+        show.table(
+            f"{selectors.package} for {selectors.variant} cannot be built",
+            ("reason", "fact", "source", "nearest that can"),
+            [(r.text, r.fact, r.source, r.nearest or "") for r in found],
+        )
+    return 3 if found else 0
+
+
+def cmd_render(args: argparse.Namespace) -> int:
+    project, _, plan = _plan_of(args)
+    files = render(project, plan).write(args.output)
+    if args.json:
+        _print_json([str(path) for path in files])
+    else:
+        print(*files, sep="\n")
+    return 0
+
+
+def cmd_inspect(args: argparse.Namespace) -> int:
+    contents = inspect(args.wheel)
+    if args.json:
+        _print_json(contents.to_json())
+        return 0
+    show.inspection(contents)
+    return 0
+
+
+def cmd_repair(args: argparse.Namespace) -> int:
+    args.output.mkdir(parents=True, exist_ok=True)
+    result = repair(
+        args.wheel,
+        args.output,
+        lib_dirs=args.lib_dir,
+        vendor_into=args.into,
+        exclude=args.exclude,
+        version=args.new_version,
+    )
+    if args.json:
+        _print_json(result.model_dump(mode="json"))
+        return 0
+    for item in result.vendored:
+        print(f"added {item.path} from {item.source}")
+    for path in result.record_corrected:
+        print(f"corrected the hash of {path} in RECORD")
+    print(result.wheel)
+    return 0
+
+
+def cmd_verify(args: argparse.Namespace) -> int:
+    _, _, plan = _plan_of(args)
+    report = verify(args.wheel, pipeline.policy_of(plan))
+    if args.json:
+        _print_json(report.to_json())
+    else:
+        rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
+        show.table(report.wheel, ("check", "status", "seen"), rows)
+        if not report.passed:
+            raise pipeline.refusal(report)
+    return 0 if report.passed else 6
+
+
+def cmd_publish(args: argparse.Namespace) -> int:
+    project, settings, plan = _plan_of(args)
+    if args.index:
+        settings = settings.model_copy(update={"index": args.index})
+    setting = pipeline.Setting(project, settings, Silent())
+    report = verify(args.wheel, pipeline.policy_of(plan))
+    if not report.passed:
+        raise pipeline.refusal(report)
+    result = pipeline.publish_wheel(setting, plan, args.wheel, report)
+    if args.json:
+        _print_json({"changed": result.changed, "wheel": result.wheel_url, "index": result.index_url})
+    else:
+        print("published" if result.changed else "already there: nothing to do")
+        print(f"pip install {plan.package}=={plan.version} --index-url {result.index_url}")
+    return 0
+
+
+def cmd_smoke(args: argparse.Namespace) -> int:
+    project, settings, plan = _plan_of(args)
+    setting = pipeline.Setting(project, settings, Silent())
+    group = Variant.parse(plan.variant).group
+    index_url = args.index_url or open_store(setting.index_url).url(f"whl/{group}/simple/")
+    folder = setting.artifacts / "smoke" / f"{plan.package}-{plan.version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    result = Outcomes()
+    failed = pipeline.smoke(setting, plan, folder, result, f"{plan.package}=={plan.version}", index_url)
+    if args.json:
+        _print_json(result.to_json())
+    else:
+        show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    return 0
+
+
+def _state(run_: Run) -> str:
+    return run_.result or "unfinished"
+
+
+def cmd_status(args: argparse.Namespace) -> int:
+    project, settings = _project(args)
+    with pipeline.open_journal(project, settings) as journal:
+        if not args.run:
+            runs = journal.runs(args.limit)
+            if args.json:
+                _print_json([{"id": r.id, "created": r.created, "result": r.result, **r.selectors} for r in runs])
+            else:
+                rows = [
+                    (r.id, _state(r), str(r.selectors.get("package")), str(r.selectors.get("variant"))) for r in runs
+                ]
+                show.table("", ("run", "result", "package", "variant"), rows)
+            return 0
+        found = journal.run(args.run)
+        jobs, events = journal.jobs(found.id), journal.events(found.id)
+    if args.json:
+        _print_json(
+            {
+                "id": found.id,
+                "created": found.created,
+                "finished": found.finished,
+                "result": found.result,
+                "exit_code": found.exit_code,
+                "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
+                "events": [vars(event) for event in events],
+            }
+        )
+        return 0
+    print(f"run {found.id}: {_state(found)}, {found.plan['package']} {found.plan['version']}")
+    attempts = [(j.kind, a.engine, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
+    show.table("", ("job", "engine", "state", "result", "why"), attempts)
+    steps = [e.data for e in events if e.kind == "step"]
+    rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
+    show.table("", ("step", "seconds", "outcome", "result"), rows)
+    return 0
+
+
+def cmd_logs(args: argparse.Namespace) -> int:
+    project, settings = _project(args)
+    with pipeline.open_journal(project, settings) as journal:
+        newest = journal.runs(1)
+        if not args.run and not newest:
+            raise UsageError("there is no run yet", hint="farm submit --variant sm35-avx-py311 --package canary")
+        found = journal.run(args.run) if args.run else newest[0]
+    log = pipeline.Setting(project, settings, Silent()).run_folder(found.id) / "build.log"
+    if not log.exists():
+        raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
+    with log.open("r", encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            sys.stdout.write(plain(line) + "\n")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "submit": cmd_submit,
+    "plan": cmd_plan,
+    "why": cmd_why,
+    "render": cmd_render,
+    "inspect": cmd_inspect,
+    "repair": cmd_repair,
+    "verify": cmd_verify,
+    "publish": cmd_publish,
+    "smoke": cmd_smoke,
+    "status": cmd_status,
+    "logs": cmd_logs,
+}

@@ -1,0 +1,127 @@
+"""The `farm` command: arguments in, exit codes out. What the commands do stands in `farm.cli.commands`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from farm import __version__
+from farm.errors import FarmError
+
+INTERRUPTED = 130
+
+EPILOG = """\
+exit codes: 0 done, 2 usage or configuration, 3 not buildable, 4 no runner or engine, 5 build failed,
+6 verification failed, 7 publish refused, 8 smoke failed, 9 infrastructure, 130 interrupted"""
+
+
+def _selectors(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("selectors")
+    group.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="for example sm35-avx-py311")
+    group.add_argument("--package", default="torch", help="what to build (default: torch)")
+    group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
+    group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+    over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
+    over.add_argument("--torch", metavar="VERSION")
+    over.add_argument("--cuda", metavar="X.Y")
+    over.add_argument("--cudnn", metavar="VERSION")
+    over.add_argument("--blas", metavar="mkl|openblas")
+    over.add_argument("--toolkit", metavar="debian|nvidia", help="where CUDA comes from")
+    over.add_argument("--ptx", action=argparse.BooleanOptionalAction, help="PTX for the highest SM as well")
+    over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
+    return parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="farm",
+        description="Builds, repairs, verifies, publishes and smoke-tests PyTorch wheels for old hardware.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"farm {__version__}")
+    top.add_argument("--project", type=Path, metavar="DIR", help="the checkout with ci/ (default: found from here up)")
+    top.add_argument("--traceback", action="store_true", help="show where an error was raised, for bug reports")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    submit = _command(commands, "submit", "build, repair, verify, publish, install and smoke-test: the main job")
+    _selectors(submit)
+    submit.add_argument("--no-publish", action="store_true", help="stop after verify")
+    submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
+
+    _selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
+
+    why = _command(commands, "why", "can it be built? the reasons, the facts behind them, the nearest that can")
+    _selectors(why)
+
+    render = _command(commands, "render", "Dockerfile, scripts and plan: all that an engine needs")
+    _selectors(render)
+    render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+
+    inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
+    inspect.add_argument("wheel", type=Path)
+
+    repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
+    repair.add_argument("wheel", type=Path)
+    repair.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
+    repair.add_argument("--into", required=True, metavar="FOLDER", help="where in the wheel, such as torch/lib")
+    repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
+
+    verify = _command(commands, "verify", "does a wheel hold what its name promises?")
+    verify.add_argument("wheel", type=Path)
+    _selectors(verify)
+
+    publish = _command(commands, "publish", "verify a wheel and put it into the index")
+    publish.add_argument("wheel", type=Path)
+    _selectors(publish)
+    publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+
+    smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
+    _selectors(smoke)
+    smoke.add_argument("--index-url", metavar="URL", help="what pip gets (default: the project's own index)")
+
+    status = _command(commands, "status", "the runs and their steps")
+    status.add_argument("run", nargs="?", help="an id or its beginning")
+    status.add_argument("--limit", type=int, default=20)
+
+    logs = _command(commands, "logs", "the build log of a run")
+    logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = parser().parse_args(argv)
+    try:
+        from farm.cli import commands
+
+        return commands.run(args)
+    except FarmError as error:
+        if args.traceback:
+            raise
+        from farm.cli.show import explain
+
+        explain(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("farm: interrupted; nothing half-done was published", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

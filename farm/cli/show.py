@@ -1,0 +1,131 @@
+"""Printing: tables and errors for people, progress for terminals and for CI logs."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from farm.errors import FarmError
+from farm.pipeline.report import Outcomes
+from farm.text import plain
+from farm.wheel.inspect import WheelContents
+
+ERR = Console(stderr=True, highlight=False)
+OUT = Console(highlight=False)
+if not OUT.is_terminal:
+    OUT = Console(highlight=False, width=240)  # a log is read unwrapped
+EVERY = 10
+"""Percent of a build between two lines of progress in a log."""
+
+
+def explain(error: FarmError) -> None:
+    """What happened, where, and what to do next."""
+    for line in f"farm: {error}".splitlines():
+        print(plain(line), file=sys.stderr)
+    if error.hint:
+        print(f"  next: {plain(error.hint)}", file=sys.stderr)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout; cells are shown as they are, without markup."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    if title:
+        print(title)
+    for column in columns:
+        made.add_column(column, overflow="fold", justify="right" if column == "seconds" else "left")
+    for row in rows:
+        made.add_row(*(escape(plain(cell)) for cell in row))
+    OUT.print(made)
+
+
+def outcomes(result: Outcomes) -> None:
+    """The table at the end of a run, and the pip line that a user would run."""
+    rows = [(s.name, f"{s.seconds:.1f}", s.outcome, s.result) for s in result.steps]
+    total = sum(step.seconds for step in result.steps)
+    print()
+    table(f"run {result.run}", ("step", "seconds", "outcome", "result"), [*rows, ("all", f"{total:.1f}", "", "")])
+    if result.pip_line:
+        print(f"\n{result.pip_line}")
+
+
+class LogWatcher:
+    """For CI: a line for each step, and one for every tenth of a build; output goes to the run's log files."""
+
+    def __init__(self) -> None:
+        self._shown = -1
+
+    def step(self, name: str) -> None:
+        self._shown = -1
+        print(f"==> {name}", file=sys.stderr, flush=True)
+
+    def line(self, text: str) -> None:
+        if text.startswith(("base image:", "Step ", "+ ", "farm: step")):
+            print(f"    {text}", file=sys.stderr, flush=True)
+
+    def progress(self, done: int, total: int) -> None:
+        tenth = done * 100 // max(total, 1) // EVERY
+        if tenth != self._shown:
+            self._shown = tenth
+            print(f"    [{done}/{total}]", file=sys.stderr, flush=True)
+
+
+class TerminalWatcher:
+    """For terminals: a spinner with the newest line of output, and ninja's progress as a bar."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[line]}", table_column=None),
+            console=ERR,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None, line="")
+        self._progress.start()
+
+    def step(self, name: str) -> None:
+        self._progress.reset(self._task, total=None, description=name, line="")
+
+    def line(self, text: str) -> None:
+        width = max(ERR.width - 70, 10)
+        self._progress.update(self._task, line=escape(text[:width]))
+
+    def progress(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def inspection(contents: WheelContents) -> None:
+    """What is inside a wheel, a table for each question."""
+    print(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    floor = contents.manylinux or f"none: {contents.manylinux_problem}"
+    print(f"tags: {', '.join(contents.tags)}; its libraries allow: {floor}")
+    rows = []
+    for library in contents.libraries:
+        for found in library.fatbins:
+            sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
+            ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
+            rows.append((library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}"))
+    if rows:
+        table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
+    else:
+        print("device code: none")
+    libraries = []
+    for library in contents.libraries:
+        code = library.instructions
+        beyond = "not read: " + library.error if library.error else ""
+        if code:
+            counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
+            beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+        libraries.append((library.path, f"{library.size / 1e6:.2f}", beyond))
+    table("libraries", ("library", "MB", "CPU features (instructions)"), libraries)
+    needs = [(need.who, need.name, need.answer, need.by or "") for need in contents.needs]
+    table("imports", ("library", "needs", "answered by", "member"), needs)

@@ -1,0 +1,1 @@
+"""The main job: plan, image, build, repair, verify, publish, install, smoke."""

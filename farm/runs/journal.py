@@ -1,0 +1,380 @@
+"""The journal: every run, job, attempt and event, in one SQLite file (WAL) that several processes share.
+
+A run is one submission, a job one node of its graph (build or smoke), an attempt one try of a job. Status (where it
+is) and result (how it ended) are kept apart. Events are appended and never changed: triggers in the database refuse
+it. Every change writes its event in the same transaction, so a killed process leaves both or neither.
+"""
+
+import contextlib
+import difflib
+import json
+import secrets
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, get_args
+
+from farm.errors import FarmError, InfrastructureError, UsageError
+from farm.runs.model import FINAL, Attempt, Event, Job, JobKind, Result, Run, State
+from farm.runs.owner import Process, is_dead, this_process
+
+SCHEMA_VERSION = 1
+BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
+MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
+MAX_DATA = 64 * 1024  # characters of JSON in one event
+
+_SCHEMA = (
+    f"""CREATE TABLE runs (
+        id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, selectors TEXT NOT NULL,
+        plan TEXT NOT NULL, owner TEXT NOT NULL, finished TEXT, exit_code INTEGER,
+        result TEXT CHECK (result IN {get_args(Result)}),
+        CHECK ((finished IS NULL) = (result IS NULL) AND (finished IS NULL) = (exit_code IS NULL)))""",
+    """CREATE INDEX unfinished ON runs (plan_digest) WHERE finished IS NULL""",
+    f"""CREATE TABLE jobs (
+        id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id),
+        kind TEXT NOT NULL CHECK (kind IN {get_args(JobKind)}))""",
+    """CREATE INDEX jobs_of_run ON jobs (run_id)""",
+    f"""CREATE TABLE attempts (
+        id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs (id), engine TEXT NOT NULL,
+        runner TEXT NOT NULL, handle TEXT, state TEXT NOT NULL CHECK (state IN {get_args(State)}),
+        result TEXT CHECK (result IN {get_args(Result)}), why TEXT,
+        CHECK (state <> 'done' OR result IS NOT NULL), CHECK (state <> 'queued' OR why IS NOT NULL))""",
+    """CREATE INDEX attempts_of_job ON attempts (job_id)""",
+    """CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL REFERENCES runs (id),
+        job_id INTEGER REFERENCES jobs (id), attempt_id INTEGER REFERENCES attempts (id),
+        time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
+    """CREATE INDEX events_of_run ON events (run_id)""",
+    """CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
+    """CREATE TRIGGER events_last BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
+)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False)
+
+
+class Journal:
+    """The open journal; a context manager, usable from several threads and beside other processes.
+
+    Raises (everywhere):
+        InfrastructureError: the file is damaged, cannot be written, or stays locked; the message names it.
+        UsageError: an unknown id, or a file of a newer schema or of another program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        with self._errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            with self._errors():
+                self._open()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self) -> None:
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA foreign_keys = ON")
+        version, tables = self._layout()
+        if version == 0 and tables:
+            raise UsageError(f"{self.path}: a database, but not a journal of the farm", hint="choose another path")
+        if version > SCHEMA_VERSION:
+            raise UsageError(
+                f"{self.path}: written by a newer farm (schema {version}, this one knows {SCHEMA_VERSION})",
+                hint="upgrade this farm, or give it a journal of its own",
+            )
+        self._write_ahead()
+        with self._writing():
+            if self._layout() == (0, 0):  # else another process was faster
+                for statement in _SCHEMA:
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _layout(self) -> tuple[int, int]:
+        """(schema version, number of tables), of one moment."""
+        row = self._db.execute(
+            "SELECT user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_user_version"
+        ).fetchone()
+        return int(row[0]), int(row[1])
+
+    def _write_ahead(self) -> None:
+        # SQLite does not wait for others in this one statement, so two processes that open a new file can collide.
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # --- errors and transactions
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise UsageError(
+                f"{self.path}: refused: {error}", hint="is the run, job or attempt of this journal?"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise self._explain(error) from error
+        except OSError as error:
+            raise InfrastructureError(f"{self.path}: {error.strerror}", hint="check the path and its rights") from error
+
+    def _explain(self, error: sqlite3.DatabaseError) -> FarmError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of the number is detail
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return InfrastructureError(
+                f"{self.path}: the journal is damaged ({error})",
+                hint=f"move {self.path.name} and the files {self.path.name}-wal and -shm beside it away; "
+                "a new journal is made, and wheels, logs and the index are not touched",
+            )
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return InfrastructureError(
+                f"{self.path}: another process has kept the journal locked for {BUSY_S:.0f} s",
+                hint="find the process that holds the file open and end it, then try again",
+            )
+        return InfrastructureError(f"{self.path}: {error}", hint="check the path, its rights and the free disk space")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        # IMMEDIATE: take the write lock before reading, or what was read may be old when it is written.
+        with self._lock, self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        with self._lock, self._errors():
+            return self._db.execute(query, values).fetchall()
+
+    def _append(
+        self, run_id: str, kind: str, data: Mapping[str, Any], job_id: int | None = None, attempt_id: int | None = None
+    ) -> int:
+        text = _json(data)
+        if len(text) > MAX_DATA:
+            raise ValueError(f"event {kind}: {len(text)} characters of data, at most {MAX_DATA}")
+        cursor = self._db.execute(
+            "INSERT INTO events (run_id, job_id, attempt_id, time, kind, data) VALUES (?, ?, ?, ?, ?, ?)",
+            (run_id, job_id, attempt_id, _now(), kind, text),
+        )
+        return int(cursor.lastrowid or 0)
+
+    # --- writing
+
+    def create_run(self, plan_digest: str, selectors: Mapping[str, Any], plan: Mapping[str, Any]) -> Run:
+        """A new run, owned by this process. Its id sorts after every earlier one of this journal."""
+        with self._writing():
+            run_id = self._next_id()
+            self._db.execute(
+                "INSERT INTO runs (id, created, plan_digest, selectors, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, _now(), plan_digest, _json(selectors), _json(plan), this_process().to_json()),
+            )
+            self._append(run_id, "run-created", {"plan_digest": plan_digest})
+            return self._exact(run_id)
+
+    def _next_id(self) -> str:
+        """`20261121-101500-ab12`: UTC, then four hex digits that start anywhere and count up within a second."""
+        head, number = datetime.now(UTC).strftime("%Y%m%d-%H%M%S"), secrets.randbelow(0x8000)
+        last = self._db.execute("SELECT max(id) FROM runs").fetchone()[0]
+        if last is not None and last[:15] >= head:  # the same second, or a clock that was set back
+            head, number = last[:15], int(last[16:], 16) + 1
+        return f"{head}-{number:04x}"
+
+    def create_job(self, run_id: str, kind: JobKind) -> Job:
+        """A new node of the run's graph."""
+        with self._writing():
+            self._exact(run_id)
+            cursor = self._db.execute("INSERT INTO jobs (run_id, kind) VALUES (?, ?)", (run_id, kind))
+            job = Job(int(cursor.lastrowid or 0), run_id, kind, ())
+            self._append(run_id, "job-created", {"kind": kind}, job.id)
+            return job
+
+    def create_attempt(self, job_id: int, engine: str, runner: str) -> Attempt:
+        """A new try, queued; `set_handle` follows when the engine has taken it."""
+        with self._writing():
+            run_id = self._run_of("SELECT run_id FROM jobs WHERE id = ?", "job", job_id)
+            cursor = self._db.execute(
+                "INSERT INTO attempts (job_id, engine, runner, state, why) VALUES (?, ?, ?, 'queued', ?)",
+                (job_id, engine, runner, "not yet submitted"),
+            )
+            attempt_id = int(cursor.lastrowid or 0)
+            self._append(run_id, "attempt-created", {"engine": engine, "runner": runner}, job_id, attempt_id)
+            return self._attempt(attempt_id)
+
+    def set_handle(self, attempt_id: int, handle: str) -> None:
+        """Records what the engine calls the attempt: with it a later controller finds it again."""
+        with self._writing():
+            attempt = self._attempt(attempt_id)
+            self._db.execute("UPDATE attempts SET handle = ? WHERE id = ?", (handle, attempt_id))
+            self._append(self._run_of_attempt(attempt), "handle", {"handle": handle}, attempt.job_id, attempt_id)
+
+    def set_state(self, attempt_id: int, state: State, result: Result | None = None, why: str | None = None) -> bool:
+        """Moves an attempt on; what is the same already writes no event.
+
+        Returns:
+            False where the attempt has ended before: the first end counts, whoever saw it.
+
+        Raises:
+            ValueError: a result without an end, `done` without a result, or `queued` without a reason.
+        """
+        if (state == "done" and result is None) or (state not in FINAL and result is not None):
+            raise ValueError(f"state {state} does not go with result {result}")
+        if state == "queued" and not why:
+            raise ValueError("a queued attempt needs a why")
+        why = why[:MAX_WHY] if why else None
+        with self._writing():
+            old = self._attempt(attempt_id)
+            if (old.state, old.result, old.why) == (state, result, why):
+                return True
+            if old.state in FINAL:
+                return False
+            self._db.execute(
+                "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?", (state, result, why, attempt_id)
+            )
+            data = {"state": state, "result": result, "why": why}
+            self._append(self._run_of_attempt(old), "state", data, old.job_id, attempt_id)
+            return True
+
+    def event(
+        self, run_id: str, kind: str, job_id: int | None = None, attempt_id: int | None = None, **data: Any
+    ) -> int:
+        """Appends an event and returns its id.
+
+        Raises:
+            ValueError: the data is more than 64 KiB of JSON, or is none.
+        """
+        with self._writing():
+            self._exact(run_id)
+            return self._append(run_id, kind, data, job_id, attempt_id)
+
+    def finish_run(self, run_id: str, result: Result, exit_code: int) -> bool:
+        """Ends a run; False where it has ended before: the first end counts."""
+        with self._writing():
+            if self._exact(run_id).finished is not None:
+                return False
+            self._db.execute(
+                "UPDATE runs SET finished = ?, result = ?, exit_code = ? WHERE id = ?",
+                (_now(), result, exit_code, run_id),
+            )
+            self._append(run_id, "run-finished", {"result": result, "exit_code": exit_code})
+            return True
+
+    def claim(self, run_id: str) -> bool:
+        """Makes this process the run's owner; false while the recorded owner lives, or may live."""
+        with self._writing():
+            owner, me = self._exact(run_id).owner, this_process()
+            if owner == me:
+                return True
+            if not is_dead(owner):
+                return False
+            self._db.execute("UPDATE runs SET owner = ? WHERE id = ?", (me.to_json(), run_id))
+            self._append(run_id, "claimed", {"pid": me.pid, "from_pid": owner.pid})
+            return True
+
+    # --- reading
+
+    def runs(self, limit: int = 20) -> tuple[Run, ...]:
+        """The newest runs, newest first."""
+        return tuple(map(_run, self._rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", limit)))
+
+    def run(self, run_id: str) -> Run:
+        """The run of this id, or the only one whose id begins so.
+
+        Raises:
+            UsageError: no such run (with the nearest ids), or more than one.
+        """
+        found = self._rows("SELECT * FROM runs WHERE substr(id, 1, ?) = ? LIMIT 4", len(run_id), run_id)
+        if len(found) == 1:
+            return _run(found[0])
+        if found:
+            names = ", ".join(row["id"] for row in found[:3]) + (" ..." if len(found) > 3 else "")
+            raise UsageError(f"{run_id!r} begins more than one run: {names}", hint="give more of the id")
+        known = [row["id"] for row in self._rows("SELECT id FROM runs ORDER BY id DESC LIMIT 1000")]
+        near = difflib.get_close_matches(run_id, known, n=3) or known[:3]
+        raise UsageError(
+            f"no run {run_id!r} in {self.path}",
+            hint=f"nearest: {', '.join(near)}" if near else "the journal is empty: submit something first",
+        )
+
+    def jobs(self, run_id: str) -> tuple[Job, ...]:
+        """The jobs of a run with their attempts, in the order of creation."""
+        run = self.run(run_id)
+        attempts: dict[int, list[Attempt]] = {}
+        query = "SELECT a.* FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.run_id = ? ORDER BY a.id"
+        for row in self._rows(query, run.id):
+            attempts.setdefault(row["job_id"], []).append(Attempt(**dict(row)))
+        rows = self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run.id)
+        return tuple(Job(**dict(row), attempts=tuple(attempts.get(row["id"], ()))) for row in rows)
+
+    def events(self, run_id: str, since: int = 0) -> tuple[Event, ...]:
+        """The events of a run with an id above `since`, in order."""
+        query = "SELECT * FROM events WHERE run_id = ? AND id > ? ORDER BY id"
+        rows = self._rows(query, self.run(run_id).id, since)
+        return tuple(Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows)
+
+    def unfinished(self, plan_digest: str) -> Run | None:
+        """The newest run of this plan that has not ended, one that can be claimed before one that cannot."""
+        query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
+        found = [_run(row) for row in self._rows(query, plan_digest)]
+        me = this_process()
+        return next((run for run in found if run.owner == me or is_dead(run.owner)), found[0] if found else None)
+
+    def _exact(self, run_id: str) -> Run:
+        row = self._db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+        if row is None:
+            raise UsageError(f"{self.path}: no run {run_id!r}")
+        return _run(row)
+
+    def _run_of(self, query: str, what: str, key: int) -> str:
+        row = self._db.execute(query, (key,)).fetchone()
+        if row is None:
+            raise UsageError(f"{self.path}: no {what} {key}")
+        return str(row[0])
+
+    def _run_of_attempt(self, attempt: Attempt) -> str:
+        return self._run_of("SELECT run_id FROM jobs WHERE id = ?", "job", attempt.job_id)
+
+    def _attempt(self, attempt_id: int) -> Attempt:
+        row = self._db.execute("SELECT * FROM attempts WHERE id = ?", (attempt_id,)).fetchone()
+        if row is None:
+            raise UsageError(f"{self.path}: no attempt {attempt_id}")
+        return Attempt(**dict(row))
+
+
+def _run(row: sqlite3.Row) -> Run:
+    fields = dict(row)
+    fields["owner"] = Process.from_json(fields["owner"])
+    return Run(**{**fields, "selectors": json.loads(row["selectors"]), "plan": json.loads(row["plan"])})

@@ -1,0 +1,238 @@
+"""Runs, jobs, attempts and events as one process sees them."""
+
+import json
+import re
+import sqlite3
+import threading
+
+import pytest
+
+from farm.errors import InfrastructureError, UsageError
+from farm.runs import Journal
+
+
+def test_a_run_from_beginning_to_end(journal):
+    run = journal.create_run("d1", {"variant": "sm35-avx-py311"}, {"torch": "2.0.1", "archs": ["3.5"]})
+    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", run.id)
+    build, smoke = journal.create_job(run.id, "build"), journal.create_job(run.id, "smoke")
+    first = journal.create_attempt(build.id, "docker", "local")
+    assert (first.state, first.result, first.handle) == ("queued", None, None)
+    assert first.why  # a queued attempt always says why
+    journal.set_handle(first.id, "container-1")
+    assert journal.set_state(first.id, "running")
+    assert journal.set_state(first.id, "lost", "infra", why="the engine went away")
+    second = journal.create_attempt(build.id, "docker", "other")
+    assert journal.set_state(second.id, "done", "success")
+    journal.event(run.id, "step", job_id=build.id, attempt_id=second.id, name="repair", seconds=1.5)
+    assert journal.finish_run(run.id, "success", 0)
+
+    got = journal.run(run.id)
+    assert (got.result, got.exit_code, got.plan_digest) == ("success", 0, "d1")
+    assert (got.selectors, got.plan) == (run.selectors, {"torch": "2.0.1", "archs": ["3.5"]})
+    jobs = journal.jobs(run.id)
+    assert [(job.id, job.kind) for job in jobs] == [(build.id, "build"), (smoke.id, "smoke")]
+    tried = [(a.runner, a.handle, a.state, a.result, a.why) for a in jobs[0].attempts]
+    assert tried == [
+        ("local", "container-1", "lost", "infra", "the engine went away"),
+        ("other", None, "done", "success", None),
+    ]
+    assert jobs[1].attempts == ()
+    assert [event.kind for event in journal.events(run.id)] == [
+        "run-created",
+        "job-created",
+        "job-created",
+        "attempt-created",
+        "handle",
+        "state",
+        "state",
+        "attempt-created",
+        "state",
+        "step",
+        "run-finished",
+    ]
+    step = journal.events(run.id)[-2]
+    assert (step.job_id, step.attempt_id, step.data) == (build.id, second.id, {"name": "repair", "seconds": 1.5})
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", step.time)
+
+
+def test_it_is_all_there_after_reopening(path):
+    with Journal(path) as journal:
+        run = journal.create_run("d", {}, {})
+        journal.event(run.id, "note", text="é")
+    with Journal(path) as journal:
+        assert journal.run(run.id) == run
+        assert journal.events(run.id)[-1].data == {"text": "é"}
+
+
+def test_ids_sort_in_the_order_of_creation_and_events_too(journal):
+    made = [journal.create_run("d", {}, {}).id for _ in range(50)]
+    assert made == sorted(set(made))
+    assert [run.id for run in journal.runs(3)] == made[:-4:-1]
+    ids = [journal.event(made[0], "e", n=n) for n in range(20)]
+    assert ids == sorted(set(ids))
+    assert [event.data["n"] for event in journal.events(made[0], since=ids[9])] == list(range(10, 20))
+    assert journal.events(made[0], since=ids[-1]) == ()
+
+
+def test_a_clock_that_was_set_back_does_not_change_the_order(journal, path):
+    first = journal.create_run("d", {}, {}).id
+    with sqlite3.connect(path) as raw:
+        raw.execute("PRAGMA foreign_keys = OFF")
+        raw.execute("UPDATE runs SET id = '20991231-235959-00ff' WHERE id = ?", (first,))
+    raw.close()
+    assert journal.create_run("d", {}, {}).id == "20991231-235959-0100"
+
+
+def test_events_are_never_changed_or_removed(journal, path):
+    run = journal.create_run("d", {}, {})
+    raw = sqlite3.connect(path)
+    for statement in ("UPDATE events SET kind = 'x'", "DELETE FROM events"):
+        with pytest.raises(sqlite3.IntegrityError, match="never"):
+            raw.execute(statement)
+    raw.close()
+    assert [event.kind for event in journal.events(run.id)] == ["run-created"]
+
+
+def test_the_first_end_counts(journal):
+    run = journal.create_run("d", {}, {})
+    attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
+    assert journal.set_state(attempt.id, "cancelled", why="asked to")
+    before = journal.events(run.id)
+    assert journal.set_state(attempt.id, "cancelled", why="asked to")  # said again: fine, and no event
+    assert not journal.set_state(attempt.id, "done", "success")
+    assert journal.finish_run(run.id, "failure", 5)
+    assert not journal.finish_run(run.id, "success", 0)
+    assert journal.jobs(run.id)[0].attempts[0].state == "cancelled"
+    assert journal.run(run.id).exit_code == 5
+    assert len(journal.events(run.id)) == len(before) + 1
+
+
+@pytest.mark.parametrize(
+    ("state", "result", "why"),
+    [("done", None, None), ("running", "success", None), ("queued", None, None), ("queued", None, "")],
+)
+def test_a_state_that_contradicts_itself_is_refused(journal, state, result, why):
+    attempt = journal.create_attempt(
+        journal.create_job(journal.create_run("d", {}, {}).id, "build").id, "docker", "local"
+    )
+    with pytest.raises(ValueError, match=r"state|why"):
+        journal.set_state(attempt.id, state, result, why)
+
+
+def test_what_a_runner_says_is_bounded(journal):
+    run = journal.create_run("d", {}, {})
+    attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
+    journal.set_state(attempt.id, "lost", "infra", why="x" * 10_000_000)
+    assert len(journal.jobs(run.id)[0].attempts[0].why) == 4000
+    before = journal.events(run.id)
+    with pytest.raises(ValueError, match="65536"):
+        journal.event(run.id, "log", text="x" * 65536)
+    assert journal.events(run.id) == before
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(journal):
+    one, two = journal.create_run("d", {}, {}), journal.create_run("d", {}, {})
+    assert journal.run(one.id) == one
+    with pytest.raises(UsageError, match="begins more than one") as caught:
+        journal.run("2")
+    assert one.id in str(caught.value)
+    assert two.id in str(caught.value)
+    unlike = next(n for n in range(len(one.id), 0, -1) if not two.id.startswith(one.id[:n]))
+    assert journal.run(one.id[:unlike]) == one
+    assert [event.kind for event in journal.events(one.id[:unlike])] == ["run-created"]
+
+
+@pytest.mark.parametrize("name", ["nope", "%", "____________________", "x' OR 1=1 --"])
+def test_unknown_ids(journal, name):
+    with pytest.raises(UsageError) as caught:
+        journal.run(name)
+    assert "empty" in caught.value.hint
+    run = journal.create_run("d", {}, {})
+    for call in (
+        lambda: journal.run(name),
+        lambda: journal.events(name),
+        lambda: journal.jobs(name),
+        lambda: journal.claim(name),
+        lambda: journal.event(name, "x"),
+        lambda: journal.create_job(name, "build"),
+        lambda: journal.finish_run(name, "success", 0),
+        lambda: journal.create_attempt(99, "docker", "local"),
+        lambda: journal.set_state(99, "running"),
+        lambda: journal.set_handle(99, "h"),
+        lambda: journal.event(run.id, "x", job_id=99),
+    ):
+        with pytest.raises(UsageError):
+            call()
+    with pytest.raises(UsageError) as caught:
+        journal.run(run.id[:-1] + "g")
+    assert run.id in caught.value.hint
+    assert [event.kind for event in journal.events(run.id)] == ["run-created"]  # the refused left nothing
+
+
+def test_threads_share_a_journal(journal):
+    run = journal.create_run("d", {}, {})
+    threads = [
+        threading.Thread(target=lambda k=k: [journal.event(run.id, "t", k=k, n=n) for n in range(25)]) for k in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = [event.data for event in journal.events(run.id)[1:]]
+    assert [d["n"] for d in seen if d["k"] == 2] == list(range(25))
+    assert len(seen) == 100
+
+
+def test_a_newer_schema_is_refused_and_left_alone(journal, path):
+    with sqlite3.connect(path) as raw:
+        raw.execute("PRAGMA user_version = 7")
+    raw.close()
+    with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 1\)") as caught:
+        Journal(path)
+    assert "upgrade" in caught.value.hint
+    raw = sqlite3.connect(path)
+    assert raw.execute("PRAGMA user_version").fetchone() == (7,)
+    raw.close()
+
+
+def test_another_programs_database_is_refused(tmp_path):
+    raw = sqlite3.connect(tmp_path / "other.sqlite")
+    raw.execute("CREATE TABLE mine (x)")
+    raw.close()
+    with pytest.raises(UsageError, match="not a journal"):
+        Journal(tmp_path / "other.sqlite")
+
+
+def test_a_file_that_is_no_database(path):
+    path.parent.mkdir()
+    path.write_bytes(b"not a database, but long enough to be taken for one" * 100)
+    with pytest.raises(InfrastructureError, match="damaged") as caught:
+        Journal(path)
+    assert str(path) in str(caught.value)
+    assert "move journal.sqlite" in caught.value.hint
+    assert path.read_bytes().startswith(b"not a database")  # evidence is not destroyed
+
+
+def test_a_damaged_page(path):
+    with Journal(path) as journal:
+        run = journal.create_run("d", {}, {"big": "x" * 50_000})
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(InfrastructureError, match="damaged"), Journal(path) as journal:
+        journal.events(run.id)
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InfrastructureError, match="file"):
+        Journal(tmp_path / "file" / "journal.sqlite")
+    with pytest.raises(InfrastructureError, match="unable to open"):
+        Journal(tmp_path)
+
+
+def test_plans_that_are_not_json_are_refused(journal):
+    with pytest.raises(ValueError, match="JSON"):
+        journal.create_run("d", {}, {"x": float("nan")})
+    assert journal.runs() == ()
+    assert json.dumps(journal.create_run("d", {}, {}).plan) == "{}"  # and the journal still works
