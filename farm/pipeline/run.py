@@ -276,7 +276,6 @@ def policy_of(plan: Plan) -> VerifyPolicy:
         ptx=tuple(promise.ptx),
         cpu=promise.cpu,
         cpu_exempt=tuple(promise.cpu_exempt),
-        foreign=tuple(promise.cpu_exempt),
         exclude=tuple(promise.exclude),
     )
 

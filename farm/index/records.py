@@ -1,0 +1,177 @@
+"""The claim on a wheel's name: one small immutable object, from which its place on all pages follows."""
+
+import hashlib
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.metadata import parse_email
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import Field, ValidationError
+
+from farm.errors import PublishRefusedError, UsageError
+from farm.index.pages import (
+    File,
+    ForeignObjectError,
+    Hashes,
+    Model,
+    Sha256,
+    WheelName,
+    page_url,
+    parse_wheel_name,
+)
+
+MAX_METADATA = 1024 * 1024
+MAX_PROVENANCE = 64 * 1024
+
+
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+
+
+class Record(Model):
+    """What was claimed: which bytes a name stands for, for ever.
+
+    Attributes:
+        groups: Where the wheel is listed, `sm35-avx` for one.
+        provenance: Where the wheel comes from: digests of its plan and reports, small.
+    """
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    filename: WheelName
+    project: str
+    version: str
+    sha256: Sha256
+    size: int = Field(ge=0)
+    metadata_sha256: Sha256 = Field(alias="metadata-sha256")
+    requires_python: str | None = Field(default=None, alias="requires-python")
+    groups: tuple[str, ...]
+    upload_time: str = Field(alias="upload-time")
+    provenance: dict[str, Any]
+
+    def render(self) -> bytes:
+        return _json(self.model_dump(by_alias=True, exclude_none=True))
+
+    def file(self) -> File:
+        """The entry on pages."""
+        return File(
+            filename=self.filename,
+            url=page_url(self.filename),
+            hashes=Hashes(sha256=self.sha256),
+            size=self.size,
+            upload_time=self.upload_time,
+            requires_python=self.requires_python,
+            core_metadata=Hashes(sha256=self.metadata_sha256),
+        )
+
+
+def record_key(filename: str) -> str:
+    return f"records/{filename}.json"
+
+
+def parse_record(data: bytes, key: str) -> Record:
+    """Reads a record; ForeignObjectError when it is not one of ours."""
+    try:
+        return Record.model_validate_json(data)
+    except ValidationError as error:
+        raise ForeignObjectError(
+            f"{key} in the index is not a record of this farm: {error.errors()[0]['msg']}"
+        ) from error
+
+
+def describe(
+    wheel: Path, *, group: str, metadata: bytes, upload_time: datetime, provenance: Mapping[str, Any]
+) -> Record:
+    """Reads a wheel and says what would be claimed.
+
+    Raises:
+        PublishRefusedError: File name, METADATA and content do not agree.
+        UsageError: The wheel cannot be read, or the provenance is no small JSON object.
+        ValueError: `upload_time` has no time zone.
+    """
+    if upload_time.tzinfo is None:
+        raise ValueError("an upload time needs a time zone")
+    try:
+        project, version = parse_wheel_name(wheel.name)
+    except ValueError as error:
+        raise PublishRefusedError(str(error)) from error
+    requires_python = _checked_metadata(wheel.name, project, version, metadata)
+    try:
+        with wheel.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+    except OSError as error:
+        raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
+    if _metadata_inside(wheel) != metadata:
+        raise PublishRefusedError(f"{wheel.name}: the metadata to publish is not the METADATA in the wheel")
+    return Record(
+        filename=wheel.name,
+        project=project,
+        version=str(version),
+        sha256=digest,
+        size=size,
+        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+        requires_python=requires_python,
+        groups=(group,),
+        upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        provenance=_checked_provenance(provenance),
+    )
+
+
+def _checked_metadata(filename: str, project: str, version: Version, metadata: bytes) -> str | None:
+    """Requires-Python of the metadata, once it is known to speak of this very project and version."""
+    raw, _unparsed = parse_email(metadata)
+    try:
+        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
+    except InvalidVersion:
+        agrees = False
+    if not agrees:
+        raise PublishRefusedError(
+            f"{filename} says {project} {version}, its METADATA says "
+            f"{raw.get('name', 'no name')!s:.80} {raw.get('version', 'no version')!s:.80}"
+        )
+    requires_python = raw.get("requires_python")
+    try:
+        return None if requires_python is None else str(SpecifierSet(requires_python))
+    except InvalidSpecifier as error:
+        raise PublishRefusedError(f"{filename}: bad Requires-Python {requires_python!r:.200}") from error
+
+
+def _metadata_inside(wheel: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [each for each in archive.infolist() if _METADATA.fullmatch(each.filename)]
+            if len(found) != 1 or found[0].file_size > MAX_METADATA or found[0].compress_type not in _METHODS:
+                raise PublishRefusedError(
+                    f"{wheel.name} does not have one METADATA, stored or deflated, up to {MAX_METADATA} bytes"
+                )
+            with archive.open(found[0]) as member:
+                return member.read(MAX_METADATA + 1)
+    # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
+        raise PublishRefusedError(f"{wheel.name} is not a sound zip file: {error}") from error
+
+
+def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        text = _json(dict(provenance))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the provenance is no JSON: {error}") from error
+    if len(text) > MAX_PROVENANCE:
+        raise UsageError(
+            f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
+            hint="give digests of the reports, not the reports",
+        )
+    plain: dict[str, Any] = json.loads(text)
+    return plain
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

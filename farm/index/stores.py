@@ -1,0 +1,163 @@
+"""What the index asks of the place where its bytes lie.
+
+Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only where
+nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except scratch keys.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+from urllib.parse import parse_qsl, urlsplit
+from urllib.request import url2pathname
+
+from farm.errors import UsageError
+
+SCRATCH = "probe/"
+"""Keys below this prefix may be discarded; all others stay for ever."""
+
+MAX_GET = 64 * 1024 * 1024
+"""The largest object, in bytes, that `Store.get` reads into memory: records and pages, never wheels."""
+
+CHUNK = 1024 * 1024
+
+_SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
+
+
+class Stored(NamedTuple):
+    """An object and the tag that `replace` compares."""
+
+    data: bytes
+    etag: str
+
+
+class Stat(NamedTuple):
+    """Size in bytes, and the sha256 in hex; None where the store was not told it."""
+
+    size: int
+    sha256: str | None
+
+
+class Store(Protocol):
+    """A flat space of keys such as `whl/files/x.whl`.
+
+    Every method raises InfrastructureError when the store fails, and UsageError for a key that `check_key`
+    refuses or a place that is configured wrongly. A failure is never reported as an absent object.
+    """
+
+    proved: bool
+    """True once `farm.index.probe.probe` has passed on this object."""
+
+    def get(self, key: str) -> Stored | None:
+        """The object, or None where there is none. At most `MAX_GET` bytes."""
+
+    def stat(self, key: str) -> Stat | None:
+        """Size and digest of the object, or None where there is none."""
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """The object's bytes, piece by piece. An absent object is an InfrastructureError."""
+
+    def create(self, key: str, data: bytes | Path, *, content_type: str, sha256: str | None = None) -> bool:
+        """Stores what will never change.
+
+        Args:
+            key: Where.
+            data: The bytes, or a file to copy without holding it in memory.
+            content_type: The media type that a client sees.
+            sha256: What the bytes must hash to; computed here when not given.
+
+        Returns:
+            False when there was an object already; nothing changed then.
+        """
+
+    def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
+        """Stores where nothing changed since `get` gave `etag`; None stands for "there was nothing".
+
+        Returns:
+            False when somebody else was faster; nothing changed then.
+        """
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
+
+    def url(self, key: str) -> str:
+        """Where a client finds the key; a key may be empty or end in a slash here."""
+
+    def discard(self, key: str) -> None:
+        """Removes a scratch key (below `SCRATCH`); ValueError for any other."""
+
+
+def check_key(key: str) -> str:
+    """Gives the key back if it is safe on file systems and in URLs.
+
+    Raises:
+        UsageError: An empty part, a part that starts with a dot, a character outside ASCII letters, digits
+            and `._+!~-`, a part over 255 or a key over 900 bytes (S3's limit is 1024; a prefix needs room).
+    """
+    parts = key.split("/")
+    if len(key) > 900 or not all(len(part) <= 255 and _SEGMENT.fullmatch(part) for part in parts):
+        raise UsageError(f"not a key for the index: {key[:200]!r}")
+    return key
+
+
+def check_scratch(key: str) -> str:
+    """Gives the key back if it may be discarded; ValueError if not."""
+    if not check_key(key).startswith(SCRATCH):
+        raise ValueError(f"only keys below {SCRATCH} are ever discarded, not {key!r}")
+    return key
+
+
+def open_store(url: str) -> Store:
+    """Opens a store by its name.
+
+    Args:
+        url: A path or `file://` URL of a directory (made by the first write), or
+            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME]`. Credentials come from the usual AWS chain
+            (environment, profile, instance role), never from the URL.
+
+    Raises:
+        UsageError: Anything else.
+    """
+    if "://" not in url:
+        return _directory(Path(url) if url else None, url)
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise UsageError(
+            "the index URL holds a user name or password",
+            hint="leave them out of the URL; credentials come from the usual AWS chain",
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or parts.path in {"", "/"}:
+            raise UsageError(f"not a directory on this machine: {url!r}", hint="write file:///path/to/index")
+        return _directory(Path(url2pathname(parts.path)), url)
+    if parts.scheme == "s3":
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        prefix = parts.path.strip("/")
+        unknown = sorted(set(options) - {"endpoint_url", "region"})
+        endpoint = options.get("endpoint_url")
+        if unknown or parts.fragment or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc):
+            raise UsageError(
+                f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
+                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME]",
+            )
+        if endpoint is not None and (
+            urlsplit(endpoint).scheme not in {"http", "https"} or not urlsplit(endpoint).hostname or "@" in endpoint
+        ):
+            raise UsageError("endpoint_url is not http://host or https://host", hint="no credentials in it")
+        if prefix:
+            check_key(prefix)
+        from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
+
+        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=options.get("region") or None)
+    raise UsageError(
+        f"no kind of store is called {parts.scheme!r}: {url!r}",
+        hint="use a path, file:///path/to/index or s3://bucket/prefix",
+    )
+
+
+def _directory(path: Path | None, url: str) -> Store:
+    from farm.index.directory import DirectoryStore  # noqa: PLC0415  needs POSIX locks; S3 users need not
+
+    if path is None or (path.exists() and not path.is_dir()):
+        raise UsageError(f"not a directory: {url!r}")
+    return DirectoryStore(path)

@@ -1,0 +1,64 @@
+"""Builds canary with CMake and Ninja; README.md lists the variables that it reads."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCE = Path(__file__).resolve().parent
+sys.path.insert(0, str(SOURCE))  # a PEP 517 backend does not put the source folder on the path
+
+from setup_helpers import (  # noqa: E402
+    EnvironmentValueError,
+    check_cmake_version,
+    cmake_defines,
+    job_arguments,
+)
+
+VERSION = os.environ.get("CANARY_BUILD_VERSION") or "0.1.0"
+
+
+class CMakeBuild(build_ext):
+    """Hands the one extension to CMake, which builds it and the two libraries beside it."""
+
+    def run(self) -> None:
+        """Configures, compiles and installs into the folder that the wheel is made from."""
+        cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
+        if cmake is None or ninja is None:
+            missing = "cmake" if cmake is None else "ninja"
+            raise SystemExit(f"canary: {missing} is not on the PATH")
+        try:
+            found = subprocess.run([cmake, "--version"], check=True, stdout=subprocess.PIPE, text=True)
+            check_cmake_version(found.stdout)
+            defines = cmake_defines(os.environ, VERSION)
+            jobs = job_arguments(os.environ)
+        except EnvironmentValueError as error:
+            raise SystemExit(f"canary: {error}") from None
+        build = Path(self.build_temp).resolve()
+        # CMake reads CC, CFLAGS and the like only when its cache is new: an old cache keeps old flags.
+        shutil.rmtree(build, ignore_errors=True)
+        prefix = Path(self.build_lib).resolve() / "canary"
+        # What an earlier build with other settings left here would go into this wheel too.
+        shutil.rmtree(prefix / "lib", ignore_errors=True)
+        configure = [cmake, "-S", str(SOURCE), "-B", str(build), "-G", "Ninja", "--no-warn-unused-cli"]
+        configure += [f"-D{name}={value}" for name, value in defines.items()]
+        configure += [f"-DCMAKE_INSTALL_PREFIX={prefix}", f"-DPython3_EXECUTABLE={sys.executable}"]
+        sys.stdout.flush()
+        for command in (configure, [cmake, "--build", str(build), "--target", "install/strip", "--", *jobs]):
+            code = subprocess.call(command)
+            if code != 0:
+                step = "configure" if command is configure else "build"
+                raise SystemExit(f"canary: the {step} step failed with exit code {code}; its output is above")
+
+
+setup(
+    version=VERSION,
+    packages=["canary"],
+    ext_modules=[Extension("canary._C", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+    zip_safe=False,
+)

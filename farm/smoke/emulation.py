@@ -1,0 +1,70 @@
+"""Old x86-64 CPUs by emulation: which model stands for a CPU level, and is the emulator here."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from farm.yamlfile import Model, load
+
+
+class _Data(Model):
+    program: str
+    package: str
+    minimum: str
+    models: dict[str, str]
+    not_emulated: dict[str, str]
+
+
+@dataclass(frozen=True)
+class CpuModel:
+    """qemu's name for the plain machine of a CPU level, or None and the reason."""
+
+    name: str | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """The emulator's program, or None, the reason and what to do about it."""
+
+    program: str | None
+    reason: str | None = None
+    hint: str | None = None
+
+
+@cache
+def _data() -> _Data:
+    return load(Path(__file__).with_name("emulation.yaml"), _Data)
+
+
+def model_for(cpu: str) -> CpuModel:
+    """The emulated CPU for a level of the variant's CPU axis (`avx`): it has that level and nothing newer."""
+    data = _data()
+    if cpu in data.models:
+        return CpuModel(data.models[cpu])
+    return CpuModel(None, data.not_emulated.get(cpu, f"no emulated CPU is known for {cpu!r}"))
+
+
+def find_emulator() -> Emulator:
+    """Looks for qemu on the PATH and asks its version."""
+    data = _data()
+    hint = f"install the Debian package {data.package} ({data.minimum} or newer)"
+    program = shutil.which(data.program)
+    if program is None:
+        return Emulator(None, f"{data.program} is not on the PATH", hint)
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, errors="replace", timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Emulator(None, f"{program} --version failed: {error}", hint)
+    match = re.search(r"version (\d+)\.(\d+)", answer)
+    if match is None:
+        return Emulator(None, f"{program} --version answered {answer[:80]!r}", hint)
+    wanted = tuple(int(part) for part in data.minimum.split("."))
+    if (int(match[1]), int(match[2])) < wanted:
+        return Emulator(None, f"{program} is {match[1]}.{match[2]}: too old to emulate AVX", hint)
+    return Emulator(program)

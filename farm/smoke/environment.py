@@ -1,0 +1,119 @@
+"""Fresh virtual environments for smoke tests, and the installation of one wheel from one index."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from farm.errors import InfrastructureError, SmokeFailedError, UsageError
+from farm.smoke.report import printable
+
+TAIL_LINES = 15
+_ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
+
+
+def find_python(name: str) -> Path | None:
+    """An interpreter for `py311`: this one or `python3.11` on the PATH; None if there is none.
+
+    Raises:
+        UsageError: The name is not of that form.
+    """
+    match = re.fullmatch(r"py(\d)(\d{1,2})", name, re.ASCII)
+    if match is None:
+        raise UsageError(f"{name!r} names no Python", hint="an example: py311")
+    wanted = (int(match[1]), int(match[2]))
+    if sys.version_info[:2] == wanted:
+        return Path(sys.executable)
+    found = shutil.which(f"python{wanted[0]}.{wanted[1]}")
+    # Version managers put programs of this name on the PATH that only say that there is no such version.
+    return Path(found) if found is not None and _answers(found, wanted) else None
+
+
+def _answers(python: str, wanted: tuple[int, int]) -> bool:
+    try:
+        answer = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and answer.stdout.split() == [b"cpython", b"%d" % wanted[0], b"%d" % wanted[1]]
+
+
+def make_environment(dest: Path, python: Path) -> Path:
+    """Makes a virtual environment in the new folder `dest` and returns its interpreter.
+
+    It has no pip: the controller's own installs into it, which saves seconds.
+
+    Raises:
+        UsageError: `dest` is there already and not empty.
+        InfrastructureError: The interpreter cannot make one.
+    """
+    if dest.exists() and any(dest.iterdir()):
+        raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
+    try:
+        made = subprocess.run(
+            [python, "-I", "-m", "venv", "--without-pip", str(dest)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InfrastructureError(f"{python}: cannot make a virtual environment: {error}") from error
+    if made.returncode != 0:
+        raise InfrastructureError(
+            f"{python}: cannot make a virtual environment in {dest}: {_last_lines(made.stdout + made.stderr)}",
+            hint="on Debian the module venv is in the package python3-venv",
+        )
+    return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def install(python: Path, requirement: str, *, index_url: str, log: Path, timeout_s: float) -> None:
+    """Installs one requirement, and what it depends on, from one index and nowhere else.
+
+    The user's pip configuration is left out: an extra index named there could answer for our package.
+
+    Args:
+        python: The interpreter of the environment.
+        requirement: For example `canary==0.1.0+cu118.sm35.avx`.
+        index_url: The index, `https://` or `file://`.
+        log: All that pip says goes there.
+        timeout_s: Limit in seconds.
+
+    Raises:
+        SmokeFailedError: pip failed or did not finish; the text has its last lines.
+        InfrastructureError: This interpreter has no pip that can install into another environment.
+    """
+    if requirement.startswith("-"):
+        raise UsageError(f"{requirement!r} is not a requirement")
+    command = [sys.executable, "-I", "-m", "pip", f"--python={python}", "install", "--isolated", "--no-cache-dir"]
+    command += ["--no-input", "--disable-pip-version-check", "--only-binary=:all:", f"--index-url={index_url}"]
+    # --isolated leaves the machine's own pip.conf in force; this file name turns that off as well.
+    environ = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    what = f"pip install --index-url {index_url} {requirement}"
+    with log.open("wb") as file:
+        try:
+            code = subprocess.run(
+                [*command, requirement],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environ,
+                timeout=timeout_s,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}") from None
+    if code == 0:
+        return
+    said = _last_lines(log.read_bytes())
+    if "No module named pip" in said or "no such option: --python" in said:
+        raise InfrastructureError(
+            f"{sys.executable} has no pip 22.3 or newer: {said}", hint="install pip beside the farm"
+        )
+    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{said}", hint=f"log: {log}")
+
+
+def _last_lines(raw: bytes) -> str:
+    return "\n".join(printable(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])

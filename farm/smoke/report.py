@@ -1,0 +1,127 @@
+"""What a smoke test found: the probe's file, read as untrusted input, and the report made from it."""
+
+import os
+import stat
+import unicodedata
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from farm.yamlfile import Model
+
+MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
+Status = Literal["passed", "failed", "not_run"]
+
+
+def printable(text: str) -> str:
+    """The text without what could steer a terminal or reorder a line: control and format characters.
+
+    Newlines and tabs stay.
+    """
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
+Text = Annotated[str, Field(max_length=8000), AfterValidator(printable)]
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable)]
+Facts = Annotated[dict[Name, Text], Field(max_length=50)]
+
+
+class Check(Model):
+    """One check of the probe. `expected` stands beside `seen` in a failed one, `reason` in one not run."""
+
+    group: Name
+    name: Name
+    status: Status
+    seen: Text | None
+    expected: Text | None
+    reason: Text | None
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ProbeDocument(Model):
+    """The file that probe.py writes, schema 1; `running` names the check in progress."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    module: Name
+    facts: Facts
+    complete: bool
+    running: Name | None
+    checks: Annotated[tuple[Check, ...], Field(max_length=500)]
+
+
+class Row(NamedTuple):
+    """A line of a table."""
+
+    name: str
+    status: str
+    detail: str
+
+
+class SmokeReport(Model):
+    """The result of one run of the probe.
+
+    Attributes:
+        emulated: The emulated CPU model, None on the real one.
+        outcome: `passed` only if the probe ended by itself, no check failed and at least one passed.
+        reason: Why the outcome is not `passed`.
+        hint: What to do about it.
+        exit_code: The probe's exit code, None if it was ended by a signal or never ran.
+        signal: The signal that ended it (`SIGILL`).
+        output_tail: The end of what it printed, control characters removed.
+        seconds: Wall-clock time of the child.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    module: Name
+    emulated: Name | None
+    outcome: Status
+    reason: Text | None = None
+    hint: Text | None = None
+    facts: Facts = Field(default_factory=dict)
+    checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
+    exit_code: int | None = None
+    signal: Name | None = None
+    output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(printable)] = ""
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+    def to_json(self) -> str:
+        """The report as JSON text; `SmokeReport.model_validate_json` reads it back."""
+        return self.model_dump_json(by_alias=True, indent=1)
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every check, and at the end the outcome, as plain data for a table."""
+        rows = [Row(check.name, check.status.replace("_", " "), _detail(check)) for check in self.checks]
+        where = f"{self.module} on {self.emulated or 'this machine'}"
+        return (*rows, Row(where, self.outcome.replace("_", " "), self.reason or ""))
+
+
+def _detail(check: Check) -> str:
+    text = check.reason or check.seen or ""
+    if check.status == "failed":
+        text += f"; expected: {check.expected}"
+    return " ".join(text.split())
+
+
+def read_document(path: Path) -> ProbeDocument | str:
+    """Reads the probe's file, or says what is wrong with it.
+
+    The module under test runs beside the probe and can have put anything there: a pipe, a link, gigabytes.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return f"the probe left no report ({error.strerror})"
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return "the probe's report is not a regular file"
+    with os.fdopen(descriptor, "rb") as file:
+        raw = file.read(MAX_DOCUMENT + 1)
+    if len(raw) > MAX_DOCUMENT:
+        return f"the probe's report is larger than {MAX_DOCUMENT >> 20} MiB"
+    try:
+        return ProbeDocument.model_validate_json(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return printable(f"the probe's report is not valid: {where}: {first['msg']}")[:500]

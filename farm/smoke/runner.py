@@ -1,0 +1,216 @@
+"""Runs the probe in a child process and survives whatever the module under test does to it."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from farm.errors import UsageError
+from farm.smoke.emulation import find_emulator
+from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
+
+PROBE = Path(__file__).with_name("probe.py")
+TAIL_BYTES = 16 << 10
+KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_MEANING = {
+    "SIGILL": "the CPU lacks an instruction that the wheel uses",
+    "SIGSEGV": "it used memory that is not its own",
+    "SIGBUS": "it used memory that is not there",
+    "SIGFPE": "it divided by zero, or the like",
+    "SIGABRT": "it gave up by itself; its last words are in the output",
+    "SIGKILL": "something killed it; when memory runs out, that is the system",
+}
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the installed wheel must say of itself.
+
+    Attributes:
+        version: The exact version, None to take any.
+        cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
+        archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    archs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    returncode: int | None  # None: it could not even be killed
+    timed_out: bool
+    tail: str
+    seconds: float
+
+
+def run_probe(
+    python: Path, *, module: str, expect: Expectation, timeout_s: float, emulate: str | None = None
+) -> SmokeReport:
+    """Runs the probe with another interpreter and reports what happened, whatever that is.
+
+    Args:
+        python: The interpreter of the environment that has the module.
+        module: The module to test (`torch`, `canary`).
+        expect: What the module must say of itself.
+        timeout_s: Limit for the whole run, seconds; then the child and all it started are killed.
+        emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
+
+    Returns:
+        The report. A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
+        emulator that is missing makes the outcome `not_run`.
+
+    Raises:
+        UsageError: The interpreter cannot be started.
+    """
+    prefix: list[str] = []
+    if emulate is not None:
+        emulator = find_emulator()
+        if emulator.program is None:
+            return SmokeReport(
+                module=module, emulated=emulate, outcome="not_run", reason=emulator.reason, hint=emulator.hint
+            )
+        prefix = [emulator.program, "-cpu", emulate]
+    # In a folder of its own: nothing to import by accident, and core files go away with it.
+    with tempfile.TemporaryDirectory(prefix="farm-smoke-", ignore_cleanup_errors=True) as folder:
+        file = Path(folder, "report.json")
+        # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
+        command = [*prefix, str(python), "-I", "-X", "faulthandler", str(PROBE)]
+        command += [f"--module={module}", f"--json={file}", *_options(expect, cpu_only=emulate is not None)]
+        ended = _run(command, Path(folder), timeout_s)
+        document = read_document(file)
+    return _judge(module, emulate, ended, document, timeout_s)
+
+
+def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
+    options = ["--cpu-only"] if cpu_only else []
+    if expect.version is not None:
+        options.append(f"--expect-version={expect.version}")
+    if expect.cuda is not None:
+        options.append(f"--expect-cuda={expect.cuda}")
+    return [*options, "--expect-arch", *expect.archs] if expect.archs else options
+
+
+def _run(command: list[str], folder: Path, timeout_s: float) -> _Ended:
+    started = time.monotonic()
+    try:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be started: {error.strerror}") from error
+    assert child.stdout is not None
+    tail = bytearray()
+    reader = threading.Thread(target=_keep_tail, args=(child.stdout, tail), daemon=True)
+    reader.start()
+    timed_out = False
+    try:
+        child.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+    finally:
+        # Also after a normal end: what it started and left behind dies with it.
+        _kill_group(child.pid)
+    try:
+        returncode: int | None = child.wait(KILL_WAIT_S)
+    except subprocess.TimeoutExpired:
+        returncode = None
+    # A grandchild that left the group may hold the pipe open for ever: the reader is not waited for then.
+    reader.join(KILL_WAIT_S)
+    text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
+    return _Ended(returncode, timed_out, clean(text), time.monotonic() - started)
+
+
+def _kill_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
+    with stream:
+        while chunk := os.read(stream.fileno(), 1 << 16):
+            tail += chunk
+            del tail[:-TAIL_BYTES]
+
+
+def clean(text: str) -> str:
+    """Output of a program without terminal escapes and control characters; of a progress line the last state."""
+    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
+    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+
+
+def _judge(
+    module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, timeout_s: float
+) -> SmokeReport:
+    name, code = None, ended.returncode
+    if code is not None and code < 0:
+        name, code = _signal_name(-code), None
+    found = document if isinstance(document, ProbeDocument) else None
+    outcome, reason = _outcome(module, ended, name, document, timeout_s)
+    hint = None
+    if name == "SIGILL" and not ended.timed_out:
+        hint = "build or choose a wheel for this CPU level"
+        if emulate is not None:
+            hint = f"the wheel needs more than {emulate} has: look for instruction-set flags in its build"
+    return SmokeReport(
+        module=module,
+        emulated=emulate,
+        outcome=outcome,
+        reason=reason,
+        hint=hint,
+        facts=found.facts if found else {},
+        checks=found.checks if found else (),
+        exit_code=code,
+        signal=name,
+        output_tail=ended.tail,
+        seconds=round(ended.seconds, 3),
+    )
+
+
+def _outcome(
+    module: str, ended: _Ended, signal_name: str | None, document: ProbeDocument | str, timeout_s: float
+) -> tuple[Status, str | None]:
+    during = ""
+    if isinstance(document, ProbeDocument) and document.running:
+        during = f" in the check {document.running!r}"
+    if ended.timed_out:
+        stuck = " and could not be killed: the driver hangs" if ended.returncode is None else ""
+        return "failed", f"did not finish in {timeout_s:g} s{during}{stuck}"
+    if signal_name is not None:
+        meaning = _MEANING.get(signal_name)
+        return "failed", f"ended by {signal_name}{during}" + (f": {meaning}" if meaning else "")
+    if isinstance(document, str):
+        return "failed", f"{document}; exit code {ended.returncode}"
+    if document.module != module:
+        return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
+    if not document.complete:
+        return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
+    failed = [check.name for check in document.checks if check.status == "failed"]
+    if failed:
+        return "failed", f"failed: {', '.join(failed)}"
+    if ended.returncode != 0:
+        return "failed", f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end"
+    if not any(check.status == "passed" for check in document.checks):
+        return "not_run", "no check could be made"
+    return "passed", None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

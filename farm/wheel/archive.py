@@ -1,0 +1,279 @@
+"""Safe reading of a wheel, without extracting it.
+
+Opening checks everything that can be known from the directory: names, overlaps, sizes, the compression ratio.
+Reading a member checks the rest: its length and its CRC. All memory is bounded: members are streamed, and one
+that is wanted whole is kept in memory up to 64 MiB and in an unnamed temporary file above.
+"""
+
+import hashlib
+import mmap
+import posixpath
+import re
+import stat
+import tempfile
+import unicodedata
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self, cast
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.zipformat import STORED, Entry, read_directory, refuse
+
+Buffer = bytes | mmap.mmap
+
+_CHUNK = 1 << 20
+_IN_MEMORY = 64 << 20
+_RATIO_FROM = 64 << 20  # small archives of zeros are harmless
+_MAX_NAME = 1024
+_MAX_LINK = 4096
+# Names that Windows gives to devices, with any extension and in any folder.
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
+
+    members: int = 200_000
+    member_bytes: int = 8 << 30
+    total_bytes: int = 32 << 30
+    ratio: int = 200
+
+
+class Archive:
+    """A wheel opened for reading.
+
+    Attributes:
+        path: The file.
+        members: Name to entry, in the order of the file.
+
+    Raises:
+        UsageError: There is no such file.
+        VerificationFailedError: The archive is malformed, ambiguous or unsafe; the message names the member.
+    """
+
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        self.path = path
+        self.limits = limits or Limits()
+        try:
+            self._file = cast("BinaryIO", path.open("rb", buffering=0))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+        try:
+            size = path.stat().st_size
+            entries = read_directory(self._file, size, self.limits.members)
+            self._check_sizes(entries)
+            self.members = _check_names(entries)
+            self._check_links()
+        except VerificationFailedError as error:
+            self._file.close()
+            raise VerificationFailedError(f"{path.name}: {error}", hint=error.hint) from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def raw(self, entry: Entry) -> Iterator[bytes]:
+        """The compressed bytes of a member, in chunks of at most 1 MiB."""
+        position, left = entry.data_offset, entry.compressed
+        while left:
+            self._file.seek(position)
+            chunk = self._file.read(min(_CHUNK, left))
+            if not chunk:
+                refuse("the file ends inside it", entry.name)
+            yield chunk
+            position += len(chunk)
+            left -= len(chunk)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end.
+
+        Raises:
+            VerificationFailedError: No such member, or its data are damaged or not of the declared length.
+        """
+        entry = self.entry(name)
+        crc = length = 0
+        for chunk in self.raw(entry) if entry.method == STORED else self._inflate(entry):
+            crc = zlib.crc32(chunk, crc)
+            length += len(chunk)
+            if length > entry.size:
+                break
+            yield chunk
+        if length != entry.size:
+            refuse(f"is not of the length that the directory declares ({entry.size} bytes)", name)
+        if crc != entry.crc:
+            refuse("its CRC does not match: damaged", name)
+
+    def entry(self, name: str) -> Entry:
+        """The directory entry of a member, or `VerificationFailedError` where there is none."""
+        try:
+            return self.members[name]
+        except KeyError:
+            refuse(f"{self.path.name}: it is missing", name)
+
+    def read(self, name: str, limit: int = 16 << 20) -> bytes:
+        """A small member whole; `limit` in bytes."""
+        if self.entry(name).size > limit:
+            refuse(f"{self.entry(name).size} bytes; at most {limit} are read", name)
+        return b"".join(self.chunks(name))
+
+    @contextmanager
+    def content(self, name: str, magic: bytes) -> Iterator[tuple[str, Buffer | None]]:
+        """Read a member once: (its sha256 in hexadecimal, its content if it begins with `magic`, else None).
+
+        The content is valid inside the `with` block only.
+        """
+        sha = hashlib.sha256()
+        chunks = self.chunks(name)
+        first = b""
+        while len(first) < len(magic) and (chunk := next(chunks, b"")):
+            first += chunk
+        sha.update(first)
+        with ExitStack() as stack:
+            if not first.startswith(magic):
+                for chunk in chunks:
+                    sha.update(chunk)
+                yield sha.hexdigest(), None
+                return
+            spool = stack.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))
+            spool.write(first)
+            for chunk in chunks:
+                sha.update(chunk)
+                spool.write(chunk)
+            if self.entry(name).size <= _IN_MEMORY:
+                spool.seek(0)
+                yield sha.hexdigest(), spool.read()
+                return
+            spool.flush()
+            view = stack.enter_context(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ))
+            yield sha.hexdigest(), view
+
+    def _inflate(self, entry: Entry) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            for raw in self.raw(entry):
+                if inflater.eof:
+                    refuse("compressed data behind its end", entry.name)
+                pending = raw
+                while pending:
+                    chunk = inflater.decompress(pending, _CHUNK)
+                    if chunk:
+                        yield chunk
+                    pending = inflater.unconsumed_tail
+            # The loop above stops when the input is used up: more output may wait inside.
+            while not inflater.eof:
+                chunk = inflater.decompress(b"", _CHUNK)
+                if not chunk:
+                    refuse("its compressed data are cut off", entry.name)
+                yield chunk
+        except zlib.error as error:
+            raise VerificationFailedError(f"member {entry.name!r}: damaged compressed data ({error})") from error
+        if inflater.unused_data:
+            refuse("compressed data behind its end", entry.name)
+
+    def _check_sizes(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.size > self.limits.member_bytes:
+                refuse(f"{entry.size} bytes; more than {self.limits.member_bytes} are refused", entry.name)
+            if entry.method == STORED and entry.size != entry.compressed:
+                refuse("stored, but with two different sizes", entry.name)
+        total = sum(entry.size for entry in entries)
+        packed = sum(entry.compressed for entry in entries)
+        if total > self.limits.total_bytes:
+            refuse(f"{total} bytes unpacked; more than {self.limits.total_bytes} are refused")
+        if total > _RATIO_FROM and total > self.limits.ratio * packed:
+            refuse(f"{total} bytes from {packed}: looks like a decompression bomb")
+
+    def _check_links(self) -> None:
+        for entry in self.members.values():
+            kind = stat.S_IFMT(entry.mode)
+            if kind == stat.S_IFLNK:
+                raw = self.read(entry.name, _MAX_LINK)
+                _check_link(entry.name, raw)
+            elif kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > entry.is_dir:
+                refuse("neither a file, a folder nor a symbolic link", entry.name)
+
+
+def check_name(name: str) -> None:
+    """Refuse a member name that could leave the folder it is unpacked in, on any operating system.
+
+    Raises:
+        VerificationFailedError: With the name and the reason.
+    """
+    if not name or len(name) > _MAX_NAME:
+        refuse("its name is empty or too long", name[:80])
+    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
+        refuse("its name holds control characters", name)
+    if "\\" in name or ":" in name:
+        refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
+    if name.startswith("/"):
+        refuse("its name is an absolute path", name)
+    for part in name.removesuffix("/").split("/"):
+        if part in ("", ".", ".."):
+            refuse("its path is not in normal form (empty part, '.' or '..')", name)
+        if part[-1] in ". ":
+            refuse("a part of its path ends in a dot or space, which Windows drops", name)
+        if _DEVICES.fullmatch(part):
+            refuse("a part of its path is the name of a Windows device", name)
+
+
+def _check_names(entries: list[Entry]) -> dict[str, Entry]:
+    members: dict[str, Entry] = {}
+    folded: dict[str, str] = {}
+    for entry in entries:
+        check_name(entry.name)
+        if entry.name in members:
+            refuse("occurs twice", entry.name)
+        key = _fold(entry.name)
+        if key in folded:
+            refuse(f"differs only by case or normal form from {folded[key]!r}", entry.name)
+        if entry.is_dir and entry.size:
+            refuse("a folder with content", entry.name)
+        folded[key] = entry.name
+        members[entry.name] = entry
+    for entry in entries:
+        parent = posixpath.dirname(entry.name.removesuffix("/"))
+        while parent:
+            above = folded.get(_fold(parent))
+            if above is not None and not above.endswith("/"):
+                refuse(f"lies below {above!r}, which is not a folder", entry.name)
+            parent = posixpath.dirname(parent)
+    return members
+
+
+def _fold(name: str) -> str:
+    return unicodedata.normalize("NFC", name.removesuffix("/")).casefold()
+
+
+def _check_link(name: str, raw: bytes) -> None:
+    """A link may climb only at its start and only to inside the wheel: then no chain of links gets out."""
+    try:
+        target = raw.decode()
+    except UnicodeDecodeError:
+        refuse("a symbolic link to a name that is not UTF-8", name)
+    parts = target.split("/")
+    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    if ups > name.count("/"):
+        refuse(f"a symbolic link out of the wheel, to {target!r}", name)
+    rest = "/".join(parts[ups:])
+    if rest:
+        try:
+            check_name(rest)
+        except VerificationFailedError:
+            refuse(f"a symbolic link to an unsafe path, {target!r}", name)
+    elif not ups:
+        refuse("a symbolic link to nothing", name)

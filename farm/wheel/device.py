@@ -1,0 +1,112 @@
+"""Checks of device code: do the kernels run on the GPUs that the name promises?"""
+
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from farm.wheel.contents import Contents, FatbinSet, Library
+from farm.wheel.report import Check, Finding, VerifyPolicy
+
+_Kind = Literal["sass", "ptx"]
+_WHY = {
+    "sass": "on such a GPU every kernel here fails with 'no kernel image is available for execution on the device'",
+    "ptx": "GPUs newer than the machine code in the wheel have nothing that the driver could compile for them",
+}
+
+
+def check_sass(contents: Contents, policy: VerifyPolicy) -> Check:
+    """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
+    findings = _missing(contents, policy, "sass", policy.sass)
+    if not policy.allow_other_sass:
+        findings += _others(contents, policy)
+    return _check("sass", findings, contents)
+
+
+def check_ptx(contents: Contents, policy: VerifyPolicy) -> Check:
+    """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no harm."""
+    if not policy.ptx:
+        return Check(id="ptx", status="not_run", note=f"no PTX is promised; {_seen(contents, 'ptx')}")
+    return _check("ptx", _missing(contents, policy, "ptx", policy.ptx), contents)
+
+
+def _check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
+    return Check(
+        id=kind, status="failed" if findings else "passed", findings=tuple(findings), note=_seen(contents, kind)
+    )
+
+
+def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tuple[int, ...]) -> list[Finding]:
+    findings = []
+    own = [library for library in contents.libraries if library.fatbins and not _is(library, policy.foreign)]
+    if promised and not own:
+        empty = sum(library.empty_fatbins for library in contents.libraries)
+        beside = f" ({empty} fat binaries hold no kernel)" if empty else ""
+        findings.append(
+            _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
+        )
+    for library in contents.libraries:
+        if not library.fatbins:
+            continue
+        if _is(library, policy.foreign):
+            there = {sm for group in library.fatbins for sm in _of(group, kind)}
+            gaps = sorted(set(promised) - there)
+            if gaps:
+                findings.append(_finding(kind, library.path, f"no fat binary in it holds {_sm(gaps)}"))
+            continue
+        for group in _judged(library, policy):
+            gaps = sorted(set(promised) - set(_of(group, kind)))
+            if gaps:
+                what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(_of(group, kind))}"
+                findings.append(_finding(kind, library.path, what))
+    return findings
+
+
+def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
+    findings = []
+    for library in contents.libraries:
+        if _is(library, policy.foreign):
+            continue
+        for group in _judged(library, policy):
+            more = sorted(set(group.sass) - set(policy.sass))
+            if more:
+                findings.append(
+                    Finding(
+                        check="sass",
+                        where=library.path,
+                        what=f"{group.containers} fat binaries hold {_sm(more)}, which is not promised",
+                        why="the wheel was built for other GPUs than its name says; the extra code costs size",
+                        fix="set the architecture list to the variant's, or name the variant after what is built",
+                    )
+                )
+    return findings
+
+
+def _judged(library: Library, policy: VerifyPolicy) -> tuple[FatbinSet, ...]:
+    """All groups; of a library with others' code in it, the most frequent one."""
+    return library.fatbins[:1] if _is(library, policy.mixed) else library.fatbins
+
+
+def _finding(kind: _Kind, where: str, what: str) -> Finding:
+    return Finding(
+        check=kind,
+        where=where,
+        what=what,
+        why=_WHY[kind],
+        fix="compile with the variant's architecture list (TORCH_CUDA_ARCH_LIST) and from a clean build folder",
+    )
+
+
+def _is(library: Library, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(library.path, pattern) for pattern in patterns)
+
+
+def _of(group: FatbinSet, kind: _Kind) -> tuple[int, ...]:
+    return group.sass if kind == "sass" else group.ptx
+
+
+def _sm(numbers: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(f"sm_{number}" for number in numbers) or "none"
+
+
+def _seen(contents: Contents, kind: _Kind) -> str:
+    there = sorted({sm for library in contents.libraries for group in library.fatbins for sm in _of(group, kind)})
+    return f"found: {_sm(there)}"

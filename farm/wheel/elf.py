@@ -1,0 +1,277 @@
+"""ELF facts, read as the dynamic loader reads them: what a library needs, and where it looks.
+
+Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device
+code and machine code. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning".
+"""
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Buffer
+
+ELF_MAGIC = b"\x7fELF"
+MACHINES = {
+    3: "i686",
+    21: "ppc64",
+    22: "s390x",
+    40: "armv7l",
+    62: "x86_64",
+    183: "aarch64",
+    190: "cuda",
+    243: "riscv64",
+    258: "loongarch64",
+}
+_KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
+_DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
+_SHF_EXECINSTR = 4
+_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_MAX_SECTIONS = 200_000
+_MAX_DYNAMIC = 100_000
+_MAX_VERSIONS = 100_000
+_MAX_SYMBOLS = 5_000_000
+_MAX_STRING = 4096
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section header; `offset` and `size` in bytes. They are not checked against the file."""
+
+    name: str
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+
+    @property
+    def is_code(self) -> bool:
+        return bool(self.flags & _SHF_EXECINSTR) and self.kind != _SHT_NOBITS
+
+
+@dataclass(frozen=True)
+class Elf:
+    """The facts of one ELF file.
+
+    Attributes:
+        machine: As in platform tags (`x86_64`), or `em<number>`.
+        bits: 32 or 64.
+        kind: `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`.
+        needed: DT_NEEDED in order.
+        rpath: DT_RPATH split at colons.
+        runpath: DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
+        versions: Library name to the symbol versions required of it, such as `GLIBC_2.17`.
+    """
+
+    machine: str
+    bits: int
+    little: bool
+    kind: str
+    soname: str | None
+    needed: tuple[str, ...]
+    rpath: tuple[str, ...]
+    runpath: tuple[str, ...] | None
+    versions: Mapping[str, tuple[str, ...]]
+    sections: tuple[Section, ...]
+
+    @property
+    def search_path(self) -> tuple[str, ...]:
+        """Where the loader looks for what this file needs: RUNPATH, or RPATH where there is no RUNPATH."""
+        return self.rpath if self.runpath is None else self.runpath
+
+    @property
+    def is_loadable(self) -> bool:
+        return self.kind in ("shared", "executable")
+
+
+def read_elf(data: Buffer) -> Elf:
+    """Read the facts of an ELF file.
+
+    Raises:
+        VerificationFailedError: It is not an ELF file, or damaged.
+    """
+    return _Reader(data).read()
+
+
+def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Section, int, int]]:
+    """Each section with the (offset, end) of its bytes.
+
+    Raises:
+        VerificationFailedError: They are not in the file, or are together larger than it (sections that overlap
+            a thousand times would cost as much time).
+    """
+    ranges = [(section, section.offset, section.offset + section.size) for section in sections]
+    for section, _, end in ranges:
+        if end > len(data) or section.address + section.size >= 1 << 63:
+            raise _damaged(f"section {section.name!r} reaches beyond the end")
+    if sum(end - start for _, start, end in ranges) > len(data):
+        raise _damaged("its sections overlap")
+    return ranges
+
+
+def function_symbols(data: Buffer, elf: Elf) -> list[tuple[int, int]]:
+    """(address, file offset of the name) of the defined functions, sorted by address.
+
+    From `.symtab`, or from `.dynsym` in a stripped file; see `symbol_name`.
+    """
+    tables = {section.kind: section for section in elf.sections if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)}
+    table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
+    if table is None or table.link >= len(elf.sections):
+        return []
+    [(_, start, end)] = section_ranges(data, [table])
+    layout = struct.Struct(("<" if elf.little else ">") + ("IBBHQQ" if elf.bits == 64 else "IIIBBH"))
+    count = (end - start) // layout.size
+    if count > _MAX_SYMBOLS:
+        raise _damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
+    names = elf.sections[table.link].offset
+    found = set()
+    for fields in layout.iter_unpack(data[start : start + count * layout.size]):
+        name, info, section, address = (
+            (fields[0], fields[1], fields[3], fields[4])
+            if elf.bits == 64
+            else (fields[0], fields[3], fields[5], fields[1])
+        )
+        if info & 15 in _FUNCTIONS and section:
+            found.add((address, names + name))
+    return sorted(found)
+
+
+def symbol_name(data: Buffer, offset: int) -> str:
+    """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
+    end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
+    return data[offset : end if end >= 0 else offset + 200].decode("utf-8", "backslashreplace")
+
+
+def _damaged(what: str) -> VerificationFailedError:
+    return VerificationFailedError(f"damaged ELF file: {what}")
+
+
+class _Reader:
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
+            raise _damaged("no ELF header")
+        self.bits = 64 if data[4] == 2 else 32
+        self.order = "<" if data[5] == 1 else ">"
+        self.loads: list[tuple[int, int, int]] = []
+
+    def read(self) -> Elf:
+        wide = self.bits == 64
+        kind, machine = self._at("HH", 16)
+        layout = "QQIHHHHHH" if wide else "IIIHHHHHH"
+        ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at(layout, 32 if wide else 28)
+        dynamic = self._segments(ph, ph_size, ph_count)
+        tags = self._dynamic(*dynamic) if dynamic else []
+        strings = self._file_offset(next((value for tag, value in tags if tag == _DT_STRTAB), None))
+        texts = [
+            (tag, self._string(strings + value))
+            for tag, value in tags
+            if strings is not None and tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+        ]
+        paths = {tag: tuple(text.split(":")) for tag, text in texts}
+        return Elf(
+            machine=MACHINES.get(machine, f"em{machine}"),
+            bits=self.bits,
+            little=self.order == "<",
+            kind=_KINDS.get(kind, "other"),
+            soname=next((text for tag, text in texts if tag == _DT_SONAME), None),
+            needed=tuple(text for tag, text in texts if tag == _DT_NEEDED),
+            rpath=paths.get(_DT_RPATH, ()),
+            runpath=paths.get(_DT_RUNPATH),
+            versions=self._versions(dict(tags), strings),
+            sections=self._sections(sh, sh_size, sh_count, names),
+        )
+
+    def _at(self, layout: str, offset: int) -> tuple[int, ...]:
+        form = self.order + layout
+        if offset + struct.calcsize(form) > len(self.data):
+            raise _damaged("cut off")
+        return struct.unpack_from(form, self.data, offset)
+
+    def _string(self, offset: int) -> str:
+        if offset >= len(self.data):
+            raise _damaged("a name lies beyond the end")
+        end = self.data.find(b"\0", offset, offset + _MAX_STRING)
+        if end < 0:
+            raise _damaged("a name without end")
+        return self.data[offset:end].decode("utf-8", "backslashreplace")
+
+    def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
+        """Remember what is loaded where; (offset, length) of the dynamic segment, None without one."""
+        dynamic = None
+        for index in range(count):
+            if self.bits == 64:
+                kind, _, offset, address, _, length = self._at("IIQQQQ", table + index * size)
+            else:
+                kind, offset, address, _, length = self._at("IIIII", table + index * size)
+            if kind == _PT_LOAD:
+                self.loads.append((address, offset, length))
+            elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only
+                dynamic = (offset, length)
+        return dynamic
+
+    def _file_offset(self, address: int | None) -> int | None:
+        if address is None:
+            return None
+        for start, offset, length in self.loads:
+            if start <= address < start + length:
+                return offset + address - start
+        raise _damaged("a table lies outside what is loaded")
+
+    def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
+        layout = "QQ" if self.bits == 64 else "II"
+        tags: list[tuple[int, int]] = []
+        for index in range(min(length // (self.bits // 4), _MAX_DYNAMIC)):
+            tag, value = self._at(layout, offset + index * (self.bits // 4))
+            if tag == 0:
+                return tags
+            tags.append((tag, value))
+        raise _damaged("its dynamic table has no end")
+
+    def _versions(self, tags: Mapping[int, int], strings: int | None) -> dict[str, tuple[str, ...]]:
+        position = self._file_offset(tags.get(_DT_VERNEED))
+        if position is None or strings is None:
+            return {}
+        found: dict[str, tuple[str, ...]] = {}
+        budget = _MAX_VERSIONS
+        for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
+            _, count, file, first, following = self._at("HHIII", position)
+            budget -= count + 1
+            if budget < 0:
+                raise _damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
+            names = []
+            entry = position + first
+            for _ in range(count):
+                _, _, _, name, step = self._at("IHHII", entry)
+                names.append(self._string(strings + name))
+                entry += step
+            library = self._string(strings + file)
+            found[library] = found.get(library, ()) + tuple(names)
+            if not following:
+                break
+            position += following
+        return found
+
+    def _sections(self, table: int, size: int, count: int, names: int) -> tuple[Section, ...]:
+        if table == 0:
+            return ()
+        wide = self.bits == 64
+        layout = "IIQQQQI" if wide else "IIIIIII"
+        if count == 0:  # gABI: more sections than the header can count
+            count = self._at(layout, table)[5]
+        if names == 0xFFFF:
+            names = self._at(layout, table)[6]
+        if count > _MAX_SECTIONS:
+            raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+        raw = [self._at(layout, table + index * size) for index in range(count)]
+        base = raw[names][4] if names < len(raw) else None
+        return tuple(
+            Section("" if base is None else self._string(base + name), kind, flags, address, offset, length, link)
+            for name, kind, flags, address, offset, length, link in raw
+        )

@@ -1,0 +1,122 @@
+"""Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
+
+from farm.wheel.contents import Contents, Library
+from farm.wheel.imports import Answer, resolve, system_needs
+from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs
+from farm.wheel.report import Check, CheckId, Finding, VerifyPolicy
+
+
+def check_platform(contents: Contents, policy: VerifyPolicy, tags: frozenset[str]) -> Check:
+    """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
+    machine = policy.platform.removeprefix("linux_")
+    asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude))
+    findings = []
+    for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
+        known = policy_of_tag(tag)
+        if known is None or known[1] != machine:
+            findings.append(
+                Finding(
+                    check="platform",
+                    where="",
+                    what=f"platform tag {tag} is no manylinux tag for {machine}",
+                    why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
+                    fix="repair the wheel: that gives it the tag that its libraries earn",
+                )
+            )
+            continue
+        for need in asked:
+            unmet = unmet_needs(known[0], need, machine)
+            if unmet:
+                findings.append(
+                    Finding(
+                        check="platform",
+                        where=need.who,
+                        what=f"needs {', '.join(unmet[:5])}, more than the tag {tag} promises",
+                        why="pip installs it on systems that are too old, where the import fails",
+                        fix="repair the wheel again, or build on the distribution that the tag means",
+                    )
+                )
+    note = "" if findings else f"earned: {earned_policy(asked, machine).name}"
+    return _check("platform", findings, note)
+
+
+def check_imports(contents: Contents, policy: VerifyPolicy) -> Check:
+    """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
+    machine = policy.platform.removeprefix("linux_")
+    findings = [_unreadable(library) for library in contents.libraries if library.error]
+    for library in contents.libraries:
+        if library.is_loadable and library.machine != machine:
+            findings.append(
+                Finding(
+                    check="imports",
+                    where=library.path,
+                    what=f"is built for {library.machine}, not for {machine}",
+                    why="the loader refuses it",
+                    fix="build it for the variant's machine, or leave it out of the wheel",
+                )
+            )
+    needs = resolve(contents.libraries, policy.exclude)
+    for need in needs:
+        if need.answer is Answer.MISSING:
+            findings.append(
+                Finding(
+                    check="imports",
+                    where=need.who,
+                    what=f"needs {need.name}, which is neither in the wheel nor a system library",
+                    why="importing fails wherever that library does not happen to be installed",
+                    fix="repair the wheel with the folder that holds it, or exclude it on purpose",
+                )
+            )
+        elif need.answer is Answer.UNREACHABLE:
+            findings.append(
+                Finding(
+                    check="imports",
+                    where=need.who,
+                    what=f"needs {need.name}, which lies at {need.by}, where its RUNPATH does not lead",
+                    why="it loads only if something else has loaded that library before",
+                    fix="link it with an $ORIGIN-relative RUNPATH to that folder",
+                )
+            )
+    return _check("imports", findings, f"{len(needs)} imports of {len(contents.libraries)} libraries")
+
+
+def check_cpu(contents: Contents, policy: VerifyPolicy) -> Check:
+    """No library that is not exempt may hold instructions beyond the promised CPU level."""
+    findings = []
+    checked = 0
+    skipped = []
+    for library in contents.libraries:
+        if library.instructions is None:
+            continue
+        if library.instructions.not_checked:
+            skipped.append(f"{library.path}: {library.instructions.not_checked}")
+            continue
+        checked += 1
+        for feature, (count, places) in library.instructions.beyond.items():
+            findings.append(
+                Finding(
+                    check="cpu",
+                    where=library.path,
+                    what=f"{count} instructions need {feature}, first at {', '.join(places)}",
+                    why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
+                    fix="compile with the level's -march; exempt the member only if it asks the CPU at run time",
+                )
+            )
+    if not checked and not findings:
+        reason = "; ".join(skipped) or "no machine code besides exempt members"
+        return Check(id="cpu", status="not_run", note=reason)
+    return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
+
+
+def _unreadable(library: Library) -> Finding:
+    return Finding(
+        check="imports",
+        where=library.path,
+        what=f"cannot be read: {library.error}",
+        why="the loader refuses it, or loads something else than was checked here",
+        fix="build the wheel again; if this comes back, look at what writes this file",
+    )
+
+
+def _check(check: CheckId, findings: list[Finding], note: str) -> Check:
+    return Check(id=check, status="failed" if findings else "passed", findings=tuple(findings), note=note)

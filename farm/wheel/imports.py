@@ -1,0 +1,113 @@
+"""Who answers what the libraries of a wheel need.
+
+The loader looks for a needed library in the folders of RUNPATH (or RPATH), then in the system's. RPATH that is
+inherited from the program that loads, LD_LIBRARY_PATH, and libraries that another one happened to load first are
+not counted on: a wheel that works by such luck works until the order of imports changes.
+"""
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from farm.wheel.contents import Frozen, Library
+from farm.wheel.manylinux import SystemNeed, is_system_library
+
+# The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
+DRIVER = ("libcuda.so.1", "libnvidia-*")
+
+
+class Answer(StrEnum):
+    """Where a needed library comes from."""
+
+    WHEEL = "wheel"
+    SYSTEM = "system"
+    EXCLUDED = "excluded"
+    UNREACHABLE = "unreachable"  # in the wheel, but no RUNPATH of who needs it leads there
+    MISSING = "missing"
+
+
+class Need(Frozen):
+    """`who` needs `name`; `by` is the member that answers or, if unreachable, could."""
+
+    who: str
+    name: str
+    answer: Answer
+    by: str | None = None
+
+
+def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
+    """Every need of every loadable library, and who answers it.
+
+    Since every library of the wheel is looked at, needs of needs are covered.
+
+    Args:
+        libraries: All libraries of the wheel.
+        exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA driver's.
+    """
+    loadable = [library for library in libraries if library.is_loadable]
+    places = {(installed_path(library.path), library.machine): library.path for library in loadable}
+    names: dict[tuple[str, str], str] = {}
+    for library in loadable:
+        for name in (posixpath.basename(library.path), library.soname):
+            if name:
+                names.setdefault((name, library.machine), library.path)
+    patterns = (*DRIVER, *exclude)
+    return [_resolve(library, name, places, names, patterns) for library in loadable for name in library.needed]
+
+
+def _resolve(
+    library: Library,
+    name: str,
+    places: dict[tuple[str, str], str],
+    names: dict[tuple[str, str], str],
+    exclude: Sequence[str],
+) -> Need:
+    for folder in search_folders(library):
+        by = places.get((posixpath.join(folder, name), library.machine))
+        if by is not None:
+            return Need(who=library.path, name=name, answer=Answer.WHEEL, by=by)
+    if any(fnmatchcase(name, pattern) for pattern in exclude):
+        return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
+    if is_system_library(name):
+        return Need(who=library.path, name=name, answer=Answer.SYSTEM)
+    by = names.get((name, library.machine))
+    answer = Answer.MISSING if by is None else Answer.UNREACHABLE
+    return Need(who=library.path, name=name, answer=answer, by=by)
+
+
+def search_folders(library: Library) -> list[str]:
+    """The folders inside the installed wheel where the loader looks for what `library` needs."""
+    origin = posixpath.dirname(installed_path(library.path))
+    folders = []
+    for entry in library.search_path:
+        for word in ("$ORIGIN", "${ORIGIN}"):
+            rest = entry.removeprefix(word)
+            if rest != entry and (not rest or rest.startswith("/")):
+                folder = posixpath.normpath(posixpath.join(origin, rest.lstrip("/")))
+                folders.append("" if folder == "." else folder)
+    return folders
+
+
+def installed_path(member: str) -> str:
+    """Where a member lies below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
+    parts = member.split("/", 2)
+    if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
+        return parts[2]
+    return member
+
+
+def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
+    """What each library asks of the system: all that the wheel itself does not answer."""
+    inside: dict[str, set[str]] = {}
+    for need in needs:
+        if need.answer in (Answer.WHEEL, Answer.UNREACHABLE):
+            inside.setdefault(need.who, set()).add(need.name)
+    result = []
+    for library in libraries:
+        if library.is_loadable:
+            own = inside.get(library.path, set())
+            versions = {name for file, names in library.versions.items() if file not in own for name in names}
+            asked = frozenset(library.needed) - own
+            result.append(SystemNeed(library.path, asked, frozenset(versions)))
+    return result

@@ -1,0 +1,86 @@
+"""What is inside a wheel, as data."""
+
+from pathlib import Path
+from typing import Any
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Archive, Limits
+from farm.wheel.contents import Frozen, Library, read_contents
+from farm.wheel.imports import Need, resolve, system_needs
+from farm.wheel.isa import level_names
+from farm.wheel.manylinux import earned_policy
+from farm.wheel.metadata import platform_machine, read_dist_info
+
+
+class WheelContents(Frozen):
+    """A wheel's own words and what its libraries are.
+
+    Attributes:
+        tags: Expanded, from WHEEL.
+        size: Bytes of the file.
+        unpacked: Bytes of all members.
+        libraries: The ELF files; `instructions` count from the lowest CPU level.
+        needs: Who needs what and who answers.
+        manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
+            `manylinux_problem`.
+    """
+
+    file: str
+    size: int
+    unpacked: int
+    name: str
+    version: str
+    requires_python: str | None
+    requires_dist: tuple[str, ...]
+    tags: tuple[str, ...]
+    libraries: tuple[Library, ...]
+    needs: tuple[Need, ...]
+    manylinux: str | None
+    manylinux_problem: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: dictionaries, lists, strings, numbers."""
+        return self.model_dump(mode="json")
+
+
+def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = None) -> WheelContents:
+    """Read a wheel.
+
+    Args:
+        wheel: The file.
+        instructions: Decode the machine code too (about 15 MB/s).
+        limits: What the wheel may ask of this machine.
+
+    Raises:
+        UsageError: No such file.
+        VerificationFailedError: Not a wheel, or a damaged one.
+    """
+    level = level_names()[0] if instructions else None
+    with Archive(wheel, limits) as archive:
+        info = read_dist_info(archive)
+        contents = read_contents(archive, lambda _: level)
+    needs = resolve(contents.libraries, ())
+    earned, problem = _manylinux(contents.libraries, needs, platform_machine(info.tags))
+    return WheelContents(
+        file=wheel.name,
+        size=wheel.stat().st_size,
+        unpacked=sum(size for _, size in contents.files.values()),
+        name=info.name,
+        version=info.version,
+        requires_python=info.requires_python,
+        requires_dist=info.requires_dist,
+        tags=tuple(sorted(info.tags)),
+        libraries=contents.libraries,
+        needs=tuple(needs),
+        manylinux=earned,
+        manylinux_problem=problem,
+    )
+
+
+def _manylinux(libraries: tuple[Library, ...], needs: list[Need], machine: str | None) -> tuple[str | None, str | None]:
+    if machine is None:
+        return None, "its tags are not Linux tags of one machine"
+    try:
+        return earned_policy(system_needs(libraries, needs), machine).name, None
+    except VerificationFailedError as error:
+        return None, str(error)

@@ -1,0 +1,180 @@
+"""Which CPU features the machine code of a library needs, beyond a level such as `avx`.
+
+The code is decoded from end to end (a linear sweep), restarting at every function symbol. Its limits:
+
+- It finds what is there, not what runs. A library that chooses its code at run time holds, rightly, instructions
+  that its level lacks; such members are exempted by whoever calls this.
+- Data between the instructions (tables in hand-written assembly) are decoded too and may look like an
+  instruction that is not there. The result says where each find is, so a person can look; `undecodable` counts
+  the byte sequences that were no instruction at all, which is a measure of how much data there was.
+- Only sections marked executable are read: code that is unpacked or generated at run time is not seen.
+
+Levels are data: `isa_levels.yaml`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import yaml
+
+from farm.errors import UsageError
+from farm.wheel.archive import Buffer
+from farm.wheel.elf import Elf, function_symbols, section_ranges, symbol_name
+
+if TYPE_CHECKING:
+    import iced_x86
+
+_BLOCK = 1 << 20
+_LONGEST = 15  # bytes of an x86 instruction
+_PLACES = 3
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """One feature beyond the level: how many instructions need it, and the first of them (`symbol+0x12`)."""
+
+    feature: str
+    count: int
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class IsaResult:
+    """What a library's code needs. `not_checked` gives the reason where nothing was looked at, else None."""
+
+    beyond: tuple[Beyond, ...] = ()
+    undecodable: int = 0
+    not_checked: str | None = None
+
+
+@dataclass(frozen=True)
+class _Level:
+    features: frozenset[str]
+    instructions: frozenset[str]
+
+
+def level_names() -> tuple[str, ...]:
+    """The levels that `scan_isa` knows, lowest first."""
+    return tuple(_table()["levels"])
+
+
+def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
+    """Find the instructions of an ELF file that need more than `level`.
+
+    Raises:
+        UsageError: No such level.
+        VerificationFailedError: A section or the symbol table is damaged.
+    """
+    if elf.machine != "x86_64":
+        return IsaResult(not_checked=f"machine code for {elf.machine} is not decoded")
+    allowed = _level(level)
+    sweep = _Sweep(allowed)
+    symbols = function_symbols(data, elf)
+    addresses = [address for address, _ in symbols]
+    for section, start, end in section_ranges(data, (part for part in elf.sections if part.is_code and part.size)):
+        first = bisect_right(addresses, section.address)
+        last = bisect_right(addresses, section.address + section.size - 1)
+        edges = [section.address, *dict.fromkeys(addresses[first:last]), section.address + end - start]
+        for low, high in pairwise(edges):
+            sweep.piece(data, start + low - section.address, start + high - section.address, low)
+    beyond = []
+    for feature in sorted(sweep.counts):
+        places = tuple(_place(data, symbols, addresses, address) for address in sweep.places[feature])
+        beyond.append(Beyond(feature, sweep.counts[feature], places))
+    return IsaResult(tuple(beyond), sweep.undecodable)
+
+
+class _Sweep:
+    def __init__(self, allowed: _Level) -> None:
+        import iced_x86  # noqa: PLC0415 (half of this program's start-up time, and few commands need it)
+
+        self.decoder = iced_x86.Decoder
+        self.invalid = iced_x86.Code.INVALID
+        self.mnemonics = _names(iced_x86.Mnemonic)
+        self.features = _names(iced_x86.CpuidFeature)
+        self.allowed = allowed
+        self.verdicts: dict[int, tuple[str, ...]] = {}
+        self.counts: dict[str, int] = {}
+        self.places: dict[str, list[int]] = {}
+        self.undecodable = 0
+
+    def piece(self, data: Buffer, start: int, end: int, address: int) -> None:
+        """Decode the bytes from `start` to `end`, which the program sees at `address`."""
+        while start < end:
+            # A block ends where its last whole instruction ends, so the next one begins at a boundary.
+            stop = min(start + _BLOCK, end)
+            decoder = self.decoder(64, data[start : min(stop + _LONGEST, end)], ip=address)
+            border = address + stop - start
+            reached = address
+            for instruction in decoder:
+                code = instruction.code
+                verdict = self.verdicts.get(code)
+                if verdict is None:
+                    verdict = self._judge(instruction)
+                if verdict:
+                    self._note(verdict, instruction.ip)
+                elif code == self.invalid:
+                    self.undecodable += 1
+                reached = instruction.next_ip
+                if reached >= border:
+                    break
+            start += reached - address
+            address = reached
+
+    def _judge(self, instruction: "iced_x86.Instruction") -> tuple[str, ...]:
+        if instruction.code == self.invalid or self.mnemonics[instruction.mnemonic] in self.allowed.instructions:
+            verdict: tuple[str, ...] = ()
+        else:
+            names = {self.features[number] for number in instruction.cpuid_features()}
+            verdict = tuple(sorted(names - self.allowed.features))
+        self.verdicts[instruction.code] = verdict
+        return verdict
+
+    def _note(self, verdict: tuple[str, ...], address: int) -> None:
+        for feature in verdict:
+            self.counts[feature] = self.counts.get(feature, 0) + 1
+            places = self.places.setdefault(feature, [])
+            if len(places) < _PLACES:
+                places.append(address)
+
+
+def _names(enumeration: object) -> dict[int, str]:
+    return {value: name for name, value in vars(enumeration).items() if name.isupper() and isinstance(value, int)}
+
+
+def _place(data: Buffer, symbols: list[tuple[int, int]], addresses: list[int], address: int) -> str:
+    index = bisect_right(addresses, address) - 1
+    if index < 0:
+        return f"{address:#x}"
+    start, name = symbols[index]
+    return f"{symbol_name(data, name)}+{address - start:#x}"
+
+
+@cache
+def _table() -> dict[str, dict[str, dict[str, list[str]]]]:
+    text = (resources.files("farm.wheel") / "isa_levels.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)  # type: ignore[no-any-return]
+
+
+@cache
+def _level(name: str) -> _Level:
+    table = _table()
+    if name not in table["levels"]:
+        raise UsageError(f"CPU level {name!r} cannot be checked", hint=f"levels that can: {', '.join(table['levels'])}")
+    features = set(table["harmless"])
+    for step in _chain(name):
+        features.update(table["levels"][step]["features"])
+    return _Level(frozenset(features), frozenset(table["harmless_instructions"]))
+
+
+def _chain(name: str) -> Iterator[str]:
+    levels = _table()["levels"]
+    step: object = name
+    while isinstance(step, str):
+        yield step
+        step = levels[step]["extends"]

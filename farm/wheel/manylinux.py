@@ -1,0 +1,121 @@
+"""The manylinux tag that a set of libraries earns, by the policies that the auditwheel package ships.
+
+PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
+the symbol versions that such systems have, and the libraries that a wheel may expect there. auditwheel's further
+rule, a list of symbols that must not be used (internals of zlib and three of glibc), is not applied.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from farm.errors import VerificationFailedError
+
+# The dynamic loader itself: on every system, so no policy lists it.
+_LOADER = re.compile(r"ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """One manylinux level: `glibc` is its (major, minor)."""
+
+    name: str
+    glibc: tuple[int, int]
+    aliases: tuple[str, ...]
+    libraries: frozenset[str]
+    versions: dict[str, dict[str, frozenset[str]]]
+
+    def tags(self, machine: str) -> tuple[str, ...]:
+        """Platform tags, as in `("manylinux_2_17_x86_64", "manylinux2014_x86_64")`."""
+        return tuple(f"{name}_{machine}" for name in (self.name, *self.aliases))
+
+
+@dataclass(frozen=True)
+class SystemNeed:
+    """What a library asks of the system.
+
+    Attributes:
+        who: The member, for messages.
+        libraries: Names of needed libraries that are not in the wheel.
+        versions: Symbol versions required of those, such as `GLIBC_2.17`.
+    """
+
+    who: str
+    libraries: frozenset[str]
+    versions: frozenset[str]
+
+
+@cache
+def policies() -> tuple[Policy, ...]:
+    """All manylinux levels of the installed auditwheel, oldest glibc first."""
+    file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
+    found = [_policy(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
+
+
+def _policy(raw: dict[str, Any]) -> Policy:
+    _, major, minor = raw["name"].split("_")
+    return Policy(
+        name=raw["name"],
+        glibc=(int(major), int(minor)),
+        aliases=tuple(raw["aliases"]),
+        libraries=frozenset(raw["lib_whitelist"]),
+        versions={
+            machine: {family: frozenset(names) for family, names in families.items()}
+            for machine, families in raw["symbol_versions"].items()
+        },
+    )
+
+
+def is_system_library(name: str) -> bool:
+    """Whether some manylinux level lets a wheel expect this library on the system."""
+    return bool(_LOADER.fullmatch(name)) or name in policies()[-1].libraries
+
+
+def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
+    """The lowest level that gives every library what it asks of the system.
+
+    Libraries that no level knows (drivers, what was excluded on purpose) are passed over.
+
+    Raises:
+        VerificationFailedError: No level does; names the library and the version, or the machine.
+    """
+    wanted = list(needs)
+    candidates = [policy for policy in policies() if machine in policy.versions]
+    if not candidates:
+        raise VerificationFailedError(f"no manylinux level exists for {machine}")
+    for policy in candidates:
+        if not any(unmet_needs(policy, need, machine) for need in wanted):
+            return policy
+    newest = candidates[-1]
+    who, what = next((need.who, unmet[0]) for need in wanted if (unmet := unmet_needs(newest, need, machine)))
+    raise VerificationFailedError(
+        f"{who} needs {what}, which no manylinux level has (the newest known is {newest.name})",
+        hint="build on an older distribution, or upgrade auditwheel, which brings the levels",
+    )
+
+
+def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
+    """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
+    for policy in policies():
+        for name in (policy.name, *policy.aliases):
+            if tag.startswith(f"{name}_"):
+                return policy, tag.removeprefix(f"{name}_")
+    return None
+
+
+def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
+    """What of `need` the level does not promise, sorted."""
+    families = policy.versions.get(machine, {})
+    missing = []
+    for version in need.versions:
+        family, _, number = version.partition("_")
+        if family in families and number not in families[family]:
+            missing.append(version)
+    known = policies()[-1].libraries
+    missing += [name for name in need.libraries if name in known and name not in policy.libraries]
+    return sorted(missing)

@@ -1,0 +1,173 @@
+"""What a wheel says of itself: its file name, METADATA and WHEEL."""
+
+import re
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
+
+from packaging.tags import Tag, parse_tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.archive import Archive
+
+_LIMIT = 4 << 20
+_MAX_TAGS = 1000
+_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+)_(\w+)")
+
+
+@dataclass(frozen=True)
+class WheelName:
+    """A wheel's file name. `name` is normalized (PEP 503); `parts` are the name's pieces as written."""
+
+    name: str
+    version: str
+    tags: frozenset[str]
+    parts: tuple[str, ...]
+
+    def renamed(self, *, version: str | None, platforms: tuple[str, ...]) -> str:
+        """The file name with another version and other platform tags (none given: kept)."""
+        parts = list(self.parts)
+        if version is not None:
+            parts[1] = version.replace("-", "_")
+        if platforms:
+            parts[-1] = ".".join(platforms)
+        return "-".join(parts) + ".whl"
+
+
+@dataclass(frozen=True)
+class DistInfo:
+    """METADATA and WHEEL. `folder` is the `.dist-info` folder; `tags` are expanded (`cp311-cp311-linux_x86_64`)."""
+
+    folder: str
+    name: str
+    version: str
+    requires_python: str | None
+    requires_dist: tuple[str, ...]
+    tags: frozenset[str]
+
+    @property
+    def record(self) -> str:
+        return f"{self.folder}/RECORD"
+
+
+def parse_wheel_name(filename: str) -> WheelName:
+    """Take a wheel's file name apart.
+
+    Raises:
+        VerificationFailedError: It is not one.
+    """
+    try:
+        name, version, _, tags = parse_wheel_filename(filename)
+    except (InvalidWheelFilename, InvalidVersion, ValueError) as error:
+        raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})") from error
+    parts = tuple(filename.removesuffix(".whl").split("-"))
+    return WheelName(name, str(version), frozenset(map(str, tags)), parts)
+
+
+def read_dist_info(archive: Archive) -> DistInfo:
+    """Read the one `.dist-info` folder.
+
+    Raises:
+        VerificationFailedError: None or several, a file missing or malformed.
+    """
+    folders = {name.partition("/")[0] for name in archive.members if ".dist-info/" in name}
+    folders = {folder for folder in folders if folder.endswith(".dist-info")}
+    if len(folders) != 1:
+        raise VerificationFailedError(f"{len(folders)} .dist-info folders; a wheel has one")
+    [folder] = folders
+    archive.entry(f"{folder}/RECORD")
+    metadata = _headers(archive, f"{folder}/METADATA")
+    wheel = _headers(archive, f"{folder}/WHEEL")
+    return DistInfo(
+        folder=folder,
+        name=_one(metadata, "Name", f"{folder}/METADATA"),
+        version=_one(metadata, "Version", f"{folder}/METADATA"),
+        requires_python=metadata.get("Requires-Python"),
+        requires_dist=tuple(metadata.get_all("Requires-Dist", [])),
+        tags=frozenset(str(tag) for line in wheel.get_all("Tag", []) for tag in _tags(line, folder)),
+    )
+
+
+def same_version(left: str, right: str) -> bool:
+    """Equal by PEP 440; versions that are none equal nothing."""
+    try:
+        return Version(left) == Version(right)
+    except InvalidVersion:
+        return False
+
+
+def same_name(left: str, right: str) -> bool:
+    return canonicalize_name(left) == canonicalize_name(right)
+
+
+def normal_version(version: str) -> str:
+    """A version in normal form, or `UsageError`."""
+    try:
+        return str(Version(version))
+    except InvalidVersion as error:
+        raise UsageError(f"{version!r} is not a version (PEP 440)") from error
+
+
+def platform_machine(tags: frozenset[str]) -> str | None:
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
+    found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
+    machines = {match[1] if match else None for match in found}
+    return machines.pop() if len(machines) == 1 else None
+
+
+def with_version(metadata: bytes, version: str) -> bytes:
+    """METADATA with its Version header replaced; everything else stays byte for byte."""
+    head, gap, body = _split(metadata)
+    changed, count = re.subn(rb"(?mi)^(Version:[ \t]*)[^\r\n]*", rb"\g<1>" + version.encode(), head)
+    if count != 1:
+        raise VerificationFailedError(f"METADATA: {count} Version headers; there must be one")
+    return changed + gap + body
+
+
+def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:
+    """WHEEL with the platform of its Tag headers replaced: one header a tag, sorted."""
+    head, _, _ = _split(wheel)
+    lines = head.decode("utf-8").splitlines()
+    tags = {
+        (tag.interpreter, tag.abi)
+        for line in lines
+        if line.lower().startswith("tag:")
+        for tag in _tags(line[4:].strip(), "WHEEL")
+    }
+    kept = [line for line in lines if line and not line.lower().startswith("tag:")]
+    kept += [f"Tag: {python}-{abi}-{platform}" for python, abi in sorted(tags) for platform in platforms]
+    return ("\n".join(kept) + "\n").encode()
+
+
+def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
+    gap = re.search(rb"\r?\n\r?\n", text)
+    return (text[: gap.start()], gap[0], text[gap.end() :]) if gap else (text, b"", b"")
+
+
+def _headers(archive: Archive, member: str) -> Message:
+    try:
+        text = archive.read(member, _LIMIT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
+    return HeaderParser().parsestr(text)
+
+
+def _one(headers: Message, key: str, member: str) -> str:
+    values = headers.get_all(key, [])
+    if len(values) != 1:
+        raise VerificationFailedError(f"member {member!r}: {len(values)} {key} headers; there must be one")
+    return str(values[0]).strip()
+
+
+def _tags(line: str, where: str) -> frozenset[Tag]:
+    parts = line.strip().split("-")
+    if len(parts) != 3:
+        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag")
+    if (parts[0].count(".") + 1) * (parts[1].count(".") + 1) * (parts[2].count(".") + 1) > _MAX_TAGS:
+        raise VerificationFailedError(f"{where}: more than {_MAX_TAGS} tags in one line")
+    try:
+        return frozenset(parse_tag(line.strip()))
+    except ValueError as error:
+        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag ({error})") from error

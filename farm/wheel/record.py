@@ -1,0 +1,99 @@
+"""RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects")."""
+
+import base64
+import binascii
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from farm.errors import VerificationFailedError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty."""
+
+    path: str
+    sha256: str | None
+    size: int | None
+
+
+def parse_record(content: bytes) -> list[Row]:
+    """Rows of a RECORD file.
+
+    Raises:
+        VerificationFailedError: Not UTF-8, not CSV of three columns, or a hash that is not a sha256.
+    """
+    try:
+        lines = list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise VerificationFailedError(f"RECORD: not CSV in UTF-8 ({error})") from error
+    return [_row(number, line) for number, line in enumerate(lines, 1) if line]
+
+
+def _row(number: int, line: list[str]) -> Row:
+    if len(line) != 3:
+        raise VerificationFailedError(f"RECORD line {number}: {len(line)} columns instead of 3")
+    path, digest, size = line
+    if not (size == "" or (size.isascii() and size.isdigit() and len(size) < 20)):
+        raise VerificationFailedError(f"RECORD line {number}: {size[:40]!r} is not a size")
+    return Row(path, _digest(number, digest) if digest else None, int(size) if size else None)
+
+
+def _digest(number: int, digest: str) -> str:
+    algorithm, _, value = digest.partition("=")
+    if algorithm != "sha256":
+        raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; only sha256 is accepted")
+    try:
+        raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 32 or urlsafe_digest(raw.hex()) != value:
+        raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
+    return raw.hex()
+
+
+def render_record(rows: Iterable[Row]) -> bytes:
+    """The file's bytes: LF line ends, quotes only where a path needs them."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        digest = f"sha256={urlsafe_digest(row.sha256)}" if row.sha256 else ""
+        writer.writerow((row.path, digest, "" if row.size is None else row.size))
+    return text.getvalue().encode()
+
+
+def urlsafe_digest(hexadecimal: str) -> str:
+    """A sha256 as RECORD writes it: URL-safe base64 without padding (PEP 427)."""
+    return base64.urlsafe_b64encode(bytes.fromhex(hexadecimal)).decode().rstrip("=")
+
+
+def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
+    """What RECORD says against what the wheel holds.
+
+    Args:
+        rows: The parsed RECORD.
+        record: RECORD's own name; it and its signatures carry no hash.
+        files: (sha256 in hexadecimal, length) of each file of the wheel.
+
+    Returns:
+        (path, what is wrong), in the order of RECORD, then of the wheel. Empty: all is well.
+    """
+    unhashed = {record, f"{record}.jws", f"{record}.p7s"}
+    wrong = []
+    seen: set[str] = set()
+    for row in rows:
+        if row.path in seen:
+            wrong.append((row.path, "listed twice in RECORD"))
+        elif row.path not in files:
+            wrong.append((row.path, "listed in RECORD but not in the wheel"))
+        elif row.path not in unhashed and row.sha256 is None:
+            wrong.append((row.path, "listed in RECORD without a hash"))
+        elif row.sha256 is not None and row.sha256 != files[row.path][0]:
+            wrong.append((row.path, "its sha256 is not the one in RECORD"))
+        elif row.size is not None and row.size != files[row.path][1]:
+            wrong.append((row.path, "its length is not the one in RECORD"))
+        seen.add(row.path)
+    wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen | unhashed]
+    return wrong

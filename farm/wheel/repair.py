@@ -1,0 +1,258 @@
+"""A wheel as built becomes a wheel that carries its libraries and says truly where it runs.
+
+Libraries go into a folder that the wheel's own libraries already look in (`$ORIGIN` in their RUNPATH), under
+their own names. So no ELF file is changed: patching costs minutes and twice the memory on libraries of PyTorch's
+size, and has broken fat binaries before. What is not changed is copied compressed.
+"""
+
+import hashlib
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.archive import Archive, Limits, check_name
+from farm.wheel.contents import Contents, Frozen, Library, read_contents, read_library
+from farm.wheel.elf import ELF_MAGIC
+from farm.wheel.imports import Answer, Need, resolve, system_needs
+from farm.wheel.manylinux import earned_policy
+from farm.wheel.metadata import (
+    DistInfo,
+    normal_version,
+    parse_wheel_name,
+    platform_machine,
+    read_dist_info,
+    with_platforms,
+    with_version,
+)
+from farm.wheel.record import compare_record, parse_record
+from farm.wheel.rewrite import NewMember, rewrite
+
+_MAX_ROUNDS = 100
+_RECORD_LIMIT = 256 << 20
+
+
+class Vendored(Frozen):
+    """A library that was put into the wheel: member name, where it came from, sha256, bytes."""
+
+    path: str
+    source: str
+    sha256: str
+    size: int
+
+
+class RepairResult(Frozen):
+    """What repair made.
+
+    Attributes:
+        wheel: The new file.
+        vendored: The libraries that were added.
+        tags: Platform tags, as in the file name.
+        record_corrected: Members whose row in the old RECORD was wrong; the new one is right.
+    """
+
+    wheel: Path
+    vendored: tuple[Vendored, ...]
+    tags: tuple[str, ...]
+    record_corrected: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    library: Library
+    source: Path
+
+
+def repair(
+    wheel: Path,
+    dest: Path,
+    *,
+    lib_dirs: Sequence[Path],
+    vendor_into: str,
+    exclude: Sequence[str] = (),
+    version: str | None = None,
+    limits: Limits | None = None,
+) -> RepairResult:
+    """Write a wheel that needs nothing but the system: a Linux wheel with its libraries and true tags.
+
+    Args:
+        wheel: The wheel as built.
+        dest: An existing folder; the new wheel's name follows from its version and tags.
+        lib_dirs: Where to take libraries from, in this order.
+        vendor_into: Folder inside the wheel for them, such as `torch/lib`.
+        exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
+        version: The new version; None keeps it.
+        limits: What the wheel may ask of this machine.
+
+    Raises:
+        UsageError: A path or the version is wrong.
+        VerificationFailedError: A library is not found or would not be found at run time, the wheel is damaged,
+            or no manylinux level fits. Nothing is left behind in `dest`.
+    """
+    if not dest.is_dir():
+        raise UsageError(f"{dest}: no such folder")
+    folder = vendor_into.strip("/")
+    try:
+        check_name(folder)
+    except VerificationFailedError as error:
+        raise UsageError(f"vendor_into {vendor_into!r}: {error}") from error
+    new_version = None if version is None else normal_version(version)
+    name = parse_wheel_name(wheel.name)
+    with Archive(wheel, limits) as archive:
+        info = read_dist_info(archive)
+        contents = read_contents(archive, lambda _: None)
+        machine = _machine(info, contents)
+        found = _collect(contents, machine, folder, lib_dirs, exclude)
+        platforms = _platforms(contents, found, machine, exclude)
+        target = dest / name.renamed(version=new_version, platforms=platforms)
+        if target.exists() and target.samefile(wheel):
+            raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
+        record = parse_record(archive.read(info.record, _RECORD_LIMIT))
+        written = _write(archive, info, contents, found, target, new_version, platforms)
+    return RepairResult(
+        wheel=target,
+        vendored=tuple(
+            Vendored(
+                path=item.library.path,
+                source=str(item.source),
+                sha256=written[item.library.path][0],
+                size=written[item.library.path][1],
+            )
+            for item in found
+        ),
+        tags=platforms,
+        record_corrected=tuple(path for path, _ in compare_record(record, info.record, contents.files)),
+    )
+
+
+def _machine(info: DistInfo, contents: Contents) -> str | None:
+    """The machine that the tags name; None for a wheel without libraries."""
+    for library in contents.libraries:
+        if library.error:
+            raise VerificationFailedError(f"member {library.path!r}: {library.error}")
+    machine = platform_machine(info.tags)
+    loadable = [library.path for library in contents.libraries if library.is_loadable]
+    if machine is None and loadable:
+        raise VerificationFailedError(
+            f"the wheel holds Linux libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+            hint="build it with a platform tag (Root-Is-Purelib: false)",
+        )
+    return machine if loadable else None
+
+
+def _collect(
+    contents: Contents, machine: str | None, folder: str, lib_dirs: Sequence[Path], exclude: Sequence[str]
+) -> list[_Found]:
+    """Everything that is missing, and what that misses in turn."""
+    found: dict[str, _Found] = {}
+    for _ in range(_MAX_ROUNDS):
+        libraries = [*contents.libraries, *(item.library for item in found.values())]
+        needs = [need for need in resolve(libraries, exclude) if _is_for(need, libraries, machine)]
+        missing = {need.name: need for need in needs if need.answer is Answer.MISSING}
+        if not missing:
+            _check_reach(needs, found, folder)
+            return sorted(found.values(), key=lambda item: item.library.path)
+        for name, need in missing.items():
+            found[name] = _find(need, machine or "", folder, lib_dirs)
+    raise VerificationFailedError(f"libraries need one another over more than {_MAX_ROUNDS} steps")
+
+
+def _is_for(need: Need, libraries: list[Library], machine: str | None) -> bool:
+    return any(library.path == need.who and library.machine == machine for library in libraries)
+
+
+def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _Found:
+    # The name comes out of a binary: it must not lead out of the folders given.
+    if "/" in need.name or need.name in ("", ".", ".."):
+        raise VerificationFailedError(f"{need.who} needs {need.name!r}: a path, which works on one machine only")
+    path = f"{folder}/{need.name}"
+    check_name(path)
+    for directory in lib_dirs:
+        source = directory / need.name
+        if source.is_file():
+            library = _read_file(source, path)
+            if library.error is None and library.machine == machine and library.kind == "shared":
+                return _Found(library, source)
+    searched = ", ".join(map(str, lib_dirs)) or "none given"
+    raise VerificationFailedError(
+        f"{need.who} needs {need.name}, which is not in the wheel, is no system library by any manylinux level, "
+        f"and is in none of the library folders ({searched})",
+        hint="give the folder that holds it, or exclude it if the user's machine has it",
+    )
+
+
+def _read_file(source: Path, path: str) -> Library:
+    with source.open("rb") as file:
+        if file.read(len(ELF_MAGIC)) != ELF_MAGIC:  # such as a linker script
+            return Library(path=path, sha256="", size=0, error="not an ELF file")
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return read_library(path, sha256, data, None)
+
+
+def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:
+    for need in needs:
+        if need.answer is Answer.UNREACHABLE and need.name in found:
+            ups = "/".join([".."] * len(PurePosixPath(need.who).parent.parts))
+            raise VerificationFailedError(
+                f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does not lead there",
+                hint=f"link it with -Wl,-rpath,'$ORIGIN/{ups}{'/' if ups else ''}{folder}' or nearer",
+            )
+
+
+def _platforms(contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]) -> tuple[str, ...]:
+    """The platform tags that the wheel earns; empty for a wheel without libraries."""
+    if machine is None:
+        return ()
+    libraries = [*contents.libraries, *(item.library for item in found)]
+    libraries = [library for library in libraries if library.machine == machine]
+    needs = resolve(libraries, exclude)
+    return earned_policy(system_needs(libraries, needs), machine).tags(machine)
+
+
+def _write(
+    archive: Archive,
+    info: DistInfo,
+    contents: Contents,
+    found: list[_Found],
+    target: Path,
+    version: str | None,
+    platforms: tuple[str, ...],
+) -> dict[str, tuple[str, int]]:
+    folder = info.folder
+    rename = _renames(archive, info, version)
+    new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
+    new = [NewMember(item.library.path, item.source, 0o755) for item in found]
+    drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
+    if version is not None:
+        drop.add(f"{folder}/METADATA")
+        metadata = with_version(archive.read(f"{folder}/METADATA"), version)
+        new.append(NewMember(f"{new_folder}/METADATA", metadata))
+    if platforms:
+        drop.add(f"{folder}/WHEEL")
+        new.append(NewMember(f"{new_folder}/WHEEL", with_platforms(archive.read(f"{folder}/WHEEL"), platforms)))
+    return rewrite(
+        archive,
+        target,
+        record=f"{new_folder}/RECORD",
+        hashes=contents.files,
+        drop=frozenset(drop),
+        rename=rename,
+        new=new,
+    )
+
+
+def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str, str]:
+    """Old to new names of what lies in the folders that carry the version in their name."""
+    if version is None:
+        return {}
+    stem = info.folder.removesuffix(".dist-info")
+    new_stem = f"{stem.partition('-')[0]}-{version.replace('-', '_')}"
+    result = {}
+    for name in archive.members:
+        for ending in (".dist-info/", ".data/"):
+            if name.startswith(stem + ending):
+                result[name] = new_stem + name.removeprefix(stem)
+    return result

@@ -1,0 +1,154 @@
+"""Does a wheel hold what its name promises?
+
+Every check gives its findings in words for the person who has to act: what is wrong, why it matters, what to do.
+A wheel from anywhere may be given: what is hostile or broken gives a failed report.
+"""
+
+import hashlib
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import get_args
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.archive import Archive, Limits
+from farm.wheel.contents import Contents, read_contents
+from farm.wheel.device import check_ptx, check_sass
+from farm.wheel.host import check_cpu, check_imports, check_platform
+from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name, same_version
+from farm.wheel.record import compare_record, parse_record
+from farm.wheel.report import Check, CheckId, Finding, Report, VerifyPolicy
+
+_RECORD_LIMIT = 256 << 20
+_MAX_FINDINGS = 50  # of one check: a report is read by people
+
+
+def verify(wheel: Path, policy: VerifyPolicy, *, limits: Limits | None = None) -> Report:
+    """Check a wheel against what it promises.
+
+    Args:
+        wheel: The file.
+        policy: What its name promises.
+        limits: What the wheel may ask of this machine.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    try:
+        with wheel.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = wheel.stat().st_size
+    except OSError as error:
+        raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
+    checks = tuple(_bounded(check) for check in _checks(wheel, policy, limits))
+    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks)
+
+
+def _checks(wheel: Path, policy: VerifyPolicy, limits: Limits | None) -> list[Check]:
+    def level_of(member: str) -> str | None:
+        exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
+        return None if exempt else policy.cpu
+
+    try:
+        with Archive(wheel, limits) as archive:
+            contents = read_contents(archive, level_of)
+            info = read_dist_info(archive)
+            record = archive.read(info.record, _RECORD_LIMIT)
+    except VerificationFailedError as error:
+        return _unreadable(error)
+    archive_check = Check(id="archive", status="passed", note=f"{len(contents.files)} files")
+    return [
+        archive_check,
+        _guarded("names", lambda: _check_names(wheel.name, info, policy)),
+        _guarded("record", lambda: _check_record(record, info, contents)),
+        _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
+        _guarded("imports", lambda: check_imports(contents, policy)),
+        _guarded("sass", lambda: check_sass(contents, policy)),
+        _guarded("ptx", lambda: check_ptx(contents, policy)),
+        _guarded("cpu", lambda: check_cpu(contents, policy)),
+    ]
+
+
+def _unreadable(error: VerificationFailedError) -> list[Check]:
+    finding = Finding(
+        check="archive",
+        where="",
+        what=str(error),
+        why="installers would refuse it, or unpack something else than was checked",
+        fix="build or download the wheel again; do not install this file",
+    )
+    ids: tuple[CheckId, ...] = get_args(CheckId)
+    note = "the archive cannot be read"
+    failed = Check(id="archive", status="failed", findings=(finding,))
+    return [failed, *(Check(id=each, status="not_run", note=note) for each in ids if each != "archive")]
+
+
+def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
+    """A check that cannot go on has failed."""
+    try:
+        return run()
+    except VerificationFailedError as error:
+        fix = error.hint or "build the wheel again"
+        why = "nothing can be said about the rest of this check"
+        finding = Finding(check=check, where="", what=str(error), why=why, fix=fix)
+        return Check(id=check, status="failed", findings=(finding,))
+
+
+def _bounded(check: Check) -> Check:
+    if len(check.findings) <= _MAX_FINDINGS:
+        return check
+    note = f"{check.note}; {len(check.findings)} findings, the first {_MAX_FINDINGS} shown".lstrip("; ")
+    return check.model_copy(update={"findings": check.findings[:_MAX_FINDINGS], "note": note})
+
+
+def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
+    name = parse_wheel_name(filename)
+    stem = info.folder.removesuffix(".dist-info")
+    folder_name, _, folder_version = stem.partition("-")
+    said = [
+        ("METADATA", info.name, info.version),
+        ("the .dist-info folder", folder_name, folder_version),
+        ("the policy", policy.name, policy.version),
+    ]
+    wrong = []
+    for who, its_name, its_version in said:
+        if not same_name(name.name, its_name):
+            wrong.append(f"the file name says {name.name}, {who} says {its_name}")
+        if not same_version(name.version, its_version):
+            wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
+    if name.tags != info.tags:
+        differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
+        wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")
+    wrong += _check_python(name, policy.python)
+    findings = tuple(
+        Finding(
+            check="names",
+            where=info.folder,
+            what=what,
+            why="pip refuses such a wheel, or installs it for a Python or under a version that it is not for",
+            fix="repair the wheel with the right version; never rename a wheel by hand",
+        )
+        for what in wrong
+    )
+    return Check(id="names", status="failed" if findings else "passed", findings=findings, note=filename)
+
+
+def _check_python(name: WheelName, python: str) -> list[str]:
+    found = {tuple(tag.split("-")[:2]) for tag in name.tags}
+    wrong = sorted("-".join(pair) for pair in found if pair not in {(python, python), (python, "abi3")})
+    return [f"it is for {pair}; promised is {python}" for pair in wrong]
+
+
+def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:
+    findings = tuple(
+        Finding(
+            check="record",
+            where=path,
+            what=what,
+            why="installers that check RECORD refuse the wheel; a file may have been exchanged",
+            fix="repair the wheel, which rebuilds RECORD, or build it again if the file should not have changed",
+        )
+        for path, what in compare_record(parse_record(record), info.record, contents.files)
+    )
+    note = f"{len(contents.files)} hashes recomputed"
+    return Check(id="record", status="failed" if findings else "passed", findings=findings, note=note)

@@ -1,0 +1,279 @@
+"""The ZIP structures that a wheel uses: read strictly, written one way.
+
+Source: PKWARE APPNOTE 6.3.10, sections 4.3 (structures), 4.4 (fields), 4.5.3 (ZIP64).
+
+A wheel is read by several programs (pip, uv, the index, this one), and a file that two of them read
+differently is an attack. So everything that the format allows but no wheel needs is refused: bytes that belong to
+no member, a local header that contradicts the directory, encryption, several disks, a comment, names in an
+unknown encoding.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Never
+
+from farm.errors import VerificationFailedError
+
+STORED, DEFLATED = 0, 8
+LIMIT32 = 0xFFFFFFFF  # from here on a size or offset needs a ZIP64 field
+LIMIT32_FIELD = 0xFFFFFFFF  # what a 32-bit field says when the true value stands in the ZIP64 field
+LIMIT16 = 0xFFFF
+DOS_EPOCH = (0, (1 << 5) | 1)  # time, date of 1980-01-01 00:00:00
+MADE_BY_UNIX = 3 << 8
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_FLAG_DESCRIPTOR, _FLAG_UTF8 = 0x8, 0x800
+_FLAGS_KNOWN = 0x6 | _FLAG_DESCRIPTOR | _FLAG_UTF8  # 0x6: how hard deflate tried
+_MAX_DIRECTORY = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One member as the directory describes it. `data_offset` is where its compressed bytes begin."""
+
+    name: str
+    method: int
+    time: int
+    date: int
+    crc: int
+    compressed: int
+    size: int
+    external_attributes: int
+    made_by: int
+    header_offset: int
+    data_offset: int = 0
+
+    @property
+    def mode(self) -> int:
+        """Unix mode bits (type and permissions), 0 where the writer gave none."""
+        return self.external_attributes >> 16 if self.made_by >> 8 == 3 else 0
+
+    @property
+    def is_dir(self) -> bool:
+        return self.name.endswith("/")
+
+
+def refuse(what: str, member: str | None = None) -> Never:
+    """Raise `VerificationFailedError`. The name is quoted: it may hold control characters."""
+    raise VerificationFailedError(what if member is None else f"member {member!r}: {what}")
+
+
+def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
+    """All members of a ZIP file in the order of their data, with local headers checked.
+
+    Args:
+        file: The open file.
+        size: Its length in bytes.
+        max_members: More members than this are refused.
+
+    Raises:
+        VerificationFailedError: Not a ZIP file, or one that can be read in two ways.
+    """
+    count, start, length, end = _find_directory(file, size)
+    if count > max_members:
+        refuse(f"{count} members; more than {max_members} are refused")
+    if length > _MAX_DIRECTORY:
+        refuse(f"a directory of {length} bytes; more than {_MAX_DIRECTORY} are refused")
+    if start + length != end:
+        refuse("not a wheel: the ZIP directory is not where its end record says")
+    file.seek(start)
+    directory = file.read(length)
+    entries = sorted(_central_entries(directory, count), key=lambda entry: entry.header_offset)
+    position = 0
+    checked = []
+    for entry in entries:
+        if entry.header_offset < position:
+            refuse("overlaps another member", entry.name)
+        if entry.header_offset > position:
+            refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
+        data_offset, position = _check_local_header(file, entry, start)
+        checked.append(_with_data_offset(entry, data_offset))
+    if position != start:
+        refuse("bytes between the last member and the directory belong to no member")
+    return checked
+
+
+def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
+    """(members, directory offset, directory length, offset just behind the directory)."""
+    if size < _END.size:
+        refuse("not a wheel: too short for a ZIP file")
+    end_at = size - _END.size
+    file.seek(end_at)
+    magic, disk, disk2, here, count, length, start, comment = _END.unpack(file.read(_END.size))
+    if magic != b"PK\5\6" or comment:
+        refuse("not a wheel: no ZIP end record at the end of the file (cut off, or bytes appended)")
+    if LIMIT16 not in (here, count) and LIMIT32_FIELD not in (length, start):
+        if disk or disk2 or here != count:
+            refuse("not a wheel: a ZIP file of several disks")
+        return count, start, length, end_at
+    locator_at = end_at - _LOCATOR.size
+    end64_at = locator_at - _END64.size
+    if end64_at < 0:
+        refuse("not a wheel: the ZIP64 end record is missing")
+    file.seek(end64_at)
+    raw = file.read(_END64.size + _LOCATOR.size)
+    magic, record, _, _, disk, disk2, here, count, length, start = _END64.unpack_from(raw)
+    magic2, disk3, said, disks = _LOCATOR.unpack_from(raw, _END64.size)
+    if magic != b"PK\6\6" or magic2 != b"PK\6\7" or said != end64_at or record != _END64.size - 12:
+        refuse("not a wheel: the ZIP64 end record is damaged")
+    if disk or disk2 or disk3 or disks > 1 or here != count:
+        refuse("not a wheel: a ZIP file of several disks")
+    return count, start, length, end64_at
+
+
+def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
+    position = 0
+    for _ in range(count):
+        if position + _CENTRAL.size > len(directory):
+            refuse("the ZIP directory is cut off")
+        fields = _CENTRAL.unpack_from(directory, position)
+        (magic, made_by, _, flags, method, time, date, crc, compressed, size) = fields[:10]
+        (name_length, extra_length, comment_length, disk, _, external, offset) = fields[10:]
+        position += _CENTRAL.size
+        raw_name = directory[position : position + name_length]
+        extra = directory[position + name_length : position + name_length + extra_length]
+        position += name_length + extra_length + comment_length
+        if magic != b"PK\1\2" or position > len(directory):
+            refuse("the ZIP directory is damaged")
+        name = _decode(raw_name, flags)
+        if method not in (STORED, DEFLATED):
+            refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
+        if flags & ~_FLAGS_KNOWN or disk:
+            refuse("encrypted, patched or on another disk", name)
+        size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
+        yield Entry(name, method, time, date, crc, compressed, size, external, made_by, offset)
+    if position != len(directory):
+        refuse("the ZIP directory holds more than its members")
+
+
+def _decode(raw: bytes, flags: int) -> str:
+    try:
+        return raw.decode("utf-8" if flags & _FLAG_UTF8 else "ascii")
+    except UnicodeDecodeError:
+        refuse("its name is neither ASCII nor marked and valid UTF-8", raw.decode("latin-1"))
+
+
+def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only those)."""
+    position = 0
+    wide: bytes | None = None
+    while position + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, position)
+        if kind == 0x7075:
+            refuse("carries a second name (Unicode path field)", name)
+        if kind == 1:
+            if wide is not None:
+                refuse("carries two ZIP64 fields", name)
+            wide = extra[position + 4 : position + 4 + length]
+        position += 4 + length
+    result = []
+    taken = 0
+    for value in values:
+        if value == LIMIT32_FIELD and wide is not None:
+            if taken + 8 > len(wide):
+                refuse("its ZIP64 field is cut off", name)
+            result.append(int.from_bytes(wide[taken : taken + 8], "little"))
+            taken += 8
+        else:
+            result.append(value)
+    return tuple(result)
+
+
+def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[int, int]:
+    """(offset of the data, offset behind the member), after comparing the header with the directory."""
+    file.seek(entry.header_offset)
+    raw = file.read(_LOCAL.size)
+    if len(raw) < _LOCAL.size:
+        refuse("its local header is cut off", entry.name)
+    magic, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = _LOCAL.unpack(raw)
+    rest = file.read(name_length + extra_length)
+    if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or _decode(rest[:name_length], flags) != entry.name:
+        refuse("its local header names another member", entry.name)
+    size, compressed = _zip64(rest[name_length:], (size, compressed), entry.name)
+    said = (method, crc, compressed, size)
+    true = (entry.method, entry.crc, entry.compressed, entry.size)
+    deferred = bool(flags & _FLAG_DESCRIPTOR)
+    if said != true and not (deferred and said == (entry.method, 0, 0, 0)):
+        refuse("its local header contradicts the directory", entry.name)
+    data = entry.header_offset + _LOCAL.size + name_length + extra_length
+    end = data + entry.compressed
+    if end > limit:
+        refuse("its data overlaps the directory", entry.name)
+    return data, end + (_descriptor_length(file, entry, end) if deferred else 0)
+
+
+def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
+    """Length of the data descriptor (APPNOTE 4.3.9): with or without signature, 4- or 8-byte sizes."""
+    file.seek(end)
+    raw = file.read(24)
+    for sizes in ("<3I", "<I2Q"):
+        plain = struct.pack(sizes, entry.crc, entry.compressed, entry.size) if _fits(entry, sizes) else None
+        if plain is not None:
+            for form in (b"PK\7\x08" + plain, plain):
+                if raw.startswith(form):
+                    return len(form)
+    refuse("its data descriptor is missing or contradicts the directory", entry.name)
+
+
+def _fits(entry: Entry, sizes: str) -> bool:
+    return sizes == "<I2Q" or max(entry.compressed, entry.size) <= 0xFFFFFFFF
+
+
+def _with_data_offset(entry: Entry, data_offset: int) -> Entry:
+    fields = {name: getattr(entry, name) for name in Entry.__slots__}
+    return Entry(**{**fields, "data_offset": data_offset})
+
+
+def local_header(entry: Entry, *, wide: bool) -> bytes:
+    """A local header without descriptor; `wide` reserves the ZIP64 field (16 bytes of sizes)."""
+    name, flags = _encode(entry.name)
+    extra = struct.pack("<2H2Q", 1, 16, entry.size, entry.compressed) if wide else b""
+    sizes = (LIMIT32_FIELD, LIMIT32_FIELD) if wide else (entry.compressed, entry.size)
+    fixed = (entry.method, entry.time, entry.date, entry.crc)
+    version = 45 if wide else 20
+    return _LOCAL.pack(b"PK\3\4", version, flags, *fixed, *sizes, len(name), len(extra)) + name + extra
+
+
+def needs_zip64(*values: int) -> bool:
+    return max(values) >= LIMIT32
+
+
+def central_header(entry: Entry) -> bytes:
+    """The directory record of a member, with the ZIP64 field only where a value needs it."""
+    name, flags = _encode(entry.name)
+    values = (entry.size, entry.compressed, entry.header_offset)
+    wide = [value for value in values if needs_zip64(value)]
+    extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+    size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)
+    version = 45 if wide else 20
+    head = (
+        b"PK\1\2",
+        (entry.made_by & 0xFF00) | version,
+        version,
+        flags,
+        entry.method,
+        entry.time,
+        entry.date,
+    )
+    tail = (len(name), len(extra), 0, 0, 0, entry.external_attributes, offset)
+    return _CENTRAL.pack(*head, entry.crc, compressed, size, *tail) + name + extra
+
+
+def end_records(count: int, start: int, length: int) -> bytes:
+    """What stands behind the directory: the end record, with the ZIP64 pair before it where needed."""
+    if count < LIMIT16 and not needs_zip64(start, length):
+        return _END.pack(b"PK\5\6", 0, 0, count, count, length, start, 0)
+    wide = _END64.pack(b"PK\6\6", _END64.size - 12, MADE_BY_UNIX | 45, 45, 0, 0, count, count, length, start)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, start + length, 1)
+    few = min(count, 0xFFFF)
+    return wide + locator + _END.pack(b"PK\5\6", 0, 0, few, few, LIMIT32_FIELD, LIMIT32_FIELD, 0)
+
+
+def _encode(name: str) -> tuple[bytes, int]:
+    raw = name.encode()
+    return raw, 0 if name.isascii() else _FLAG_UTF8

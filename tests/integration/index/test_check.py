@@ -1,0 +1,109 @@
+"""The check finds what is broken: each test breaks one promise by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from farm.index.check import check
+from farm.index.stores import open_store
+
+FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+HTML = "whl/sm35-avx/simple/canary/index.html"
+JSON = "whl/sm35-avx/v1-json/canary/index.json"
+LINKS = "whl/sm35-avx/links.html"
+ROOT = "whl/sm35-avx/simple/index.html"
+
+
+@pytest.fixture
+def index(tmp_path, make_wheel, put):
+    """A sound index with two wheels: the store, and its directory to break things in."""
+    store = open_store(str(tmp_path / "index"))
+    put(store, make_wheel(FIRST))
+    put(store, make_wheel(SECOND))
+    assert check(store) == []
+    return store, Path(tmp_path / "index")
+
+
+def broken(store):
+    return {problem.key for problem in check(store) if problem.broken}
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("key", [f"whl/files/{FIRST}", f"whl/files/{SECOND}.metadata"])
+def test_changed_and_missing_files(index, key):
+    store, root = index
+    data = (root / key).read_bytes()
+    (root / key).write_bytes(data[:-1] + b"?")
+    assert broken(store) == {HTML, JSON, LINKS}
+    (root / key).unlink()
+    assert broken(store) == {HTML, JSON, LINKS}
+
+
+def test_a_page_that_shows_something_else(index):
+    store, root = index
+    edit(root / HTML, "data-requires-python=", "data-python=")
+    assert broken(store) == {HTML}
+
+
+def test_links_that_show_something_else(index):
+    store, root = index
+    edit(root / LINKS, "data-requires-python=", "data-python=")
+    assert broken(store) == {LINKS}
+
+
+@pytest.mark.parametrize(
+    "href", ["../../../files/none.whl", "http://127.0.0.1/x.whl", "../../../../../../x", "%2e%2e/x"]
+)
+def test_links_to_nowhere(index, href):
+    store, root = index
+    edit(root / HTML, "../../../files/canary-1.0%2Bcu118.sm35.avx.1-py3-none-any.whl", href)
+    assert broken(store) == {HTML}
+
+
+def test_a_wheel_without_a_record(index):
+    store, root = index
+    (root / f"records/{FIRST}.json").unlink()
+    assert broken(store) == {JSON}
+
+
+def test_a_page_that_contradicts_a_record(index):
+    store, root = index
+    edit(root / f"records/{FIRST}.json", "2026-11-21", "2026-11-22")
+    assert broken(store) == {JSON}
+
+
+def test_a_root_that_leads_nowhere(index):
+    store, root = index
+    edit(root / ROOT, '<a href="canary/">canary</a><br>', '<a href="torch/">torch</a><br>')
+    assert broken(store) == {ROOT}
+    assert [problem.what for problem in check(store) if not problem.broken] == ["does not list canary yet"]
+
+
+def test_a_project_without_its_json_page(index):
+    store, root = index
+    (root / JSON).unlink()
+    assert broken(store) == {HTML, LINKS, ROOT} - {ROOT}
+
+
+@pytest.mark.parametrize(
+    ("key", "says"), [(HTML, HTML), (JSON, JSON), (LINKS, LINKS), (f"records/{FIRST}.json", f"records/{FIRST}.json")]
+)
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"<html>by hand</html>"])
+def test_foreign_objects_are_problems_not_crashes(index, key, says, data):
+    store, root = index
+    (root / key).write_bytes(data)
+    assert any(problem.broken and says in problem.what for problem in check(store))
+
+
+@pytest.mark.parametrize("key", [HTML, LINKS, ROOT])
+def test_an_unfinished_publish_is_not_broken(index, key):
+    store, root = index
+    (root / key).unlink()
+    assert all(not problem.broken for problem in check(store)) is (key != HTML)
+    assert check(store) != []

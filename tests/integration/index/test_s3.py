@@ -1,0 +1,223 @@
+"""The S3 store under servers that lose answers, fail, refuse, or ignore conditions.
+
+Faults are put between the client and the server by botocore's own event hooks, so what runs is the real client
+and, where the request goes on, the real server.
+"""
+
+import io
+
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.index import s3
+from farm.index.probe import probe
+from farm.index.stores import open_store
+
+TEXT = "text/plain"
+ERROR = "<Error><Code>{}</Code><Message>detail from the server</Message></Error>"
+
+
+@pytest.fixture
+def store(s3_url):
+    return open_store(s3_url)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _seconds: None)
+
+
+class _Raw(io.BytesIO):
+    def stream(self, *_args, **_kwargs):
+        yield self.read()
+
+
+def answer(request, status, code):
+    body = ERROR.format(code).encode() if code else b""
+    return AWSResponse(request.url, status, {"content-length": str(len(body))}, _Raw(body))
+
+
+def fault(store, status, code, *, times=1, deliver=False, method="PUT"):
+    """The next requests get an error; with `deliver` the server has carried them out before."""
+    seen = []
+
+    def before_send(request, **kwargs):
+        if request.method != method:
+            return None
+        seen.append(request)
+        if len(seen) > times:
+            return None
+        if deliver:
+            store.client._endpoint.http_session.send(request)
+        return answer(request, status, code)
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    return seen
+
+
+@pytest.mark.parametrize("data", ["bytes", "file"])
+def test_a_lost_answer_to_our_own_create_is_a_success(store, tmp_path, data):
+    source = tmp_path / "source"
+    source.write_bytes(b"ours")
+    seen = fault(store, 503, "SlowDown", deliver=True)
+    assert store.create("a", b"ours" if data == "bytes" else source, content_type=TEXT) is True
+    assert len(seen) == 2
+    assert store.get("a").data == b"ours"
+
+
+def test_a_lost_answer_to_our_own_replace_is_a_success(store):
+    store.create("a", b"old", content_type=TEXT)
+    etag = store.get("a").etag
+    fault(store, 500, "InternalError", deliver=True)
+    assert store.replace("a", b"new", etag, content_type=TEXT) is True
+    assert store.get("a").data == b"new"
+
+
+def test_a_retry_that_meets_another_ones_object_has_lost(store):
+    store.create("a", b"theirs", content_type=TEXT)
+    seen = fault(store, 503, "SlowDown")
+    assert store.create("a", b"ours", content_type=TEXT) is False
+    assert len(seen) == 2
+    assert store.get("a").data == b"theirs"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (409, "ConditionalRequestConflict"),
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (503, "SlowDown"),
+        (400, "RequestTimeout"),
+        (400, "IncompleteBody"),
+    ],
+)
+def test_passing_failures_are_tried_again(store, status, code):
+    seen = fault(store, status, code, times=3)
+    assert store.create("a", b"x", content_type=TEXT) is True
+    assert len(seen) == 4
+
+
+def test_tries_are_bounded(store):
+    seen = fault(store, 503, "SlowDown", times=1000)
+    with pytest.raises(InfrastructureError, match="503 SlowDown"):
+        store.create("a", b"x", content_type=TEXT)
+    assert len(seen) == s3.TRIES
+    assert store.get("a") is None
+
+
+@pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (405, "MethodNotAllowed")])
+def test_lasting_failures_are_not_tried_again_and_never_mean_absent(store, status, code):
+    store.create("a", b"x", content_type=TEXT)
+    for method, operate in {"GET": store.get, "HEAD": store.stat}.items():
+        seen = fault(store, status, code if method == "GET" else "", times=1000, method=method)
+        with pytest.raises(InfrastructureError, match=str(status)) as caught:
+            operate("a")
+        assert len(seen) == 1
+        assert "detail from the server" not in str(caught.value)
+        assert "test-secret" not in f"{caught.value}{caught.value.hint}"
+
+
+def test_an_absent_bucket_is_no_empty_index(moto_url, aws):
+    store = open_store(f"s3://nowhere?endpoint_url={moto_url}")
+    for operate in (
+        lambda: store.get("a"),
+        lambda: store.create("a", b"", content_type=TEXT),
+        lambda: list(store.list("")),
+        lambda: probe(store),
+    ):
+        with pytest.raises(UsageError, match="no bucket 'nowhere'"):
+            operate()
+
+
+def test_no_credentials_are_a_usage_error(s3_url, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(UsageError, match="no credentials") as caught:
+        open_store(s3_url).get("a")
+    assert "AWS_ACCESS_KEY_ID" in caught.value.hint
+
+
+def test_a_dead_endpoint_is_infrastructure(aws):
+    store = open_store("s3://wheels?endpoint_url=http://127.0.0.1:9")
+    with pytest.raises(InfrastructureError, match="EndpointConnectionError"):
+        store.get("a")
+
+
+def test_objects_say_what_they_are(store):
+    store.create("a.whl", b"x", content_type="application/octet-stream")
+    store.replace("index.html", b"x", None, content_type="text/html; charset=utf-8")
+    heads = {
+        key: store.client.head_object(Bucket=store.bucket, Key=store.prefix + key) for key in ("a.whl", "index.html")
+    }
+    assert heads["a.whl"]["ContentType"] == "application/octet-stream"
+    assert heads["a.whl"]["CacheControl"] == "max-age=31536000, immutable"
+    assert heads["index.html"]["ContentType"] == "text/html; charset=utf-8"
+    assert heads["index.html"]["CacheControl"] == "no-cache"
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_uploads_carry_no_trailer_that_other_servers_refuse(aws, tmp_path, scheme):
+    source = tmp_path / "source"
+    source.write_bytes(b"wheel")
+    store = open_store(f"s3://wheels?endpoint_url={scheme}://127.0.0.1:9")
+    requests = []
+
+    def before_send(request, **kwargs):
+        requests.append(request)
+        return answer(request, 200, "")
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    assert store.create("a", source, content_type=TEXT) is True
+    assert store.replace("b", b"12345", '"tag"', content_type=TEXT) is True
+    for request in requests:
+        headers = {
+            name.lower(): value.decode() if isinstance(value, bytes) else value
+            for name, value in request.headers.items()
+        }
+        assert headers["content-length"] == "5"
+        assert not {"x-amz-trailer", "transfer-encoding", "content-encoding", "x-amz-sdk-checksum-algorithm"} & set(
+            headers
+        )
+        assert "x-amz-checksum-sha256" in headers
+    assert requests[0].headers["If-None-Match"] in {"*", b"*"}
+    assert requests[1].headers["If-Match"] in {'"tag"', b'"tag"'}
+
+
+def ignore(store, *headers):
+    """The server never sees these headers, which is how one that ignores them behaves."""
+
+    def before_sign(request, **kwargs):
+        for header in headers:
+            del request.headers[header]
+
+    store.client.meta.events.register("before-sign.s3", before_sign)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (["If-None-Match"], "a second create was done"),
+        (["If-None-Match", "If-Match"], "a second create was done"),
+        (["If-Match"], "a replace with an old tag was done"),
+    ],
+)
+def test_a_store_that_ignores_conditions_is_refused(s3_url, make_wheel, put, headers, said):
+    store = open_store(s3_url)
+    ignore(store, *headers)
+    with pytest.raises(PublishRefusedError, match=said):
+        put(store, make_wheel("canary-1.0-py3-none-any.whl"))
+    assert store.proved is False
+    assert list(store.list("")) == []
+
+
+def test_a_store_that_refuses_true_conditions_is_refused(store):
+    def before_sign(request, **kwargs):
+        if "If-Match" in request.headers:
+            del request.headers["If-Match"]
+            request.headers["If-Match"] = '"never"'
+
+    store.client.meta.events.register("before-sign.s3", before_sign)
+    with pytest.raises(PublishRefusedError, match="a replace with the current tag was refused"):
+        probe(store)

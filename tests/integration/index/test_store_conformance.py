@@ -1,0 +1,154 @@
+"""What every store promises, asked of each kind."""
+
+import hashlib
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index.probe import probe
+from farm.index.stores import Stat, open_store
+
+TEXT = "text/plain"
+KEY = "whl/files/a-1+cu118-py3-none-any.whl"
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_absent_objects(store):
+    assert store.get(KEY) is None
+    assert store.stat(KEY) is None
+    assert list(store.list("")) == []
+    with pytest.raises(InfrastructureError):
+        list(store.chunks(KEY))
+    assert store.get("whl") is None
+
+
+def test_create_stores_once(store):
+    assert store.create(KEY, b"one", content_type=TEXT) is True
+    assert store.create(KEY, b"two", content_type=TEXT) is False
+    assert store.create(KEY, b"one", content_type=TEXT) is False
+    assert store.get(KEY).data == b"one"
+    assert store.stat(KEY) == Stat(3, sha256(b"one"))
+    assert b"".join(store.chunks(KEY)) == b"one"
+    assert store.get("whl/files") is None
+
+
+def test_an_empty_object_is_an_object(store):
+    assert store.create(KEY, b"", content_type=TEXT) is True
+    assert store.get(KEY).data == b""
+    assert store.create(KEY, b"x", content_type=TEXT) is False
+
+
+def test_create_copies_a_file(store, tmp_path):
+    data = bytes(range(256)) * 20_000  # 5 MB: several chunks
+    source = tmp_path / "source"
+    source.write_bytes(data)
+    assert store.create(KEY, source, content_type=TEXT, sha256=sha256(data)) is True
+    assert b"".join(store.chunks(KEY)) == data
+    assert store.stat(KEY) == Stat(len(data), sha256(data))
+    assert source.read_bytes() == data
+    source.write_bytes(b"changed later")
+    assert store.get(KEY).data == data
+
+
+def test_create_refuses_a_file_that_changed(store, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"other")
+    with pytest.raises(InfrastructureError, match="changed while"):
+        store.create(KEY, source, content_type=TEXT, sha256=sha256(b"what was hashed"))
+    assert store.get(KEY) is None
+
+
+def test_replace_stores_where_nothing_changed(store):
+    assert store.replace(KEY, b"one", None, content_type=TEXT) is True
+    assert store.replace(KEY, b"two", None, content_type=TEXT) is False
+    first = store.get(KEY)
+    assert first.data == b"one"
+    assert store.replace(KEY, b"two", first.etag, content_type=TEXT) is True
+    assert store.get(KEY).data == b"two"
+    assert store.get(KEY).etag != first.etag
+    assert store.replace(KEY, b"three", first.etag, content_type=TEXT) is False
+    assert store.get(KEY).data == b"two"
+
+
+def test_replace_of_an_absent_object_by_tag_is_refused(store):
+    store.create("other", b"x", content_type=TEXT)
+    assert store.replace(KEY, b"one", store.get("other").etag, content_type=TEXT) is False
+    assert store.get(KEY) is None
+
+
+def test_list_takes_any_prefix(store):
+    keys = ["records/a.json", "records/ab.json", "whl/files/a", "whl/g/a", "whl/gg/a"]
+    for key in keys:
+        store.create(key, b"x", content_type=TEXT)
+    assert sorted(store.list("")) == keys
+    assert sorted(store.list("records/")) == keys[:2]
+    assert sorted(store.list("records/a.")) == keys[:1]
+    assert sorted(store.list("whl/g")) == keys[3:]
+    assert sorted(store.list("whl/g/")) == keys[3:4]
+    assert list(store.list("none/")) == []
+
+
+def test_bad_keys_never_reach_the_store(store):
+    for key in ("../x", "/x", "a/../x", ".tmp/x"):
+        for operate in (
+            lambda key=key: store.get(key),
+            lambda key=key: store.stat(key),
+            lambda key=key: list(store.chunks(key)),
+            lambda key=key: store.create(key, b"", content_type=TEXT),
+            lambda key=key: store.replace(key, b"", None, content_type=TEXT),
+        ):
+            with pytest.raises(UsageError, match="not a key"):
+                operate()
+
+
+def test_only_scratch_is_discarded(store):
+    for key in ("probe/x", KEY):
+        store.create(key, b"x", content_type=TEXT)
+    store.discard("probe/x")
+    store.discard("probe/x")
+    with pytest.raises(ValueError, match="only keys below"):
+        store.discard(KEY)
+    assert list(store.list("")) == [KEY]
+
+
+def test_one_of_many_creators_wins(store):
+    def create(number):
+        return store.create(KEY, b"%d" % number, content_type=TEXT)
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(16)))
+    assert won.count(True) == 1
+    assert store.get(KEY).data == b"%d" % won.index(True)
+
+
+def test_no_replacement_is_lost(store):
+    def add(_):
+        while True:
+            old = store.get(KEY)
+            data, etag = old or (b"", None)
+            if store.replace(KEY, data + b"x", etag, content_type=TEXT):
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+    assert store.get(KEY).data == b"x" * 40
+
+
+def test_the_probe_passes_and_leaves_nothing(store):
+    assert store.proved is False
+    probe(store)
+    assert store.proved is True
+    assert list(store.list("")) == []
+
+
+def test_a_directory_holds_only_files_and_folders(tmp_path):
+    store = open_store(str(tmp_path / "index"))
+    store.create(KEY, b"x", content_type=TEXT)
+    kinds = {stat.S_IFMT(path.lstat().st_mode) for path in Path(store.root).rglob("*")}
+    assert kinds == {stat.S_IFDIR, stat.S_IFREG}

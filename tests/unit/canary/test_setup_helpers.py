@@ -1,0 +1,182 @@
+"""The environment variables of the canary's build."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import farm.recipes
+
+SOURCE = Path(farm.recipes.__file__).parent / "canary" / "src" / "setup_helpers.py"
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("canary_setup_helpers", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its NamedTuple looks itself up
+    spec.loader.exec_module(module)
+    return module
+
+
+helpers = load()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("3.5", ["-gencode=arch=compute_35,code=sm_35"]),
+        (
+            "3.5+PTX",
+            ["-gencode=arch=compute_35,code=sm_35", "-gencode=arch=compute_35,code=compute_35"],
+        ),
+        (
+            "3.5;5.0 8.6",
+            [
+                "-gencode=arch=compute_35,code=sm_35",
+                "-gencode=arch=compute_50,code=sm_50",
+                "-gencode=arch=compute_86,code=sm_86",
+            ],
+        ),
+        ("9.0a", ["-gencode=arch=compute_90a,code=sm_90a"]),
+        ("10.0", ["-gencode=arch=compute_100,code=sm_100"]),
+        (" 3.5 ; 3.5+PTX;", ["-gencode=arch=compute_35,code=sm_35", "-gencode=arch=compute_35,code=compute_35"]),
+        ("12.0f", ["-gencode=arch=compute_120f,code=sm_120f"]),
+    ],
+)
+def test_arch_list_becomes_exactly_these_flags(text, flags):
+    assert helpers.gencode_flags(helpers.parse_arch_list(text)) == flags
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ; ",
+        "35",
+        "sm_35",
+        "3.5+ptx",
+        "3.5,3.7",
+        "3.55",
+        "0.5",
+        "103.0",
+        "Kepler",
+        "3.5+PTX+PTX",
+        "3.5b",
+        "٣.5",
+        "3.5\x00",
+    ],
+)
+def test_a_wrong_arch_list_is_refused_by_name(text):
+    with pytest.raises(helpers.EnvironmentValueError, match=r"^TORCH_CUDA_ARCH_LIST: "):
+        helpers.parse_arch_list(text)
+
+
+archs = st.builds("{}.{}{}".format, st.integers(1, 99), st.integers(0, 9), st.sampled_from(["", "a", "f"]))
+
+
+@given(
+    st.lists(st.tuples(archs, st.booleans()), min_size=1, unique_by=lambda pair: pair[0]),
+    st.sampled_from([";", " ", " ; "]),
+)
+def test_every_entry_gives_sass_and_only_marked_ones_ptx(entries, separator):
+    text = separator.join(arch + ("+PTX" if ptx else "") for arch, ptx in entries)
+    codes = [flag.split(",code=")[1] for flag in helpers.gencode_flags(helpers.parse_arch_list(text))]
+    assert [code for code in codes if code.startswith("sm_")] == ["sm_" + a.replace(".", "") for a, _ in entries]
+    assert [code for code in codes if code.startswith("compute_")] == [
+        "compute_" + arch.replace(".", "") for arch, ptx in entries if ptx
+    ]
+    assert len(codes) == len(entries) + sum(ptx for _, ptx in entries)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    try:
+        found = helpers.parse_arch_list(text)
+    except helpers.EnvironmentValueError:
+        return
+    assert found
+    assert all(arch.number.rstrip("af").isdigit() for arch in found)
+
+
+def test_prefixed_variables_become_defines_and_others_do_not():
+    defines = helpers.cmake_defines(
+        {
+            "CMAKE_CUDA_COMPILER_LAUNCHER": "ccache",
+            "BUILD_TEST": "0",
+            "USE_NCCL": "0",
+            "CXXFLAGS": "-mavx",
+            "PATH": "/bin",
+            "CMAKE_INSTALL_PREFIX": "/elsewhere",
+            "CMAKE_GENERATOR": "Unix Makefiles",
+        },
+        "0.1.0+cpu",
+    )
+    assert defines == {
+        "CMAKE_BUILD_TYPE": "Release",
+        "CMAKE_CUDA_COMPILER_LAUNCHER": "ccache",
+        "BUILD_TEST": "0",
+        "USE_NCCL": "0",
+        "USE_CUDA": "OFF",
+        "CANARY_VERSION": "0.1.0+cpu",
+    }
+
+
+def test_the_build_type_can_be_chosen():
+    assert helpers.cmake_defines({"CMAKE_BUILD_TYPE": "Debug"}, "1")["CMAKE_BUILD_TYPE"] == "Debug"
+
+
+@pytest.mark.parametrize(
+    ("environ", "use_cuda"),
+    [
+        ({}, "OFF"),
+        ({"TORCH_CUDA_ARCH_LIST": "3.5"}, "ON"),
+        ({"USE_CUDA": "0", "TORCH_CUDA_ARCH_LIST": "3.5"}, "OFF"),
+        ({"USE_CUDA": "on", "TORCH_CUDA_ARCH_LIST": "3.5"}, "ON"),
+        ({"USE_CUDA": "0", "TORCH_CUDA_ARCH_LIST": "nonsense"}, "OFF"),
+    ],
+)
+def test_use_cuda(environ, use_cuda):
+    defines = helpers.cmake_defines(environ, "1")
+    assert defines["USE_CUDA"] == use_cuda
+    assert ("CANARY_GENCODE" in defines) == (use_cuda == "ON")
+
+
+@pytest.mark.parametrize(
+    ("environ", "name"),
+    [
+        ({"USE_CUDA": "maybe"}, "USE_CUDA"),
+        ({"USE_CUDA": "1"}, "TORCH_CUDA_ARCH_LIST"),
+        ({"TORCH_CUDA_ARCH_LIST": "3.5;x"}, "TORCH_CUDA_ARCH_LIST"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(environ, name):
+    with pytest.raises(helpers.EnvironmentValueError, match=f"^{name}: "):
+        helpers.cmake_defines(environ, "1")
+
+
+def test_max_jobs():
+    assert helpers.job_arguments({"MAX_JOBS": "4"}) == ["-j", "4"]
+    assert helpers.job_arguments({}) == []
+    assert helpers.job_arguments({"MAX_JOBS": ""}) == []
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "4;rm", "99999", "٤"])
+def test_wrong_max_jobs(value):
+    with pytest.raises(helpers.EnvironmentValueError, match=r"^MAX_JOBS: "):
+        helpers.job_arguments({"MAX_JOBS": value})
+
+
+@pytest.mark.parametrize(("version", "good"), [("3.17.5", False), ("3.18.0", True), ("3.31.9", True), ("4.0.0", False)])
+def test_cmake_version(version, good):
+    text = f"cmake version {version}\n\nCMake suite maintained and supported by Kitware\n"
+    if good:
+        helpers.check_cmake_version(text)
+    else:
+        with pytest.raises(helpers.EnvironmentValueError, match=r"wanted: 3\.18"):
+            helpers.check_cmake_version(text)

@@ -1,0 +1,143 @@
+"""The directory store under kill, failure and sweep. What all stores promise is tested beside the S3 store."""
+
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import farm
+from farm.errors import InfrastructureError
+from farm.index.directory import DirectoryStore
+
+TEXT = "text/plain"
+OLD, NEW = b"old" * 50_000, b"new" * 50_000  # several writes each
+
+# Runs one operation in a child again and again, killed by SIGKILL before its 1st, 2nd ... system call,
+# until one child lives to the end. Every round has a directory of its own.
+KILLER = """
+import itertools, os, signal, sys
+from pathlib import Path
+from farm.index.directory import DirectoryStore
+
+top, what = Path(sys.argv[1]), sys.argv[2]
+OLD, NEW = b"old" * 50_000, b"new" * 50_000
+(top / "new.bin").write_bytes(NEW)
+
+def operate(store):
+    if what == "create":
+        assert store.create("whl/files/x", NEW, content_type="text/plain")
+    if what == "copy":
+        assert store.create("whl/files/x", top / "new.bin", content_type="text/plain")
+    if what == "replace":
+        assert store.replace("whl/files/x", NEW, store.get("whl/files/x").etag, content_type="text/plain")
+
+for n in itertools.count(1):
+    store = DirectoryStore(top / f"case-{n:03}")
+    if what == "replace":
+        store.create("whl/files/x", OLD, content_type="text/plain")
+        store = DirectoryStore(store.root)
+    child = os.fork()
+    if child == 0:
+        calls = 0
+        def watch(frame, event, function):
+            global calls
+            names = {"write", "flush", "close", "open", "read"}
+            if event == "c_call" and (function.__module__ in {"posix", "fcntl"} or function.__name__ in names):
+                calls += 1
+                if calls == n:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(watch)
+        operate(store)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+@pytest.mark.parametrize("what", ["create", "copy", "replace"])
+def test_a_kill_between_any_two_system_calls_leaves_old_or_new(what, tmp_path):
+    subprocess.run(
+        [sys.executable, "-c", KILLER, str(tmp_path), what],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
+    )
+    before = OLD if what == "replace" else None
+    found = []
+    for case in sorted(tmp_path.glob("case-*")):
+        store = DirectoryStore(case)
+        stored = store.get("whl/files/x")
+        found.append(None if stored is None else stored.data)
+        assert found[-1] in {before, NEW}
+        assert list(store.list("")) == ([] if found[-1] is None else ["whl/files/x"])
+        # a killed writer blocks nobody, and the next writer removes what it left
+        assert store.create("next", b"x", content_type=TEXT)
+        assert list((case / ".tmp").iterdir()) == []
+        if found[-1] == before:
+            etag = None if stored is None else stored.etag
+            assert store.replace("whl/files/x", NEW, etag, content_type=TEXT)
+        assert store.get("whl/files/x").data == NEW
+    assert len(found) > 15
+    assert found[0] == before
+    assert found[-1] == NEW
+    # first always the old, then always the new
+    assert found == sorted(found, key=lambda data: data == NEW)
+
+
+def test_the_sweep_leaves_the_files_of_living_writers(tmp_path):
+    root, pipe = tmp_path / "index", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    results = []
+    writer = threading.Thread(
+        target=lambda: results.append(DirectoryStore(root).create("slow", pipe, content_type=TEXT))
+    )
+    writer.start()
+    with pipe.open("wb") as slow:  # opens once the writer reads: its temporary file is there and locked
+        slow.write(b"first ")
+        assert DirectoryStore(root).create("quick", b"x", content_type=TEXT)
+        assert len(list((root / ".tmp").iterdir())) == 1
+        slow.write(b"second")
+    writer.join()
+    assert results == [True]
+    assert DirectoryStore(root).get("slow").data == b"first second"
+    assert list((root / ".tmp").iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+    store = DirectoryStore(tmp_path / "index")
+    assert store.replace("page", b"old", None, content_type=TEXT)
+    etag = store.get("page").etag
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(InfrastructureError, match="index directory failed"):
+            store.create("wheel", NEW, content_type=TEXT)
+        with pytest.raises(InfrastructureError, match="index directory failed"):
+            store.replace("page", NEW, etag, content_type=TEXT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(store.list("")) == ["page"]
+    assert store.get("page").data == b"old"
+    assert list((store.root / ".tmp").iterdir()) == []
+
+
+def test_a_file_in_the_way_is_an_error_of_the_farm(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(InfrastructureError, match="index directory failed"):
+        DirectoryStore(tmp_path / "file").create("a", b"x", content_type=TEXT)
+    store = DirectoryStore(tmp_path)
+    with pytest.raises(InfrastructureError, match="index directory failed"):
+        store.create("file/a", b"x", content_type=TEXT)
+    assert store.get("file/a") is None
+
+
+def test_objects_can_be_read_by_a_web_server(tmp_path):
+    before = os.umask(0o022)
+    try:
+        DirectoryStore(tmp_path).create("a", b"x", content_type=TEXT)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644

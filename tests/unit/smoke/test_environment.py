@@ -1,0 +1,149 @@
+"""Environments, and pip with an index made of files."""
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm.errors import InfrastructureError, SmokeFailedError, UsageError
+from farm.smoke.environment import find_python, install, make_environment
+from farm.smoke.runner import Expectation, run_probe
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_this_python_is_found():
+    assert find_python("py{}{}".format(*sys.version_info[:2])) == Path(sys.executable)
+
+
+def test_another_python_is_found_on_the_path(tmp_path, monkeypatch):
+    other = program(tmp_path, "python3.99", "echo cpython 3 99")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python("py399") == other
+
+
+@pytest.mark.parametrize("script", ["echo cpython 3 98", "echo pypy 3 99", "echo cpython 3 99; exit 127", "exit 1"])
+def test_a_program_that_only_has_the_name_is_no_python(tmp_path, monkeypatch, script):
+    program(tmp_path, "python3.99", script)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python("py399") is None
+
+
+def test_a_python_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python("py399") is None
+
+
+@pytest.mark.parametrize("name", ["311", "python3.11", "py", "py3", "py3.11", "py3111", "../py311"])
+def test_a_name_that_is_no_python(name):
+    with pytest.raises(UsageError, match="names no Python"):
+        find_python(name)
+
+
+def test_an_environment_is_separate(tmp_path):
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    answer = subprocess.run(
+        [python, "-I", "-c", "import sys; print(sys.prefix); import pytest"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout.strip() == str(tmp_path / "env")
+    assert "No module named 'pytest'" in answer.stderr
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UsageError, match="is not empty"):
+        make_environment(tmp_path, Path(sys.executable))
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_interpreter_that_cannot_make_one(tmp_path):
+    broken = program(tmp_path, "python", "echo No module named venv >&2; exit 1")
+    with pytest.raises(InfrastructureError, match="No module named venv"):
+        make_environment(tmp_path / "env", broken)
+    with pytest.raises(InfrastructureError, match="cannot make a virtual environment"):
+        make_environment(tmp_path / "env", tmp_path / "absent")
+
+
+def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "") -> None:
+    """Puts a pure-Python wheel with one module into an index of files."""
+    folder = index / name
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", source)
+        archive.writestr(f"{info}/METADATA", metadata)
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with (folder / "index.html").open("a") as page:
+        page.write(f'<!DOCTYPE html><a href="{wheel.name.replace("+", "%2B")}#sha256={digest}">{wheel.name}</a>\n')
+
+
+VERSION = "1.2.3+cu118.sm35.avx"
+
+
+@pytest.fixture
+def index(tmp_path, good_source):
+    folder = tmp_path / "index"
+    add_wheel(folder, "fakemod", VERSION, good_source.replace('"1.2.3"', f'"{VERSION}"'))
+    return folder
+
+
+@pytest.fixture
+def python(tmp_path):
+    return make_environment(tmp_path / "env", Path(sys.executable))
+
+
+def test_install_then_probe(tmp_path, index, python):
+    log = tmp_path / "logs" / "pip.log"
+    install(python, f"fakemod=={VERSION}", index_url=index.as_uri(), log=log, timeout_s=120)
+    assert "Successfully installed" in log.read_text()
+    report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=120)
+    assert report.outcome == "passed"
+    assert next(c.seen for c in report.checks if c.name == "import").startswith(str(tmp_path / "env"))
+
+
+def test_what_is_not_in_the_index_fails_with_pips_words(tmp_path, index, python):
+    log = tmp_path / "pip.log"
+    with pytest.raises(SmokeFailedError, match="No matching distribution found for fakemod==9") as caught:
+        install(python, "fakemod==9", index_url=index.as_uri(), log=log, timeout_s=120)
+    assert caught.value.hint == f"log: {log}"
+
+
+def test_no_other_index_can_answer(tmp_path, index, python, monkeypatch, good_source):
+    other = tmp_path / "other"
+    add_wheel(other, "fakemod", "9", good_source)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", other.as_uri())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(other / "fakemod"))
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(f"[global]\nextra-index-url = {other.as_uri()}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    with pytest.raises(SmokeFailedError, match="No matching distribution found for fakemod==9"):
+        install(python, "fakemod==9", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)
+
+
+def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python):
+    (wheel,) = index.glob("fakemod/*.whl")
+    wheel.write_bytes(wheel.read_bytes() + b"x")
+    with pytest.raises(SmokeFailedError, match="DO NOT MATCH THE HASHES"):
+        install(python, f"fakemod=={VERSION}", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)
+
+
+def test_a_requirement_is_no_option(tmp_path, index, python):
+    with pytest.raises(UsageError, match="is not a requirement"):
+        install(python, "--target=/", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)

@@ -1,0 +1,307 @@
+"""The probe's own arithmetic and decisions, in this process."""
+
+import argparse
+import ast
+import ctypes
+import json
+import math
+import random
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.smoke import probe
+
+
+def test_it_is_python_3_7():
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 7))
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert "farm" not in imported
+    assert imported <= {
+        "__future__", "argparse", "collections", "ctypes", "functools", "importlib", "json", "math", "os", "platform",
+        "random", "re", "sys", "time", "typing", "warnings",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("capability", "archs", "answer"),
+    [
+        ((3, 5), ["sm_35"], "its own SASS (sm_35)"),
+        ((3, 7), ["sm_35", "compute_35"], "its own SASS (sm_35)"),
+        ((8, 6), ["sm_50", "sm_80", "sm_86", "sm_89"], "its own SASS (sm_86)"),
+        ((9, 0), ["sm_90a"], "its own SASS (sm_90a)"),
+        ((12, 1), ["sm_100", "sm_120"], "its own SASS (sm_120)"),
+        ((12, 1), ["sm_120f"], "its own SASS (sm_120f)"),
+        ((9, 0), ["sm_35", "compute_35"], "PTX (compute_35): the driver compiles it at the first use"),
+        ((9, 0), ["compute_50", "compute_35"], "PTX (compute_50): the driver compiles it at the first use"),
+    ],
+)
+def test_code_for_a_device(capability, archs, answer):
+    assert probe.code_for(capability, archs) == answer
+
+
+@pytest.mark.parametrize(
+    ("capability", "archs"),
+    [
+        ((9, 0), ["sm_35"]),
+        ((3, 5), ["sm_37"]),
+        ((3, 5), ["compute_50"]),
+        ((10, 0), ["sm_90a", "compute_90a"]),
+        ((9, 1), ["sm_90a"]),
+        ((12, 0), ["sm_100f"]),
+        ((3, 5), []),
+        ((3, 5), ["rubbish", "sm_", "sm_3"]),
+    ],
+)
+def test_no_code_for_a_device(capability, archs):
+    with pytest.raises(probe.FailedError) as caught:
+        probe.code_for(capability, archs)
+    assert caught.value.expected == "code that runs on sm_{}{}".format(*capability)
+
+
+def test_architectures_from_the_configuration_where_the_module_hides_them():
+    text = "NVCC architecture flags: -gencode;arch=compute_35,code=sm_35;-gencode;arch=compute_37,code=compute_37"
+    module = SimpleNamespace(cuda=SimpleNamespace(get_arch_list=list), __config__=SimpleNamespace(show=lambda: text))
+    assert probe.arch_list(module) == ["sm_35", "compute_37"]
+
+
+def test_the_bound_is_highams():
+    # One element, n = 3, u = 2^-24: gamma = 3u/(1-3u), sum |a||b| = 0.75 + 0.5 + 0.25 = 1.5.
+    u = 2.0**-24
+    a, b = [[1.5, -1.0, 0.5]], [[0.5], [0.5], [0.5]]
+    bound = Fraction(3, 2**24) / (1 - Fraction(3, 2**24)) * Fraction(3, 2)
+    for factor, inside in ((Fraction(99, 100), True), (Fraction(101, 100), False)):
+        share, where = probe.worst_error(a, b, [[float(Fraction(1, 2) + bound * factor)]], u)
+        assert (share <= 1.0) == inside
+        assert share == pytest.approx(float(factor), rel=1e-6)
+        assert where.startswith("[0][0]: ")
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_outside_of_every_bound(wrong):
+    share, _ = probe.worst_error([[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[wrong, 0.5]], 2.0**-53)
+    assert share == math.inf
+
+
+def test_an_exact_zero_must_be_zero():
+    assert probe.worst_error([[0.0]], [[1.0]], [[0.0]], 2.0**-53)[0] == 0.0
+    assert probe.worst_error([[0.0]], [[1.0]], [[1e-300]], 2.0**-53)[0] == math.inf
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32), st.permutations(range(60)))
+def test_a_product_summed_in_any_order_is_within_the_bound(rows, inner, cols, seed, order):
+    source = random.Random(seed)
+    a = probe.make_matrix(rows, inner, 26, source)
+    b = probe.make_matrix(inner, cols, 26, source)
+    steps = [k for k in order if k < inner]
+    c = [[0.0] * cols for _ in range(rows)]
+    for i in range(rows):
+        for j in range(cols):
+            for k in steps:
+                c[i][j] += a[i][k] * b[k][j]
+    assert probe.worst_error(a, b, c, 2.0**-53)[0] <= 1.0
+
+
+@given(st.integers(1, 30), st.integers(0, 2**32))
+def test_products_of_inputs_are_exact_and_inputs_fit_their_format(size, seed):
+    for name, (_, bits) in probe.FORMATS.items():
+        for value in probe.make_matrix(1, size, bits, random.Random(seed))[0]:
+            assert -1 <= value <= 1
+            assert Fraction(value) * Fraction(value) == Fraction(value * value)
+            if name == "float32":
+                assert ctypes.c_float(value).value == value
+
+
+class FakeDriver:
+    """What libcuda answers; stands for the machine, which may or may not have one."""
+
+    def __init__(self, init=0, count=1, version=11040):
+        self.init, self.count, self.version = init, count, version
+
+    def cuInit(self, _flags):  # noqa: N802
+        return self.init
+
+    def cuDeviceGetCount(self, pointer):  # noqa: N802
+        pointer._obj.value = self.count
+        return 0
+
+    def cuDriverGetVersion(self, pointer):  # noqa: N802
+        pointer._obj.value = self.version
+        return 0
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def has(driver):
+        def load(name):
+            if driver is None:
+                raise OSError(name)
+            return driver
+
+        monkeypatch.setattr(probe.ctypes, "CDLL", load)
+
+    return has
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        (None, "no NVIDIA driver"),
+        (FakeDriver(init=34), "no NVIDIA driver"),
+        (FakeDriver(init=100), "the NVIDIA driver sees no GPU"),
+        (FakeDriver(count=0), "the NVIDIA driver sees no GPU"),
+    ],
+)
+def test_no_driver_is_a_reason_not_to_run(machine, driver, reason):
+    machine(driver)
+    with pytest.raises(probe.NotRunError, match=f"^{reason}"):
+        probe.find_driver()
+
+
+def test_a_driver(machine):
+    machine(FakeDriver(version=12020, count=2))
+    assert probe.find_driver() == (2, "driver for CUDA 12.2, 2 GPU(s)")
+
+
+def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=None):
+    """A module with one GPU that multiplies by `product(rows of a, rows of b)`."""
+
+    class Tensor:
+        def __init__(self, rows, dtype):
+            self.rows, self.dtype, self.shape = rows, dtype, (len(rows), len(rows[0]))
+
+        def __matmul__(self, other):
+            if product is not None:
+                return Tensor(product(self.rows, other.rows), self.dtype)
+            columns = list(zip(*other.rows, strict=True))
+            rows = [[math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in columns] for r in self.rows]
+            return Tensor(rows, self.dtype)
+
+        def cpu(self):
+            return self
+
+        def tolist(self):
+            return self.rows
+
+    cuda = SimpleNamespace(
+        is_available=lambda: available,
+        device_count=lambda: 1,
+        get_device_name=lambda _index: "Tesla K40m",
+        get_device_capability=lambda _index: capability,
+        get_arch_list=lambda: list(archs),
+    )
+    return SimpleNamespace(
+        version=SimpleNamespace(cuda="11.8"),
+        cuda=cuda,
+        float32="float32",
+        float64="float64",
+        tensor=lambda rows, dtype, device: Tensor(rows, dtype),  # noqa: ARG005
+    )
+
+
+def gpu_part(tmp_path, module, *, cpu_only=False):
+    run = probe.Probe(str(tmp_path / "report.json"), {})
+    probe.check_cuda(run, module, 1, cpu_only)
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert written["checks"] == run.checks
+    return {check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks}
+
+
+def test_the_gpu_part_on_a_gpu(machine, tmp_path):
+    machine(FakeDriver())
+    found = gpu_part(tmp_path, gpu_module())
+    assert {status for status, _ in found.values()} == {"passed"}
+    assert found["devices"][1] == "0: Tesla K40m (sm_35)"
+    assert found["code for the device"][1] == "its own SASS (sm_35)"
+
+
+def test_without_a_driver_nothing_of_the_gpu_part_passes(machine, tmp_path):
+    machine(None)
+    found = gpu_part(tmp_path, gpu_module())
+    assert set(found.values()) == {("not_run", "no NVIDIA driver")}
+    assert len(found) == 6
+
+
+def test_a_driver_that_does_not_start_fails(machine, tmp_path):
+    machine(FakeDriver(init=999))
+    found = gpu_part(tmp_path, gpu_module())
+    assert found.pop("driver") == ("failed", "cuInit gave CUresult 999")
+    assert {status for status, _ in found.values()} == {"not_run"}
+
+
+def test_a_driver_and_a_module_that_does_not_see_it_fails(machine, tmp_path):
+    machine(FakeDriver())
+    found = gpu_part(tmp_path, gpu_module(available=False))
+    assert found["is_available"] == ("failed", "False")
+    assert found["matmul float32 on cuda"] == ("not_run", "cuda.is_available() is not True")
+
+
+def test_the_gpu_is_left_alone_when_only_the_cpu_was_asked_for(machine, tmp_path):
+    machine(FakeDriver(init=999))
+    found = gpu_part(tmp_path, gpu_module(), cpu_only=True)
+    assert set(found.values()) == {("not_run", "only the CPU part was asked for")}
+
+
+def test_a_kernel_that_is_not_there(machine, tmp_path):
+    def product(a, b):
+        raise RuntimeError("CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available")
+
+    machine(FakeDriver())
+    found = gpu_part(tmp_path, gpu_module(capability=(9, 0), product=product))
+    assert found["code for the device"] == ("failed", "code for sm_35 only")
+    assert found["matmul float64 on cuda"][0] == "failed"
+    assert "cudaErrorNoKernelImageForDevice" in found["matmul float64 on cuda"][1]
+
+
+def test_a_wrong_edge_of_a_tile_is_found(machine, tmp_path):
+    def product(a, b):
+        rows = [[math.fsum(x * y for x, y in zip(r, c, strict=True)) for c in zip(*b, strict=True)] for r in a]
+        if len(rows) > 16:
+            rows[16][-1] = 0.0
+        return rows
+
+    machine(FakeDriver())
+    found = gpu_part(tmp_path, gpu_module(product=product))
+    assert found["matmul float32 on cuda"][0] == "failed"
+    assert found["matmul float32 on cuda"][1].startswith("17x17 @ 17x17: error ")
+    assert "[16][16]" in found["matmul float32 on cuda"][1]
+
+
+def test_the_same_seed_gives_the_same_numbers():
+    first = probe.make_matrix(3, 4, 24, random.Random(7))
+    assert first == probe.make_matrix(3, 4, 24, random.Random(7))
+    assert first != probe.make_matrix(3, 4, 24, random.Random(8))
+
+
+def test_wrong_arguments_exit_with_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        probe.main(["--module", "math"])
+    assert caught.value.code == 2
+    assert "--json" in capsys.readouterr().err
+
+
+def test_the_table_is_ascii_and_one_line_a_check(capsys):
+    entry = argparse.Namespace(
+        group="cuda", name="devices", status="failed", seen="Käpler\n\x1b[31m", expected="x", reason=None
+    )
+    probe.print_table([vars(entry)])
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert out.isascii()
+    assert out.startswith("failed   devices")

@@ -1,0 +1,298 @@
+"""The runner against modules that work, lie, crash, hang, fork and talk rubbish."""
+
+import os
+import signal
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.errors import UsageError
+from farm.smoke import runner
+from farm.smoke.report import SmokeReport
+from farm.smoke.runner import Expectation, clean, run_probe
+
+ANYTHING = Expectation()
+
+
+def probe(python, *, expect=ANYTHING, timeout_s=120.0, emulate=None, module="fakemod"):
+    return run_probe(python, module=module, expect=expect, timeout_s=timeout_s, emulate=emulate)
+
+
+def status_of(report: SmokeReport) -> dict[str, str]:
+    return {check.name: check.status for check in report.checks}
+
+
+def test_a_good_module_passes(environment):
+    report = probe(environment(), expect=Expectation(version="1.2.3", cuda="none"))
+    assert (report.outcome, report.reason, report.exit_code, report.signal) == ("passed", None, 0, None)
+    assert status_of(report) == {
+        "import": "passed",
+        "version": "passed",
+        "CUDA version": "passed",
+        "build configuration": "passed",
+        "architectures": "not_run",
+        "matmul float32 on cpu": "passed",
+        "matmul float64 on cpu": "passed",
+        "matmul int32 on cpu": "passed",
+        "driver": "not_run",
+        "is_available": "not_run",
+        "devices": "not_run",
+        "code for the device": "not_run",
+        "matmul float32 on cuda": "not_run",
+        "matmul float64 on cuda": "not_run",
+    }
+    assert "matmul float64 on cpu" in report.output_tail
+    assert SmokeReport.model_validate_json(report.to_json()) == report
+
+
+@pytest.mark.parametrize(
+    ("expect", "name", "seen", "expected"),
+    [
+        (Expectation(version="1.2.4"), "version", "1.2.3", "1.2.4"),
+        (Expectation(cuda="11.8"), "CUDA version", "none", "11.8"),
+        (Expectation(archs=("sm_35", "compute_35")), "architectures", "none", "also sm_35 compute_35"),
+    ],
+)
+def test_what_the_wheel_promised_and_is_not(environment, expect, name, seen, expected):
+    report = probe(environment(), expect=expect)
+    (failed,) = [check for check in report.checks if check.status == "failed"]
+    assert (failed.name, failed.seen, failed.expected) == (name, seen, expected)
+    assert (report.outcome, report.reason, report.exit_code) == ("failed", f"failed: {name}", 1)
+
+
+@pytest.mark.parametrize(
+    ("addition", "failing", "words"),
+    [
+        ("Tensor.dot = lambda s, a, b: good(s, a, b) * (1 if s.dtype == int32 else 1.0001)",
+         {"float32", "float64"}, "its bound"),
+        ("Tensor.dot = lambda s, a, b: rounded([good(s, a, b)], int32 if s.dtype == int32 else float32)[0]",
+         {"float64"}, "its bound"),
+        ("Tensor.dot = lambda s, a, b: good(s, a, b) if s.dtype == int32 else float('nan')",
+         {"float32", "float64"}, "nan"),
+        ("Tensor.dot = lambda s, a, b: good(s, a, b) + (s.dtype == int32 and len(a) > 16)",
+         {"int32"}, "17x17 @ 17x17: other numbers"),
+        ("Tensor.dot = lambda s, a, b: 0", {"float32", "float64", "int32"}, ": "),
+        ("def f(s, o):\n    return o\nTensor.__matmul__ = f", {"float32", "float64", "int32"}, ""),
+        ("def f(s, o):\n    raise RuntimeError('CUDA error: \\u202e\\x1b[31mbad')\nTensor.__matmul__ = f",
+         {"float32", "float64", "int32"}, "RuntimeError: CUDA error: "),
+    ],
+)  # fmt: skip
+def test_a_wrong_product_is_found(environment, addition, failing, words):
+    report = probe(environment("good = Tensor.dot\n" + addition))
+    failed = {check.name: check.seen for check in report.checks if check.status == "failed"}
+    assert set(failed) == {f"matmul {name} on cpu" for name in failing}
+    assert all(words in seen for seen in failed.values())
+    assert not any(unicodedata.category(c) in ("Cc", "Cf") for seen in failed.values() for c in seen)
+    assert report.outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [
+        (signal.SIGILL, "the CPU lacks an instruction that the wheel uses"),
+        (signal.SIGSEGV, "memory that is not its own"),
+        (signal.SIGKILL, "memory runs out"),
+    ],
+)
+def test_a_crash_keeps_the_checks_before_it(environment, number, meaning):
+    addition = f"""
+        def crash(self, other):
+            import os
+            os.kill(os.getpid(), {int(number)})
+        Tensor.__matmul__ = crash
+    """
+    report = probe(environment(addition))
+    assert (report.outcome, report.signal, report.exit_code) == ("failed", number.name, None)
+    assert report.reason.startswith(f"ended by {number.name} in the check 'matmul float32 on cpu': ")
+    assert meaning in report.reason
+    assert list(status_of(report)) == ["import", "version", "CUDA version", "build configuration", "architectures"]
+
+
+def test_a_crash_while_importing(environment):
+    report = probe(environment(base="import ctypes\nctypes.string_at(8)\n"))
+    assert (report.outcome, report.signal, report.checks) == ("failed", "SIGSEGV", ())
+    assert "in the check 'import'" in report.reason
+    assert "fakemod.py" in report.output_tail  # where in Python it was
+
+
+def test_a_hang_is_ended(environment):
+    report = probe(environment(base="import time\nwhile True:\n    time.sleep(1)\n"), timeout_s=4)
+    assert (report.outcome, report.reason) == ("failed", "did not finish in 4 s in the check 'import'")
+
+
+def test_rubbish_on_stdout_does_no_harm(environment):
+    addition = r"""
+        import os
+        os.write(1, bytes(range(256)) * 4000)
+        os.write(2, b"\x1b]0;title\x07\x1b[2J\x1b[31mred\x9b1m \xff\xfe\n")
+    """
+    report = probe(environment(addition))
+    assert report.outcome == "passed"
+    assert len(report.output_tail) <= runner.TAIL_BYTES
+    assert "red" in report.output_tail
+    assert not any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in report.output_tail)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_dead(pid: int) -> bool:
+    for _ in range(500):
+        if not is_alive(pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+FORKS = """
+import os, time
+pid = os.fork()
+if pid == 0:
+    {leave}
+    time.sleep(600)
+    os._exit(0)
+open({file!r}, "w").write(str(pid))
+"""
+
+
+def test_what_the_module_left_behind_is_ended(environment, tmp_path):
+    file = tmp_path / "pid"
+    report = probe(environment(FORKS.format(leave="pass", file=str(file))))
+    assert report.outcome == "passed"
+    assert wait_until_dead(int(file.read_text()))
+
+
+def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for(environment, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "KILL_WAIT_S", 0.5)
+    file = tmp_path / "pid"
+    try:
+        report = probe(environment(FORKS.format(leave="os.setsid()", file=str(file))))
+        assert report.outcome == "passed"
+    finally:
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+AT_EXIT = """
+import atexit, os, sys
+(path,) = [a.partition("=")[2] for a in sys.argv if a.startswith("--json=")]
+@atexit.register
+def spoil():
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("open(path, 'w').write('{\"schema\": 1')", "the probe's report is not valid"),
+        ("open(path, 'wb').write(bytes(range(256)))", "the probe's report is not valid"),
+        ("open(path, 'w').write('[' * 100000)", "the probe's report is not valid"),
+        ("open(path, 'w').write('{}')", "the probe's report is not valid: schema: Field required"),
+        ("open(path, 'w').write(' ' * (2 << 20))", "larger than 1 MiB"),
+        ("os.unlink(path)", "the probe left no report"),
+        ("os.unlink(path); os.symlink('/etc/passwd', path)", "the probe left no report"),
+        ("os.unlink(path); os.mkfifo(path)", "not a regular file"),
+        ("os.unlink(path); os.mkdir(path)", "not a regular file"),
+        ("text = open(path).read(); open(path, 'w').write(text.replace('fakemod', 'torch'))",
+         "is about 'torch', not 'fakemod'"),
+        ("text = open(path).read(); open(path, 'w').write(text.replace('\"complete\": true', '\"complete\": false'))",
+         "ended before the last check"),
+        ("os._exit(3)", "the exit code is 3: it went wrong at the end"),
+    ],
+)  # fmt: skip
+def test_a_spoiled_report_never_passes(environment, body, words):
+    report = probe(environment(AT_EXIT.replace("{body}", body)))
+    assert report.outcome == "failed"
+    assert words in report.reason
+
+
+def test_an_exit_in_the_middle_is_no_success(environment):
+    report = probe(environment("def f(s, o):\n    import os\n    os._exit(0)\nTensor.__matmul__ = f\n"))
+    assert report.outcome == "failed"
+    assert report.reason == "ended before the last check in the check 'matmul float32 on cpu'; exit code 0"
+
+
+def test_a_module_that_is_not_there(environment):
+    report = probe(environment(), module="absent_module")
+    assert report.outcome == "failed"
+    assert report.checks[0].seen == "ModuleNotFoundError: No module named 'absent_module'"
+
+
+def test_neither_pythonpath_nor_the_working_folder_can_stand_in_for_the_wheel(environment, tmp_path, monkeypatch):
+    (tmp_path / "impostor.py").write_text("__version__ = '1'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert status_of(probe(environment(), module="impostor")) == {"import": "failed"}
+
+
+def test_no_interpreter(tmp_path):
+    with pytest.raises(UsageError, match="cannot be started"):
+        probe(tmp_path / "no-python")
+
+
+def test_without_the_emulator_the_report_says_how_to_get_it(environment, tmp_path, monkeypatch):
+    python = environment()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = probe(python, emulate="SandyBridge")
+    assert (report.outcome, report.emulated, report.checks) == ("not_run", "SandyBridge", ())
+    assert report.reason == "qemu-x86_64 is not on the PATH"
+    assert "Debian package qemu-user" in report.hint
+
+
+# vaddps ymm0, ymm0, ymm0 is AVX; vpaddd ymm0, ymm0, ymm0 is AVX2 (Intel SDM, volume 2).
+RUNS_BYTES = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("{code} c5f877 c3"))
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+AVX, AVX2 = "c5fc58c0", "c5fdfec0"
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "outcome"),
+    [
+        ("Penryn", AVX, "failed"),
+        ("SandyBridge", AVX, "passed"),
+        ("SandyBridge", AVX2, "failed"),
+        ("Haswell", AVX2, "passed"),
+    ],
+)
+def test_an_emulated_cpu_has_its_instructions_and_no_newer_ones(environment, emulator, model, code, outcome):
+    report = probe(environment(RUNS_BYTES.format(code=code)), emulate=model)
+    assert (report.outcome, report.emulated) == (outcome, model)
+    if outcome == "failed":
+        assert report.signal == "SIGILL"
+        assert report.reason.endswith("the CPU lacks an instruction that the wheel uses")
+        assert model in report.hint
+    else:
+        assert {c.reason for c in report.checks if c.group == "cuda"} == {"only the CPU part was asked for"}
+
+
+@given(st.text())
+def test_clean_leaves_nothing_that_steers_a_terminal(text):
+    assert not any(unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" for c in clean(text))
+
+
+@pytest.mark.parametrize(
+    ("raw", "cleaned"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("[1/9]\r[2/9]\r[9/9] done\nnext", "[9/9] done\nnext"),
+        ("line\r\nline", "line\nline"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("a\u202eb\x00c", "abc"),
+        ("half \x1b", "half "),
+    ],
+)
+def test_clean(raw, cleaned):
+    assert clean(raw) == cleaned

@@ -1,0 +1,213 @@
+"""Small ELF files, fat binaries and wheels, made from the formats' descriptions: no compiler needed.
+
+The makers are session-scoped fixtures that return functions, so that property tests may use them.
+"""
+
+import base64
+import csv
+import hashlib
+import io
+import struct
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+
+class _Strings:
+    """A string table."""
+
+    def __init__(self) -> None:
+        self.data = b"\0"
+
+    def add(self, text: str) -> int:
+        offset = len(self.data)
+        self.data += text.encode() + b"\0"
+        return offset
+
+
+def _verneed(versions: Mapping[str, Iterable[str]], strings: _Strings) -> bytes:
+    blocks = []
+    for file, given in versions.items():
+        names = list(given)
+        auxiliary = b"".join(
+            struct.pack("<IHHII", 0, 0, index + 2, strings.add(name), 16 if index + 1 < len(names) else 0)
+            for index, name in enumerate(names)
+        )
+        is_last = len(blocks) + 1 == len(versions)
+        blocks.append(
+            struct.pack("<HHIII", 1, len(names), strings.add(file), 16, 0 if is_last else 16 + len(auxiliary))
+            + auxiliary
+        )
+    return b"".join(blocks)
+
+
+def build_elf(
+    *,
+    needed: Iterable[str] = (),
+    soname: str | None = None,
+    runpath: str | None = None,
+    rpath: str | None = None,
+    versions: Mapping[str, Iterable[str]] | None = None,
+    text: bytes = b"\xc3",
+    symbols: Mapping[str, int] | None = None,
+    fatbin: bytes | None = None,
+    machine: int = 62,
+    kind: int = 3,
+) -> bytes:
+    """A 64-bit little-endian shared object whose addresses are its file offsets.
+
+    `symbols`: function name to offset in `text`.
+    """
+    versions = versions or {}
+    strings = _Strings()
+    tags = [(1, strings.add(name)) for name in needed]
+    tags += [
+        (tag, strings.add(value)) for tag, value in ((14, soname), (15, rpath), (29, runpath)) if value is not None
+    ]
+    verneed = _verneed(versions, strings)
+    names = {name: strings.add(name) for name in symbols or {}}
+
+    body = bytearray(b"\0" * (64 + 2 * 56))
+    places: dict[str, tuple[int, int]] = {}
+
+    def place(name: str, content: bytes) -> int:
+        body.extend(b"\0" * (-len(body) % 16))
+        places[name] = (len(body), len(content))
+        body.extend(content)
+        return places[name][0]
+
+    code = place(".text", text)
+    table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
+    table += [struct.pack("<IBBHQQ", names[name], 0x12, 0, 1, code + at, 1) for name, at in (symbols or {}).items()]
+    place(".dynsym", b"".join(table))
+    tags.append((5, place(".dynstr", strings.data)))
+    if versions:
+        tags += [(0x6FFFFFFE, place(".gnu.version_r", verneed)), (0x6FFFFFFF, len(versions))]
+    place(".dynamic", b"".join(struct.pack("<QQ", *tag) for tag in [*tags, (0, 0)]))
+    if fatbin is not None:
+        place(".nv_fatbin", fatbin)
+    titles = _Strings()
+    kinds = {".text": (1, 6), ".dynsym": (11, 2), ".dynstr": (3, 2), ".dynamic": (6, 3)}
+    order = list(places)
+    headers = [struct.pack("<IIQQQQIIQQ", *[0] * 10)]
+    for name in order:
+        section_kind, flags = kinds.get(name, (1, 2))
+        offset, size = places[name]
+        link = order.index(".dynstr") + 1 if name == ".dynsym" else 0
+        headers.append(
+            struct.pack("<IIQQQQIIQQ", titles.add(name), section_kind, flags, offset, offset, size, link, 0, 1, 0)
+        )
+    title = titles.add(".shstrtab")
+    at = place(".shstrtab", titles.data)
+    headers.append(struct.pack("<IIQQQQIIQQ", title, 3, 0, 0, at, len(titles.data), 0, 0, 1, 0))
+    table_at = place("headers", b"".join(headers))
+    identity = b"\x7fELF\x02\x01\x01" + b"\0" * 9
+    body[:64] = identity + struct.pack(
+        "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 2, 64, len(headers), len(headers) - 1
+    )
+    offset, size = places[".dynamic"]
+    body[64:120] = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, len(body), len(body), 4096)
+    body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
+    return bytes(body)
+
+
+def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
+    """The outside of a cubin: an ELF header for machine 190 and, with a kernel, a section name."""
+    names = b"\0.shstrtab\0" + (b".text._Z6kernelv\0" if kernel else b".nv.info\0")
+    return (b"\x7fELF\x02\x01\x01" + b"\0" * 9 + struct.pack("<HH", 2, 190) + names).ljust(size, b"\0")
+
+
+def fat_entry(
+    kind: str,
+    sm: int,
+    *,
+    data: bytes | None = None,
+    flags: int = 0x11,
+    unpacked: int = 0,
+    header: int = 64,
+) -> bytes:
+    """One entry. `unpacked` is the size before compression, for entries whose flags say that they are compressed."""
+    if data is None:
+        data = cubin() if kind == "sass" else b".version 7.8\n.target sm_%d\n" % sm
+    padded = data.ljust(-(-len(data) // 8) * 8, b"\0")
+    head = struct.pack("<HHIQ", {"ptx": 1, "sass": 2}[kind], 0x101, header, len(padded))
+    head += struct.pack("<IIHHI", len(data) if unpacked else 0, 0, 8, 7, sm)
+    head += struct.pack("<IIQQQ", 0, 0, flags, 0, unpacked)
+    return head.ljust(header, b"\0") + padded
+
+
+def fat_container(*entries: bytes) -> bytes:
+    body = b"".join(entries)
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def digest(content: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+
+
+def build_wheel(
+    folder: Path,
+    files: Mapping[str, bytes],
+    *,
+    name: str = "canary",
+    version: str = "1.0",
+    tag: str = "cp311-cp311-linux_x86_64",
+    metadata: bytes | None = None,
+    wheel_tags: Iterable[str] | None = None,
+    record: bytes | None = None,
+    level: int = 9,
+) -> Path:
+    """A wheel with a right RECORD (unless one is given), written by the standard library."""
+    info = f"{name}-{version}.dist-info"
+    tags = "".join(f"Tag: {each}\n" for each in (wheel_tags or [tag]))
+    if metadata is None:
+        metadata = (
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.11\n\nText\n".encode()
+        )
+    everything = {
+        **files,
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode(),
+    }
+    if record is None:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows((path, digest(content), len(content)) for path, content in everything.items())
+        writer.writerow((f"{info}/RECORD", "", ""))
+        record = text.getvalue().encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
+        for member, content in {**everything, f"{info}/RECORD": record}.items():
+            entry = zipfile.ZipInfo(member, (2022, 6, 1, 12, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o100755 if ".so" in member else 0o100644) << 16
+            archive.writestr(entry, content)
+    return path
+
+
+@pytest.fixture(scope="session")
+def make_elf() -> Callable[..., bytes]:
+    return build_elf
+
+
+@pytest.fixture(scope="session")
+def make_wheel() -> Callable[..., Path]:
+    return build_wheel
+
+
+@pytest.fixture(scope="session")
+def make_entry() -> Callable[..., bytes]:
+    return fat_entry
+
+
+@pytest.fixture(scope="session")
+def make_container() -> Callable[..., bytes]:
+    return fat_container
+
+
+@pytest.fixture(scope="session")
+def make_cubin() -> Callable[..., bytes]:
+    return cubin

@@ -1,0 +1,124 @@
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.errors import VerificationFailedError
+from farm.wheel.elf import function_symbols, read_elf, section_ranges, symbol_name
+
+
+@pytest.fixture(scope="session")
+def library(make_elf):
+    return make_elf(
+        needed=["libc.so.6", "libcudart.so.11.0"],
+        soname="libx.so.1",
+        runpath="$ORIGIN:$ORIGIN/../lib",
+        versions={"libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.17"], "libm.so.6": ["GLIBC_2.29"]},
+        text=b"\x90" * 32 + b"\xc3",
+        symbols={"second": 16, "first": 0},
+        fatbin=b"FAT",
+    )
+
+
+def test_facts(library):
+    elf = read_elf(library)
+    assert (elf.machine, elf.bits, elf.kind, elf.soname) == ("x86_64", 64, "shared", "libx.so.1")
+    assert elf.needed == ("libc.so.6", "libcudart.so.11.0")
+    assert elf.search_path == ("$ORIGIN", "$ORIGIN/../lib")
+    assert elf.versions == {"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17"), "libm.so.6": ("GLIBC_2.29",)}
+    sections = {section.name: section for section in elf.sections}
+    [(_, start, end)] = section_ranges(library, [sections[".nv_fatbin"]])
+    assert library[start:end] == b"FAT"
+    assert [name for name, section in sections.items() if section.is_code] == [".text"]
+    symbols = function_symbols(library, elf)
+    text = sections[".text"].address
+    assert [(address - text, symbol_name(library, name)) for address, name in symbols] == [(0, "first"), (16, "second")]
+
+
+def test_runpath_hides_rpath(make_elf):
+    """The loader ignores DT_RPATH where there is a DT_RUNPATH, even an empty one."""
+    assert read_elf(make_elf(rpath="/old", runpath="$ORIGIN")).search_path == ("$ORIGIN",)
+    assert read_elf(make_elf(rpath="$ORIGIN/a")).search_path == ("$ORIGIN/a",)
+    assert read_elf(make_elf()).search_path == ()
+
+
+def test_other_machines(make_elf):
+    assert read_elf(make_elf(machine=183)).machine == "aarch64"
+    assert read_elf(make_elf(machine=190, kind=2)).machine == "cuda"
+    assert read_elf(make_elf(machine=4711)).machine == "em4711"
+
+
+def test_32_bits_big_endian():
+    header = (
+        b"\x7fELF\x01\x02\x01" + b"\0" * 9 + struct.pack(">HHIIIIIHHHHHH", 3, 8, 1, 0, 52, 0, 0, 52, 32, 2, 40, 0, 0)
+    )
+    strings = b"\0libc.so.6\0"
+    at = 52 + 64
+    dynamic = struct.pack(">8I", 1, 1, 5, 0x1000 + at, 0, 0, 0, 0)
+    load = struct.pack(">8I", 1, 0, 0x1000, 0x1000, 500, 500, 5, 4096)
+    info = struct.pack(">8I", 2, at + len(strings), 0, 0, len(dynamic), len(dynamic), 4, 4)
+    elf = read_elf(header + load + info + strings + dynamic)
+    assert (elf.machine, elf.bits, elf.little, elf.needed) == ("em8", 32, False, ("libc.so.6",))
+
+
+def test_agrees_with_pyelftools_on_this_python():
+    """A real file that is at hand wherever tests run on Linux: an extension module or the interpreter itself."""
+    elffile = pytest.importorskip("elftools.elf.elffile")
+    if sys.platform != "linux":
+        pytest.skip("the interpreter is no ELF file here")
+    with Path(sys.executable).open("rb") as file:
+        theirs = elffile.ELFFile(file)
+        dynamic = theirs.get_section_by_name(".dynamic")
+        needed = [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")]
+        names = [section.name for section in theirs.iter_sections()]
+        versions = {
+            need.name: tuple(entry.name for entry in entries)
+            for need, entries in theirs.get_section_by_name(".gnu.version_r").iter_versions()
+        }
+        file.seek(0)
+        elf = read_elf(file.read())
+    assert list(elf.needed) == needed
+    assert [section.name for section in elf.sections] == names
+    assert elf.versions == versions
+
+
+@pytest.mark.parametrize("cut", [0, 3, 4, 19, 40, 64, 100, 200, -1000, -64])
+def test_cut_off_files_are_damaged(library, cut):
+    with pytest.raises(VerificationFailedError, match="damaged ELF"):
+        read_elf(library[:cut])
+
+
+def test_sections_that_overlap_a_thousand_times_are_refused(library):
+    code = next(section for section in read_elf(library).sections if section.is_code)
+    with pytest.raises(VerificationFailedError, match="overlap"):
+        section_ranges(library, [code] * 1000)
+
+
+def read_everything(raw):
+    elf = read_elf(raw)
+    section_ranges(raw, [section for section in elf.sections if section.is_code])
+    for _, name in function_symbols(raw, elf):
+        symbol_name(raw, name)
+
+
+@settings(max_examples=500)
+@given(data=st.data())
+def test_mutated_libraries_give_one_error_only(library, data):
+    raw = bytearray(library)
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(raw) - 8))
+        value = data.draw(st.sampled_from([0, 1, 0xFF, 0xFFFFFFFF, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1))
+        struct.pack_into("<Q", raw, at, value) if data.draw(st.booleans()) else raw.__setitem__(at, value & 255)
+    with suppress(VerificationFailedError):  # any other exception fails the test
+        read_everything(bytes(raw))
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes_give_one_error_only(raw):
+    for head in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x02"):
+        with suppress(VerificationFailedError):  # any other exception fails the test
+            read_everything(head + raw)

@@ -1,0 +1,108 @@
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.errors import VerificationFailedError
+from farm.wheel.fatbin import read_fatbins
+
+LZ4, ZSTD, SPECIFIC = 0x2011, 0x8011, 0x100011
+
+
+def read(raw):
+    return read_fatbins(raw, 0, len(raw))
+
+
+def test_sets_are_kept_apart_per_container(make_container, make_entry):
+    first = make_container(make_entry("sass", 35), make_entry("sass", 60), make_entry("ptx", 60))
+    second = make_container(make_entry("sass", 50, header=80))
+    [one, two] = read(first + b"\0" * 24 + second + b"\0" * 8)
+    assert (one.sass, one.ptx) == ({35, 60}, {60})
+    assert (two.sass, two.ptx, two.offset) == ({50}, set(), len(first) + 24)
+
+
+def test_offsets_count_from_the_section(make_container, make_entry):
+    section = make_container(make_entry("sass", 35))
+    raw = b"garbage!" + section + b"garbage!"
+    [container] = read_fatbins(raw, 8, 8 + len(section))
+    assert (container.offset, container.sass) == (0, {35})
+
+
+def test_entry_facts(make_container, make_entry, make_cubin):
+    [container] = read(
+        make_container(
+            make_entry("sass", 90, flags=SPECIFIC),
+            make_entry("sass", 35, data=b"packed", flags=LZ4, unpacked=3784),
+            make_entry("ptx", 120, data=b"packed", flags=ZSTD, unpacked=95),
+        )
+    )
+    assert [(e.kind, e.sm, e.specific, e.compressed, e.is_stub) for e in container.entries] == [
+        ("sass", 90, True, False, False),
+        ("sass", 35, False, True, False),
+        ("ptx", 120, False, True, False),
+    ]
+    assert [entry.size for entry in container.entries] == [4096, 6, 6]
+
+
+@pytest.mark.parametrize("how", ["no kernel", "compressed", "empty", "no cubin"])
+def test_stubs_promise_nothing(make_container, make_entry, make_cubin, how):
+    stub = {
+        "no kernel": make_entry("sass", 35, data=make_cubin(kernel=False, size=1456)),
+        "compressed": make_entry("sass", 35, data=b"packed", flags=LZ4, unpacked=616),
+        "empty": make_entry("sass", 35, data=b""),
+        "no cubin": make_entry("sass", 35, data=b".text.".rjust(4096)),
+    }[how]
+    [alone, beside, with_ptx] = read(
+        make_container(stub)
+        + make_container(stub, make_entry("sass", 50), make_entry("ptx", 50))
+        + make_container(stub, make_entry("ptx", 50))
+    )
+    assert (alone.sass, alone.ptx) == (set(), set())
+    assert (beside.sass, beside.ptx) == ({50}, {50})
+    assert (with_ptx.sass, with_ptx.ptx) == (set(), set())  # a source file without kernels
+
+
+def test_ptx_alone_counts(make_container, make_entry):
+    [container] = read(make_container(make_entry("ptx", 120)))
+    assert (container.sass, container.ptx) == (set(), {120})
+
+
+def test_empty_section_and_empty_container(make_container):
+    assert read(b"") == []
+    assert read(b"\0" * 5000) == []
+    [container] = read(make_container())
+    assert container.entries == ()
+
+
+@pytest.mark.parametrize(
+    ("offset", "form", "value"),
+    [(0, "<I", 0xBA55ED51), (4, "<H", 2), (8, "<Q", 2**40), (20, "<I", 8), (20, "<I", 2**31), (24, "<Q", 2**63)],
+)
+def test_damage_is_reported(make_container, make_entry, offset, form, value):
+    raw = bytearray(make_container(make_entry("sass", 35)))
+    struct.pack_into(form, raw, offset, value)
+    with pytest.raises(VerificationFailedError, match="damaged fat binary"):
+        read(bytes(raw))
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_mutated_sections_give_one_error_only(make_container, make_entry, make_cubin, data):
+    raw = bytearray(
+        make_container(make_entry("sass", 35, data=make_cubin(size=64)), make_entry("ptx", 35))
+        + make_container(make_entry("sass", 50, data=b"x", flags=LZ4, unpacked=9999))
+    )
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(VerificationFailedError):  # any other exception fails the test
+        assert len(read(bytes(raw))) <= 20
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_give_one_error_only(raw):
+    magic = struct.pack("<IHH", 0xBA55ED50, 1, 16)
+    for section in (raw, magic + raw):
+        with suppress(VerificationFailedError):  # any other exception fails the test
+            read(section)

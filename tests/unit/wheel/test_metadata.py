@@ -1,0 +1,96 @@
+import pytest
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.archive import Archive
+from farm.wheel.metadata import (
+    normal_version,
+    parse_wheel_name,
+    platform_machine,
+    read_dist_info,
+    same_version,
+    with_platforms,
+    with_version,
+)
+
+
+def test_file_names():
+    name = parse_wheel_name("Torch_Canary-1.0+cu118.sm35-2-cp311-cp311-linux_x86_64.whl")
+    assert (name.name, name.version) == ("torch-canary", "1.0+cu118.sm35")
+    assert name.tags == {"cp311-cp311-linux_x86_64"}
+    assert (
+        name.renamed(version="1.0+cu118.sm35.avx", platforms=("manylinux_2_17_x86_64", "manylinux2014_x86_64"))
+        == "Torch_Canary-1.0+cu118.sm35.avx-2-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
+    )
+
+
+@pytest.mark.parametrize("bad", ["x.whl", "x-1.zip", "x-y-cp311-cp311-any.whl", "-1-py3-none-any.whl", ""])
+def test_other_file_names_are_refused(bad):
+    with pytest.raises(VerificationFailedError, match="not a wheel's file name"):
+        parse_wheel_name(bad)
+
+
+def test_dist_info(tmp_path, make_wheel):
+    metadata = (
+        b"Metadata-Version: 2.1\nName: Canary\nVersion: 1.0\nRequires-Dist: numpy<2\nRequires-Dist: sympy\n\nName: no\n"
+    )
+    path = make_wheel(tmp_path, {}, metadata=metadata, wheel_tags=["cp311.cp312-abi3-linux_x86_64"])
+    with Archive(path) as archive:
+        info = read_dist_info(archive)
+    assert (info.name, info.version, info.requires_python) == ("Canary", "1.0", None)
+    assert info.requires_dist == ("numpy<2", "sympy")
+    assert info.tags == {"cp311-abi3-linux_x86_64", "cp312-abi3-linux_x86_64"}
+    assert info.record == "canary-1.0.dist-info/RECORD"
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "why"),
+    [
+        ({"metadata": b"Name: canary\n"}, "0 Version headers"),
+        ({"metadata": b"Name: canary\nName: other\nVersion: 1\n"}, "2 Name headers"),
+        ({"metadata": b"Name: \xff\n"}, "not UTF-8"),
+        ({"wheel_tags": ["cp311"]}, "not a tag"),
+        (
+            {"wheel_tags": [".".join("abcdefghijk") + "-" + ".".join("abcdefghijk") + "-" + ".".join("abcdefghijk")]},
+            "more",
+        ),
+    ],
+)
+def test_malformed_dist_info_is_refused(tmp_path, make_wheel, kwargs, why):
+    with Archive(make_wheel(tmp_path, {}, **kwargs)) as archive, pytest.raises(VerificationFailedError, match=why):
+        read_dist_info(archive)
+
+
+def test_two_dist_infos_are_refused(tmp_path, make_wheel):
+    path = make_wheel(tmp_path, {"other-1.dist-info/METADATA": b""})
+    with Archive(path) as archive, pytest.raises(VerificationFailedError, match=r"2 \.dist-info"):
+        read_dist_info(archive)
+
+
+def test_the_version_alone_is_changed():
+    before = b"Name: x\r\nversion: 1.0\r\nSummary: y\r\n\r\nVersion: in the text\r\n"
+    after = b"Name: x\r\nversion: 1.0+cu118\r\nSummary: y\r\n\r\nVersion: in the text\r\n"
+    assert with_version(before, "1.0+cu118") == after
+    with pytest.raises(VerificationFailedError, match="0 Version headers"):
+        with_version(b"Name: x\n\nVersion: 1\n", "2")
+
+
+def test_tags_are_replaced():
+    before = b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp311-cp311-linux_x86_64\nBuild: 1\n\n"
+    after = (
+        b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nBuild: 1\n"
+        b"Tag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
+    )
+    assert with_platforms(before, ("manylinux_2_17_x86_64", "manylinux2014_x86_64")) == after
+
+
+def test_machines_and_versions():
+    assert platform_machine(frozenset({"a-b-manylinux_2_17_aarch64", "a-b-manylinux2014_aarch64"})) == "aarch64"
+    assert platform_machine(frozenset({"a-b-linux_x86_64", "a-b-linux_aarch64"})) is None
+    assert platform_machine(frozenset({"py3-none-any"})) is None
+    assert platform_machine(frozenset({"a-b-win_amd64"})) is None
+    assert same_version("1.0", "1.0.0")
+    assert not same_version("1.0", "1.0+cu118")
+    assert not same_version("x", "x")
+    assert normal_version("1.0+CU118-SM35") == "1.0+cu118.sm35"
+    with pytest.raises(UsageError, match="'one'"):
+        normal_version("one")

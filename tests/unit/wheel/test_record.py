@@ -1,0 +1,81 @@
+import base64
+import hashlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.errors import VerificationFailedError
+from farm.wheel.record import Row, compare_record, parse_record, render_record
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of nothing
+OTHER = hashlib.sha256(b"other").hexdigest()
+
+paths = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\n\0"), min_size=1)
+rows = st.builds(
+    Row,
+    path=paths,
+    sha256=st.none() | st.binary(min_size=32, max_size=32).map(bytes.hex),
+    size=st.none() | st.integers(0, 2**60),
+)
+
+
+def test_reads_and_writes_the_documented_form():
+    text = b'a/b.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"with, comma",,\n'
+    expected = [Row("a/b.py", EMPTY, 0), Row("with, comma", None, None)]
+    assert parse_record(text) == expected
+    assert render_record(expected) == text
+    assert base64.urlsafe_b64decode("47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU=").hex() == EMPTY
+
+
+@given(st.lists(rows))
+def test_round_trip(lines):
+    assert parse_record(render_record(lines)) == lines
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_any_bytes_give_rows_or_one_error(raw):
+    with suppress(VerificationFailedError):  # any other exception fails the test
+        assert all(isinstance(row, Row) for row in parse_record(raw))
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"a,b\n", "2 columns"),
+        (b"a,md5=abcd,1\n", "only sha256"),
+        (b"a,sha256=short,1\n", "not a sha256"),
+        (b"a,sha256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU,0\n", "not a sha256"),  # not the URL-safe alphabet
+        (b"a,,-1\n", "not a size"),
+        (b"a,,1e9\n", "not a size"),
+        (b"\xff,,\n", "UTF-8"),
+        (b'"open,,\n', "not CSV"),
+    ],
+)
+def test_bad_lines_are_named(line, why):
+    with pytest.raises(VerificationFailedError, match=why):
+        parse_record(line)
+
+
+def test_compare_finds_every_kind_of_difference():
+    files = {"ok": (EMPTY, 0), "changed": (OTHER, 5), "longer": (OTHER, 5), "bare": (EMPTY, 0), "new": (EMPTY, 0)}
+    files |= {"i/RECORD": (EMPTY, 0), "i/RECORD.jws": (EMPTY, 0)}
+    lines = [
+        Row("ok", EMPTY, 0),
+        Row("changed", EMPTY, 5),
+        Row("longer", OTHER, 4),
+        Row("bare", None, None),
+        Row("gone", EMPTY, 0),
+        Row("ok", EMPTY, 0),
+        Row("i/RECORD", None, None),
+    ]
+    assert compare_record(lines, "i/RECORD", files) == [
+        ("changed", "its sha256 is not the one in RECORD"),
+        ("longer", "its length is not the one in RECORD"),
+        ("bare", "listed in RECORD without a hash"),
+        ("gone", "listed in RECORD but not in the wheel"),
+        ("ok", "listed twice in RECORD"),
+        ("new", "in the wheel but not in RECORD"),
+    ]
+    assert compare_record([*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}) == []

@@ -1,0 +1,220 @@
+import hashlib
+import zipfile
+
+import pytest
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.archive import Archive
+from farm.wheel.record import compare_record, parse_record
+from farm.wheel.repair import repair
+
+
+@pytest.fixture
+def libs(tmp_path, make_elf):
+    """Two library folders: the first holds the right name for the wrong machine, and a linker script."""
+    first, second = tmp_path / "lib1", tmp_path / "lib2"
+    first.mkdir()
+    second.mkdir()
+    (first / "libcudart.so.11.0").write_bytes(make_elf(machine=183, soname="libcudart.so.11.0"))
+    (first / "libdeep.so.1").write_bytes(b"INPUT(libdeep.so.1.2)")
+    (second / "libcudart.so.11.0").write_bytes(
+        make_elf(
+            soname="libcudart.so.11.0",
+            needed=["libdeep.so.1", "libc.so.6"],
+            runpath="$ORIGIN",
+            versions={"libc.so.6": ["GLIBC_2.17"], "libdeep.so.1": ["DEEP_1"]},
+        )
+    )
+    (second / "libdeep.so.1").write_bytes(make_elf(soname="libdeep.so.1", needed=["libc.so.6"]))
+    return [first, second]
+
+
+@pytest.fixture
+def wheel(tmp_path, make_elf, make_wheel):
+    module = make_elf(
+        needed=["libcudart.so.11.0", "libcuda.so.1", "libc.so.6", "libown.so"],
+        runpath="$ORIGIN",
+        versions={"libc.so.6": ["GLIBC_2.2.5"]},
+    )
+    files = {
+        "canary/__init__.py": b"",
+        "canary/_C.cpython-311-x86_64-linux-gnu.so": module,
+        "canary/libown.so": make_elf(soname="libown.so"),
+        "canary-1.0.data/scripts/canary": b"#!python\n",
+    }
+    return make_wheel(tmp_path / "in", files)
+
+
+def run(wheel, tmp_path, **kwargs):
+    dest = tmp_path / "out"
+    dest.mkdir(exist_ok=True)
+    return repair(wheel, dest, **{"lib_dirs": [], "vendor_into": "canary", **kwargs})
+
+
+def contents(path):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_libraries_tags_and_version(tmp_path, wheel, libs):
+    result = run(wheel, tmp_path, lib_dirs=libs, version="1.0+cu118.sm35.avx")
+    tags = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+    assert result.wheel.name == f"canary-1.0+cu118.sm35.avx-cp311-cp311-{tags}.whl"
+    assert result.tags == ("manylinux_2_17_x86_64", "manylinux2014_x86_64")
+    assert result.record_corrected == ()
+    assert [(item.path, item.source) for item in result.vendored] == [
+        ("canary/libcudart.so.11.0", str(libs[1] / "libcudart.so.11.0")),
+        ("canary/libdeep.so.1", str(libs[1] / "libdeep.so.1")),
+    ]
+    inside = contents(result.wheel)
+    info = "canary-1.0+cu118.sm35.avx.dist-info"
+    assert set(inside) == {
+        "canary/__init__.py",
+        "canary/_C.cpython-311-x86_64-linux-gnu.so",
+        "canary/libown.so",
+        "canary/libcudart.so.11.0",
+        "canary/libdeep.so.1",
+        "canary-1.0+cu118.sm35.avx.data/scripts/canary",
+        f"{info}/METADATA",
+        f"{info}/WHEEL",
+        f"{info}/RECORD",
+    }
+    for item in result.vendored:
+        true = (libs[1] / item.path.removeprefix("canary/")).read_bytes()
+        assert inside[item.path] == true
+        assert (item.sha256, item.size) == (hashlib.sha256(true).hexdigest(), len(true))
+    assert b"\nVersion: 1.0+cu118.sm35.avx\n" in inside[f"{info}/METADATA"]
+    assert inside[f"{info}/WHEEL"].decode().splitlines()[-2:] == [f"Tag: cp311-cp311-{tag}" for tag in result.tags]
+    files = {name: (hashlib.sha256(content).hexdigest(), len(content)) for name, content in inside.items()}
+    assert compare_record(parse_record(inside[f"{info}/RECORD"]), f"{info}/RECORD", files) == []
+    assert list(inside)[-1] == f"{info}/RECORD"
+    with Archive(result.wheel) as archive:
+        assert archive.members["canary/libdeep.so.1"].mode == 0o100755
+
+
+def test_unchanged_members_are_not_recompressed(tmp_path, wheel, libs):
+    result = run(wheel, tmp_path, lib_dirs=libs)
+    with Archive(wheel) as old, Archive(result.wheel) as new:
+        name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
+        assert b"".join(old.raw(old.members[name])) == b"".join(new.raw(new.members[name]))
+
+
+def test_same_input_same_bytes_and_repairing_twice_changes_nothing(tmp_path, wheel, libs):
+    first = run(wheel, tmp_path, lib_dirs=libs).wheel
+    content = first.read_bytes()
+    assert run(wheel, tmp_path, lib_dirs=libs).wheel.read_bytes() == content
+    (tmp_path / "again").mkdir()
+    second = repair(first, tmp_path / "again", lib_dirs=[], vendor_into="canary")
+    assert second.vendored == ()
+    assert contents(second.wheel) == contents(first)
+
+
+def test_a_library_that_is_nowhere(tmp_path, wheel, libs):
+    (libs[1] / "libdeep.so.1").unlink()
+    with pytest.raises(VerificationFailedError) as caught:
+        run(wheel, tmp_path, lib_dirs=libs)
+    for part in ("libdeep.so.1", "canary/libcudart.so.11.0 needs", str(libs[0]), str(libs[1])):
+        assert part in str(caught.value)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_excluded_libraries_are_left_out(tmp_path, wheel):
+    result = run(wheel, tmp_path, exclude=["libcudart.so.*"])
+    assert result.vendored == ()
+    assert result.tags == ("manylinux_2_5_x86_64", "manylinux1_x86_64")
+
+
+@pytest.mark.parametrize("runpath", [None, "/usr/local/cuda/lib64", "$ORIGIN/.."])
+def test_a_vendored_library_that_would_not_be_found(tmp_path, make_elf, make_wheel, libs, runpath):
+    module = make_elf(needed=["libcudart.so.11.0"], runpath=runpath)
+    path = make_wheel(tmp_path / "in", {"canary/sub/_C.so": module})
+    with pytest.raises(VerificationFailedError, match=r"canary/sub/_C\.so needs libcudart.*RUNPATH does not") as caught:
+        run(path, tmp_path, lib_dirs=libs, vendor_into="torch/lib")
+    assert "$ORIGIN/../../torch/lib" in caught.value.hint
+
+
+def test_vendoring_elsewhere(tmp_path, make_elf, make_wheel, libs):
+    module = make_elf(needed=["libdeep.so.1"], rpath="/nowhere:${ORIGIN}/../torch/lib")
+    result = run(
+        make_wheel(tmp_path / "in", {"functorch/_C.so": module}), tmp_path, lib_dirs=libs, vendor_into="torch/lib/"
+    )
+    assert [item.path for item in result.vendored] == ["torch/lib/libdeep.so.1"]
+
+
+def test_platlib_members_count_from_where_they_are_installed(tmp_path, make_elf, make_wheel, libs):
+    files = {
+        "canary-1.0.data/platlib/canary/_C.so": make_elf(needed=["libown.so"], runpath="$ORIGIN"),
+        "canary/libown.so": make_elf(),
+    }
+    assert run(make_wheel(tmp_path / "in", files), tmp_path).vendored == ()
+
+
+@pytest.mark.parametrize("name", ["../../lib2/libdeep.so.1", "/etc/passwd", "..", ""])
+def test_a_needed_name_cannot_lead_out_of_the_library_folders(tmp_path, make_elf, make_wheel, libs, name):
+    path = make_wheel(tmp_path / "in", {"canary/_C.so": make_elf(needed=[name], runpath="$ORIGIN")})
+    with pytest.raises(VerificationFailedError, match="works on one machine only"):
+        run(path, tmp_path, lib_dirs=libs)
+
+
+def test_too_new_a_glibc(tmp_path, make_elf, make_wheel):
+    module = make_elf(needed=["libc.so.6"], versions={"libc.so.6": ["GLIBC_2.99"]})
+    with pytest.raises(VerificationFailedError, match=r"canary/_C\.so needs GLIBC_2\.99"):
+        run(make_wheel(tmp_path / "in", {"canary/_C.so": module}), tmp_path)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_versions_of_libraries_in_the_wheel_do_not_count(tmp_path, make_elf, make_wheel):
+    """A wheel that brings its own libstdc++ does not depend on how old the system's is."""
+    files = {
+        "canary/_C.so": make_elf(
+            needed=["libstdc++.so.6"], runpath="$ORIGIN", versions={"libstdc++.so.6": ["GLIBCXX_3.4.33"]}
+        ),
+        "canary/libstdc++.so.6": make_elf(),
+    }
+    assert run(make_wheel(tmp_path / "in", files), tmp_path).tags[0] == "manylinux_2_5_x86_64"
+
+
+def test_a_wrong_record_is_corrected_and_said(tmp_path, make_wheel):
+    record = b"canary/a.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n"
+    path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, record=record)
+    result = run(path, tmp_path)
+    assert result.record_corrected[0] == "canary/a.py"
+    inside = contents(result.wheel)
+    rows = {row.path: row.sha256 for row in parse_record(inside["canary-1.0.dist-info/RECORD"])}
+    assert rows["canary/a.py"] == hashlib.sha256(b"x").hexdigest()
+
+
+def test_a_pure_wheel_keeps_its_tags(tmp_path, make_wheel):
+    path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, tag="py3-none-any")
+    result = run(path, tmp_path, version="1.1")
+    assert (result.wheel.name, result.tags) == ("canary-1.1-py3-none-any.whl", ())
+
+
+def test_libraries_in_a_pure_wheel_are_refused(tmp_path, make_elf, make_wheel):
+    path = make_wheel(tmp_path / "in", {"canary/_C.so": make_elf()}, tag="py3-none-any")
+    with pytest.raises(VerificationFailedError, match="py3-none-any"):
+        run(path, tmp_path)
+
+
+def test_damaged_libraries_are_refused(tmp_path, make_elf, make_wheel):
+    path = make_wheel(tmp_path / "in", {"canary/_C.so": make_elf()[:300]})
+    with pytest.raises(VerificationFailedError, match=r"'canary/_C\.so': damaged ELF"):
+        run(path, tmp_path)
+
+
+def test_mistakes_of_the_caller(tmp_path, wheel):
+    with pytest.raises(UsageError, match="no such folder"):
+        repair(wheel, tmp_path / "none", lib_dirs=[], vendor_into="canary")
+    with pytest.raises(UsageError, match="vendor_into"):
+        run(wheel, tmp_path, vendor_into="../x")
+    with pytest.raises(UsageError, match="PEP 440"):
+        run(wheel, tmp_path, version="not a version")
+    with pytest.raises(UsageError, match="cannot be read"):
+        run(tmp_path / "none-1-py3-none-any.whl", tmp_path)
+
+
+def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
+    path = make_wheel(tmp_path, {"canary/a.py": b"x"}, tag="py3-none-any")
+    with pytest.raises(UsageError, match="overwrite"):
+        repair(path, tmp_path, lib_dirs=[], vendor_into="canary")

@@ -1,0 +1,296 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from farm.errors import UsageError
+from farm.wheel.inspect import inspect
+from farm.wheel.report import Report, VerifyPolicy
+from farm.wheel.verify import verify
+
+TAG = "cp311-cp311-manylinux_2_17_x86_64"
+VPADDD_YMM = bytes.fromhex("c5f5fec2")
+POLICY = VerifyPolicy(
+    name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx"
+)
+
+
+@pytest.fixture(scope="session")
+def parts(make_elf, make_container, make_entry):
+    """The members of a wheel that keeps its promise."""
+    fatbin = make_container(make_entry("sass", 35)) + make_container(make_entry("sass", 35), make_entry("ptx", 35))
+    return {
+        "canary/__init__.py": b"",
+        "canary/_C.so": make_elf(
+            needed=["libcudart.so.11.0", "libcuda.so.1", "libc.so.6"],
+            runpath="$ORIGIN",
+            versions={"libc.so.6": ["GLIBC_2.17"]},
+            fatbin=fatbin,
+        ),
+        "canary/libcudart.so.11.0": make_elf(soname="libcudart.so.11.0", needed=["libc.so.6", "ld-linux-x86-64.so.2"]),
+    }
+
+
+@pytest.fixture
+def check(tmp_path, make_wheel, parts):
+    """Verify the good wheel with some members changed; gives (status by check, findings)."""
+
+    def run(changes=None, policy=None, **kwargs):
+        files = {**parts, **(changes or {})}
+        path = make_wheel(tmp_path, files, **{"tag": TAG, **kwargs})
+        report = verify(path, VerifyPolicy.model_validate({**POLICY.model_dump(), **(policy or {})}))
+        assert Report.model_validate_json(json.dumps(report.to_json())) == report
+        return {each.id: each.status for each in report.checks}, report
+
+    return run
+
+
+def failed(statuses):
+    return [check for check, status in statuses.items() if status == "failed"]
+
+
+def test_a_wheel_that_keeps_its_promise(check):
+    statuses, report = check()
+    assert report.passed
+    assert statuses == {
+        "archive": "passed",
+        "names": "passed",
+        "record": "passed",
+        "platform": "passed",
+        "imports": "passed",
+        "sass": "passed",
+        "ptx": "not_run",
+        "cpu": "passed",
+    }
+    assert report.findings == ()
+    assert [each.note for each in report.checks if each.id == "ptx"] == ["no PTX is promised; found: sm_35"]
+
+
+def test_every_finding_says_where_what_why_and_what_to_do(check, make_elf):
+    statuses, report = check({"canary/_C.so": make_elf(needed=["libgone.so.1"], text=VPADDD_YMM)}, {"version": "2.0"})
+    assert failed(statuses) == ["names", "imports", "sass", "cpu"]
+    assert not report.passed
+    for finding in report.findings:
+        assert finding.check in statuses
+        assert all([finding.what, finding.why, finding.fix])
+    assert {finding.where for finding in report.findings} == {"canary/_C.so", "canary-1.0.dist-info", ""}
+    assert report.to_json()["passed"] is False
+
+
+def test_a_report_cannot_claim_to_have_passed(check):
+    _, report = check(policy={"version": "2.0"})
+    assert not Report.model_validate({**report.to_json(), "passed": True}).passed
+
+
+@pytest.mark.parametrize("kind", ["none", "empty section", "no entries", "stubs", "wrong sm", "ptx only"])
+def test_an_sm35_promise_without_sm35_code_fails(check, make_elf, make_container, make_entry, make_cubin, kind):
+    stub = make_entry("sass", 35, data=make_cubin(kernel=False, size=1400))
+    fatbin = {
+        "none": None,
+        "empty section": b"",
+        "no entries": make_container(),
+        "stubs": make_container(stub),
+        "wrong sm": make_container(make_entry("sass", 50)) + make_container(stub),
+        "ptx only": make_container(make_entry("ptx", 35)),
+    }[kind]
+    statuses, report = check({"canary/_C.so": make_elf(fatbin=fatbin)})
+    assert failed(statuses) == ["sass"]
+    assert "sm_35" in report.findings[0].what
+    assert "no kernel image" in report.findings[0].why
+
+
+def test_one_container_without_the_promise_is_enough_to_fail(check, make_elf, make_container, make_entry):
+    good, bad = make_container(make_entry("sass", 35)), make_container(make_entry("sass", 50))
+    library = {"canary/_C.so": make_elf(fatbin=good * 5 + bad)}
+    _, report = check(library)
+    assert [finding.what for finding in report.findings] == [
+        "1 fat binaries lack sm_35; they hold sm_50",
+        "1 fat binaries hold sm_50, which is not promised",
+    ]
+    assert check(library, {"mixed": ["canary/_C.so"]})[1].passed
+    assert not check({"canary/_C.so": make_elf(fatbin=good + bad * 5)}, {"mixed": ["canary/_C.so"]})[1].passed
+    assert check(library, {"foreign": ["canary/_C.so"]})[0]["sass"] == "failed"  # then nothing is the wheel's own
+
+
+def test_foreign_libraries_need_the_promise_somewhere(check, make_elf, make_container, make_entry):
+    blas = make_container(make_entry("sass", 50), make_entry("sass", 60))
+    policy = {"foreign": ["canary/libcublas*"]}
+    _, report = check({"canary/libcublas.so.11": make_elf(fatbin=blas)}, policy)
+    assert [(f.where, f.what) for f in report.findings] == [
+        ("canary/libcublas.so.11", "no fat binary in it holds sm_35")
+    ]
+    more = blas + make_container(make_entry("sass", 35))
+    assert check({"canary/libcublas.so.11": make_elf(fatbin=more)}, policy)[1].passed
+
+
+def test_other_code_than_promised(check, make_elf, make_container, make_entry):
+    library = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 35), make_entry("sass", 90)))}
+    assert failed(check(library)[0]) == ["sass"]
+    assert check(library, {"allow_other_sass": True})[1].passed
+    assert check(library, {"sass": [35, 90]})[1].passed
+    assert failed(check(library, {"sass": []})[0]) == ["sass"]
+
+
+def test_ptx(check):
+    _, report = check(policy={"ptx": [35]})
+    assert [finding.what for finding in report.findings] == ["1 fat binaries lack sm_35; they hold none"]
+    assert failed(check(policy={"ptx": [50]})[0]) == ["ptx"]
+
+
+def test_cpu_level(check, make_elf, parts):
+    library = {"canary/extra.so": make_elf(text=b"\x90" + VPADDD_YMM, symbols={"fast": 0})}
+    statuses, report = check(library)
+    assert failed(statuses) == ["cpu"]
+    [finding] = report.findings
+    assert (finding.where, finding.what) == ("canary/extra.so", "1 instructions need AVX2, first at fast+0x1")
+    assert check(library, {"cpu": "avx2"})[1].passed
+    assert check(library, {"cpu_exempt": ["canary/ex*"]})[1].passed
+    statuses, report = check(library, {"cpu_exempt": ["*"]})
+    assert (statuses["cpu"], report.passed) == ("not_run", True)
+
+
+def test_imports(check, make_elf):
+    needing = make_elf(needed=["libhelp.so.1"], runpath="$ORIGIN")
+    assert failed(check({"canary/a.so": needing})[0]) == ["imports"]
+    assert check({"canary/a.so": needing}, {"exclude": ["libhelp.*"]})[1].passed
+    assert check({"canary/a.so": needing, "canary/libhelp.so.1": make_elf()})[1].passed
+    _, report = check({"canary/a.so": needing, "canary/lib/libhelp.so.1": make_elf()})
+    assert [(f.check, f.where) for f in report.findings] == [("imports", "canary/a.so")]
+    assert "canary/lib/libhelp.so.1, where its RUNPATH does not lead" in report.findings[0].what
+    # what answers needs something itself
+    _, report = check({"canary/a.so": needing, "canary/libhelp.so.1": make_elf(needed=["libdeep.so"])})
+    assert [(f.where, "libdeep.so" in f.what) for f in report.findings] == [("canary/libhelp.so.1", True)]
+
+
+def test_damaged_and_foreign_libraries(check, make_elf):
+    statuses, report = check({"canary/a.so": make_elf()[:200], "canary/b.so": make_elf(machine=183)})
+    assert failed(statuses) == ["imports"]
+    assert ["damaged ELF" in report.findings[0].what, "aarch64" in report.findings[1].what] == [True, True]
+
+
+def test_platform_tags(check, make_elf):
+    assert failed(check(tag="cp311-cp311-linux_x86_64")[0]) == ["platform"]
+    assert failed(check(tag="cp311-cp311-manylinux_2_17_aarch64")[0]) == ["platform"]
+    assert check(tag="cp311-cp311-manylinux2014_x86_64")[1].passed
+    assert check(tag="cp311-cp311-manylinux_2_28_x86_64")[1].passed
+    _, report = check(tag="cp311-cp311-manylinux_2_12_x86_64")
+    assert [(f.where, f.what) for f in report.findings] == [
+        ("canary/_C.so", "needs GLIBC_2.17, more than the tag manylinux_2_12_x86_64 promises")
+    ]
+    new = make_elf(versions={"libc.so.6": ["GLIBC_2.99"]})
+    assert failed(check({"canary/a.so": new})[0]) == ["platform"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "policy", "words"),
+    [
+        ({}, {"name": "torch"}, "the policy says torch"),
+        ({}, {"python": "cp312"}, "it is for cp311-cp311"),
+        ({"metadata": b"Name: other\nVersion: 1.0\n"}, {}, "METADATA says other"),
+        ({"metadata": b"Name: canary\nVersion: 1.1\n"}, {}, "METADATA says 1.1"),
+        ({"wheel_tags": ["cp310-cp310-manylinux_2_17_x86_64"]}, {}, "WHEEL differ"),
+    ],
+)
+def test_names(check, kwargs, policy, words):
+    statuses, report = check(policy=policy, **kwargs)
+    assert failed(statuses) == ["names"]
+    assert any(words in finding.what for finding in report.findings)
+
+
+def test_a_renamed_wheel(check, tmp_path):
+    check()
+    wheel = next(tmp_path.glob("*.whl"))
+    for name in (f"canary-1.1-{TAG}.whl", "canary.whl"):
+        report = verify(wheel.rename(tmp_path / name), POLICY)
+        wheel = tmp_path / name
+        assert [each.id for each in report.checks if each.status == "failed"] == ["names"]
+
+
+def test_record(check):
+    record = b"canary/__init__.py,sha256=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA,0\n"
+    statuses, report = check(record=record)
+    assert failed(statuses) == ["record"]
+    assert ("canary/__init__.py", "its sha256 is not the one in RECORD") in [(f.where, f.what) for f in report.findings]
+    assert failed(check(record=b"\xff")[0]) == ["record"]
+
+
+def test_many_findings_are_cut(check):
+    record = b"".join(b"gone%d,,\n" % number for number in range(500))
+    _, report = check(record=record)
+    assert len(report.findings) == 50
+    assert any("the first 50 shown" in each.note for each in report.checks)
+
+
+def test_hostile_wheels_give_a_failed_report(tmp_path):
+    path = tmp_path / f"canary-1.0-{TAG}.whl"
+    for content in (b"", b"PK", b"not a wheel" * 100):
+        path.write_bytes(content)
+        report = verify(path, POLICY)
+        assert [each.status for each in report.checks] == ["failed"] + ["not_run"] * 7
+        assert (report.size, report.passed) == (len(content), False)
+    with pytest.raises(UsageError, match="cannot be read"):
+        verify(tmp_path / "none.whl", POLICY)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
+    path = make_wheel(tmp_path, parts, tag=TAG, level=0)  # stored blocks: mutations reach the members' formats
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 5))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw)
+    assert len(verify(path, POLICY).checks) == 8
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, data):
+    """The archive is sound, its members are not."""
+    files = {}
+    for name, content in parts.items():
+        raw = bytearray(content)
+        for _ in range(data.draw(st.integers(0, 4)) if raw else 0):
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        files[name] = bytes(raw)
+    info = data.draw(st.binary(max_size=60))
+    path = make_wheel(tmp_path, files, tag=TAG, metadata=b"Name: canary\nVersion: 1.0\n" + info, record=info)
+    report = verify(path, POLICY)
+    assert len(report.checks) == 8
+
+
+def test_policies_are_strict():
+    with pytest.raises(ValidationError, match="no such CPU level"):
+        VerifyPolicy(**{**POLICY.model_dump(), "cpu": "mmx"})
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        VerifyPolicy(**POLICY.model_dump(), sas=[35])
+    with pytest.raises(ValidationError, match="frozen"):
+        POLICY.cpu = "avx2"
+
+
+def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_entry):
+    extra = make_elf(needed=["libdeep.so.1"], text=VPADDD_YMM, symbols={"f": 0}, fatbin=make_container())
+    path = make_wheel(tmp_path, {**parts, "canary/extra.so": extra}, tag=TAG)
+    seen = inspect(path)
+    data = seen.to_json()
+    assert json.loads(json.dumps(data)) == data
+    assert (data["name"], data["version"], data["requires_python"], data["tags"]) == ("canary", "1.0", ">=3.11", [TAG])
+    libraries = {library["path"]: library for library in data["libraries"]}
+    sets = [(s["sass"], s["ptx"], s["containers"]) for s in libraries["canary/_C.so"]["fatbins"]]
+    assert sets == [([35], [], 1), ([35], [35], 1)]
+    assert (libraries["canary/extra.so"]["fatbins"], libraries["canary/extra.so"]["empty_fatbins"]) == ([], 1)
+    assert libraries["canary/extra.so"]["instructions"]["beyond"] == {"AVX2": [1, ["f+0x0"]]}
+    assert libraries["canary/extra.so"]["size"] == len(extra)
+    answers = {(need["who"], need["name"]): (need["answer"], need["by"]) for need in data["needs"]}
+    assert answers == {
+        ("canary/_C.so", "libcudart.so.11.0"): ("wheel", "canary/libcudart.so.11.0"),
+        ("canary/_C.so", "libcuda.so.1"): ("excluded", None),
+        ("canary/_C.so", "libc.so.6"): ("system", None),
+        ("canary/libcudart.so.11.0", "libc.so.6"): ("system", None),
+        ("canary/libcudart.so.11.0", "ld-linux-x86-64.so.2"): ("system", None),
+        ("canary/extra.so", "libdeep.so.1"): ("missing", None),
+    }
+    assert (data["manylinux"], data["manylinux_problem"]) == ("manylinux_2_17", None)
+    assert inspect(path, instructions=False).libraries[0].instructions is None
