@@ -150,21 +150,25 @@ class DockerEngine:
         container = self._find(handle)
         if container is None:
             return
-        sent = since
+        sent, follow = since, True
         while True:
             skip = sent
             try:
-                for piece in container.logs(stream=True, follow=True):
+                for piece in container.logs(stream=True, follow=follow):
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     if fresh:
                         sent += len(fresh)
                         yield fresh
-                return
             except requests.exceptions.Timeout:
                 continue  # a long silence, such as a big link step: ask again from where we are
             except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
                 raise _engine_error(error) from error
+            if not follow:
+                return
+            # The engine may end a stream before it has noted a last line without newline: once more, the rest.
+            follow = False
+            container.wait()
 
     @_guard
     def cancel(self, handle: str) -> None:

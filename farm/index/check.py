@@ -37,6 +37,8 @@ class Problem:
 def check(store: Store) -> list[Problem]:
     """Every problem of the index; an empty list means that all promises are kept.
 
+    Pages are read one after another: a publish that runs meanwhile may show up as a problem.
+
     Raises:
         InfrastructureError: The store failed, so nothing can be said.
     """

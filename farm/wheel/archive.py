@@ -29,6 +29,7 @@ _CHUNK = 1 << 20
 _IN_MEMORY = 64 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
 _MAX_NAME = 1024
+_MAX_DEPTH = 64
 _MAX_LINK = 4096
 # Names that Windows gives to devices, with any extension and in any folder.
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
@@ -222,7 +223,10 @@ def check_name(name: str) -> None:
         refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
     if name.startswith("/"):
         refuse("its name is an absolute path", name)
-    for part in name.removesuffix("/").split("/"):
+    parts = name.removesuffix("/").split("/")
+    if len(parts) > _MAX_DEPTH:
+        refuse(f"more than {_MAX_DEPTH} folders deep", name)
+    for part in parts:
         if part in ("", ".", ".."):
             refuse("its path is not in normal form (empty part, '.' or '..')", name)
         if part[-1] in ". ":
@@ -245,9 +249,11 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
             refuse("a folder with content", entry.name)
         folded[key] = entry.name
         members[entry.name] = entry
+    checked: set[str] = set()
     for entry in entries:
         parent = posixpath.dirname(entry.name.removesuffix("/"))
-        while parent:
+        while parent and parent not in checked:
+            checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
                 refuse(f"lies below {above!r}, which is not a folder", entry.name)

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from farm.errors import VerificationFailedError
+from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Buffer
 from farm.wheel.elf import ELF_MAGIC, Elf, read_elf, section_ranges
 from farm.wheel.fatbin import FATBIN_SECTION, read_fatbins
@@ -16,6 +17,14 @@ class Frozen(BaseModel):
     """The base of everything that is reported: immutable, and strict about what it is read from."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+# Text out of a wheel, made safe for a terminal.
+Printable = Annotated[str, AfterValidator(_printable)]
 
 
 class FatbinSet(Frozen):
@@ -86,16 +95,23 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None]) -> Co
 
     Raises:
         VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
+        InfrastructureError: The disk failed or is full.
     """
     files = {}
     libraries = []
     for name, entry in archive.members.items():
         if entry.is_dir:
             continue
-        with archive.content(name, ELF_MAGIC) as (sha256, data):
-            files[name] = (sha256, entry.size)
-            if data is not None:
-                libraries.append(read_library(name, sha256, data, level_of(name)))
+        try:
+            with archive.content(name, ELF_MAGIC) as (sha256, data):
+                files[name] = (sha256, entry.size)
+                if data is not None:
+                    libraries.append(read_library(name, sha256, data, level_of(name)))
+        except OSError as error:
+            raise InfrastructureError(
+                f"{archive.path.name}: reading {name!r} failed ({error})",
+                hint="large members are unpacked to the temporary folder (TMPDIR): is it full?",
+            ) from error
     return Contents(files=files, libraries=tuple(libraries))
 
 

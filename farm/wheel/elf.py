@@ -32,8 +32,8 @@ _SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
 _SHF_EXECINSTR = 4
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _MAX_SECTIONS = 200_000
-_MAX_DYNAMIC = 100_000
-_MAX_VERSIONS = 100_000
+_MAX_DYNAMIC = 10_000
+_MAX_VERSIONS = 10_000
 _MAX_SYMBOLS = 5_000_000
 _MAX_STRING = 4096
 
@@ -145,7 +145,13 @@ def function_symbols(data: Buffer, elf: Elf) -> list[tuple[int, int]]:
 def symbol_name(data: Buffer, offset: int) -> str:
     """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
     end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
-    return data[offset : end if end >= 0 else offset + 200].decode("utf-8", "backslashreplace")
+    return _text(data[offset : end if end >= 0 else offset + 200])
+
+
+def _text(raw: bytes) -> str:
+    """Decoded for comparison and display: what could not be printed is escaped, so it names no file either."""
+    text = raw.decode("utf-8", "backslashreplace")
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def _damaged(what: str) -> VerificationFailedError:
@@ -200,7 +206,7 @@ class _Reader:
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
             raise _damaged("a name without end")
-        return self.data[offset:end].decode("utf-8", "backslashreplace")
+        return _text(self.data[offset:end])
 
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
         """Remember what is loaded where; (offset, length) of the dynamic segment, None without one."""
@@ -272,6 +278,8 @@ class _Reader:
         raw = [self._at(layout, table + index * size) for index in range(count)]
         base = raw[names][4] if names < len(raw) else None
         return tuple(
-            Section("" if base is None else self._string(base + name), kind, flags, address, offset, length, link)
+            Section(
+                "" if base is None else symbol_name(self.data, base + name), kind, flags, address, offset, length, link
+            )
             for name, kind, flags, address, offset, length, link in raw
         )

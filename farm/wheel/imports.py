@@ -53,17 +53,22 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
             if name:
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
-    return [_resolve(library, name, places, names, patterns) for library in loadable for name in library.needed]
+    needs = []
+    for library in loadable:
+        inside = search_folders(library)
+        needs += [_resolve(library, name, inside, places, names, patterns) for name in library.needed]
+    return needs
 
 
 def _resolve(
     library: Library,
     name: str,
+    inside: list[str],
     places: dict[tuple[str, str], str],
     names: dict[tuple[str, str], str],
     exclude: Sequence[str],
 ) -> Need:
-    for folder in search_folders(library):
+    for folder in inside:
         by = places.get((posixpath.join(folder, name), library.machine))
         if by is not None:
             return Need(who=library.path, name=name, answer=Answer.WHEEL, by=by)

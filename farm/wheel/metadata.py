@@ -151,7 +151,12 @@ def _headers(archive: Archive, member: str) -> Message:
         text = archive.read(member, _LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
-    return HeaderParser().parsestr(text)
+    headers = HeaderParser().parsestr(text)
+    for key in ("Name", "Version", "Requires-Python", "Requires-Dist", "Tag"):
+        for value in headers.get_all(key, []):
+            if not str(value).isprintable():
+                raise VerificationFailedError(f"member {member!r}: control characters in {key}")
+    return headers
 
 
 def _one(headers: Message, key: str, member: str) -> str:

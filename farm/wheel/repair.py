@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, Limits, check_name
-from farm.wheel.contents import Contents, Frozen, Library, read_contents, read_library
+from farm.wheel.contents import Contents, Frozen, Library, Printable, read_contents, read_library
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
 from farm.wheel.manylinux import earned_policy
@@ -30,7 +30,7 @@ from farm.wheel.record import compare_record, parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 _MAX_ROUNDS = 100
-_RECORD_LIMIT = 256 << 20
+_RECORD_LIMIT = 64 << 20
 
 
 class Vendored(Frozen):
@@ -55,7 +55,7 @@ class RepairResult(Frozen):
     wheel: Path
     vendored: tuple[Vendored, ...]
     tags: tuple[str, ...]
-    record_corrected: tuple[str, ...]
+    record_corrected: tuple[Printable, ...]
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _collect(
     found: dict[str, _Found] = {}
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in found.values())]
-        needs = [need for need in resolve(libraries, exclude) if _is_for(need, libraries, machine)]
+        needs = resolve([library for library in libraries if library.machine == machine], exclude)
         missing = {need.name: need for need in needs if need.answer is Answer.MISSING}
         if not missing:
             _check_reach(needs, found, folder)
@@ -156,10 +156,6 @@ def _collect(
         for name, need in missing.items():
             found[name] = _find(need, machine or "", folder, lib_dirs)
     raise VerificationFailedError(f"libraries need one another over more than {_MAX_ROUNDS} steps")
-
-
-def _is_for(need: Need, libraries: list[Library], machine: str | None) -> bool:
-    return any(library.path == need.who and library.machine == machine for library in libraries)
 
 
 def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _Found:
@@ -171,7 +167,10 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
     for directory in lib_dirs:
         source = directory / need.name
         if source.is_file():
-            library = _read_file(source, path)
+            try:
+                library = _read_file(source, path)
+            except OSError as error:
+                raise UsageError(f"{source}: cannot be read ({error.strerror})") from error
             if library.error is None and library.machine == machine and library.kind == "shared":
                 return _Found(library, source)
     searched = ", ".join(map(str, lib_dirs)) or "none given"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import computed_field, field_validator, model_validator
 
-from farm.wheel.contents import Frozen
+from farm.wheel.contents import Frozen, Printable
 from farm.wheel.isa import level_names
 
 CheckId = Literal["archive", "names", "record", "platform", "imports", "sass", "ptx", "cpu"]
@@ -56,8 +56,8 @@ class Finding(Frozen):
     """One thing that is wrong: in which check, in which member, what, why it matters, what to do about it."""
 
     check: CheckId
-    where: str
-    what: str
+    where: Printable
+    what: Printable
     why: str
     fix: str
 

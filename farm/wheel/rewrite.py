@@ -151,7 +151,7 @@ class _Writer:
         self._write(directory + end_records(len(self.entries), start, len(directory)))
 
     def _copy_range(self, source: Archive, entry: Entry, position: int) -> bool:
-        """Let the kernel copy (it may share blocks); False, with nothing written, where it cannot."""
+        """Let the kernel copy (it may share blocks); False, with the file position unmoved, where it cannot."""
         if not hasattr(os, "copy_file_range"):
             return False
         done = 0

@@ -19,7 +19,7 @@ from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist
 from farm.wheel.record import compare_record, parse_record
 from farm.wheel.report import Check, CheckId, Finding, Report, VerifyPolicy
 
-_RECORD_LIMIT = 256 << 20
+_RECORD_LIMIT = 64 << 20
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 

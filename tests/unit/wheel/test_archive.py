@@ -77,7 +77,8 @@ def test_reads_members_with_data_descriptors(tmp_path):
         "a./b",
         "trailing ",
         "bell\x07",
-        "n" * 2000,
+        "n" * 1025,
+        "d/" * 65 + "f",
     ],
 )
 def test_refuses_unsafe_names(tmp_path, name):
@@ -164,6 +165,29 @@ def test_refuses_bytes_that_belong_to_no_member(tmp_path):
             Archive(path)
     path.write_bytes(assemble([local_header(HIDDEN, wide=False), b"xy", b"hidden"], [HIDDEN]))
     with pytest.raises(VerificationFailedError, match="belong to no member"):
+        Archive(path)
+
+
+def test_refuses_bytes_between_members(tmp_path):
+    header = local_header(HIDDEN, wide=False)
+    other = Entry("c", STORED, *DOS_EPOCH, HIDDEN.crc, 2, 2, 0, MADE_BY_UNIX, len(header) + 2)
+    second = local_header(other, wide=False)
+    path = tmp_path / "w.whl"
+    path.write_bytes(assemble([header, b"xy", second, b"xy"], [HIDDEN, other]))
+    assert read_all(path) == {"b": b"xy", "c": b"xy"}
+    moved = Entry("c", STORED, *DOS_EPOCH, HIDDEN.crc, 2, 2, 0, MADE_BY_UNIX, len(header) + 2 + 6)
+    path.write_bytes(assemble([header, b"xy", b"hidden", second, b"xy"], [HIDDEN, moved]))
+    with pytest.raises(VerificationFailedError, match="'c': 6 bytes before it belong to no member"):
+        Archive(path)
+
+
+@pytest.mark.parametrize("field", [14, 18, 22])  # CRC, packed size, size in the local header
+def test_refuses_other_numbers_in_the_local_header(tmp_path, field):
+    path = write_zip(tmp_path / "w.whl", [("good", b"1" * 100)])
+    raw = bytearray(path.read_bytes())
+    raw[field] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(VerificationFailedError, match="'good': its local header contradicts"):
         Archive(path)
 
 

@@ -84,6 +84,14 @@ def test_code_is_found_across_block_borders(make_elf, monkeypatch):
         assert find.count == 400
 
 
+def test_block_borders_do_not_make_instructions(make_elf, monkeypatch):
+    """A constant that looks like an AVX2 instruction, inside `mov rax, imm64`, stays a constant."""
+    raw = make_elf(text=(b"\x48\xb8\x90\x90" + VPADDD_YMM + b"\x90\x90") * 400 + RET)
+    for block in (1, 4, 7, 64, 1000, 1 << 20):
+        monkeypatch.setattr(isa, "_BLOCK", block)
+        assert scan(raw, "avx").beyond == ()
+
+
 def test_decoding_restarts_at_every_symbol(make_elf):
     """A byte of data that swallows the next function's first bytes does not hide that function."""
     swallowing = b"\xe8"  # call rel32: takes the four bytes behind it

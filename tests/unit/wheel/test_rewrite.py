@@ -85,7 +85,11 @@ def test_zip64_where_needed(tmp_path, source, monkeypatch):
     dest = tmp_path / "dest.zip"
     copy(source, dest, new=[NewMember("n", b"n" * 5000)])
     monkeypatch.undo()
-    assert dest.read_bytes().count(b"PK\6\6") == 1
+    raw = dest.read_bytes()
+    assert raw.count(b"PK\6\6") == 1
+    for name in (b"pkg/a.py", b"pkg/lib.so"):  # 32-bit sizes of the local headers: "see the ZIP64 field"
+        at = raw.index(name) - 30
+        assert raw[at + 18 : at + 26] == b"\xff" * 8
     with zipfile.ZipFile(dest) as archive, zipfile.ZipFile(source) as old:
         assert archive.testzip() is None
         assert archive.read("pkg/lib.so") == old.read("pkg/lib.so")

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.report import Report, VerifyPolicy
 from farm.wheel.verify import verify
@@ -164,6 +164,14 @@ def test_imports(check, make_elf):
     assert [(f.where, "libdeep.so" in f.what) for f in report.findings] == [("canary/libhelp.so.1", True)]
 
 
+def test_platlib_members_count_from_where_they_are_installed(check, make_elf):
+    module, library = make_elf(needed=["libown.so"], runpath="$ORIGIN"), make_elf()
+    files = {"canary/libown.so": library, "canary-1.0.data/platlib/canary/more.so": module}
+    assert check(files)[1].passed
+    files = {"canary/libown.so": library, "canary-1.0.data/data/canary/more.so": module}
+    assert failed(check(files)[0]) == ["imports"]
+
+
 def test_damaged_and_foreign_libraries(check, make_elf):
     statuses, report = check({"canary/a.so": make_elf()[:200], "canary/b.so": make_elf(machine=183)})
     assert failed(statuses) == ["imports"]
@@ -216,6 +224,16 @@ def test_record(check):
     assert failed(check(record=b"\xff")[0]) == ["record"]
 
 
+def test_findings_are_safe_to_print(check, make_elf):
+    """Names in a hostile wheel must not move the cursor of whoever reads the report."""
+    evil = make_elf(needed=["lib\x1b[2J.so"], text=VPADDD_YMM, symbols={"f\x1b]0;x\x07": 0})
+    _, report = check({"canary/a.so": evil}, record=b"gone\x1b[2J,,\n")
+    text = [part for finding in report.findings for part in (finding.where, finding.what)]
+    assert [part for part in text if "x1b" in part]
+    assert all(part.isprintable() for part in text)
+    assert failed(check(metadata=b"Name: canary\nVersion: 1.0\x1b[2J\n")[0]) == ["archive"]
+
+
 def test_many_findings_are_cut(check):
     record = b"".join(b"gone%d,,\n" % number for number in range(500))
     _, report = check(record=record)
@@ -259,6 +277,15 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     path = make_wheel(tmp_path, files, tag=TAG, metadata=b"Name: canary\nVersion: 1.0\n" + info, record=info)
     report = verify(path, POLICY)
     assert len(report.checks) == 8
+
+
+def test_a_full_disk_is_not_the_wheels_fault(check, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.SpooledTemporaryFile", full)
+    with pytest.raises(InfrastructureError, match=r"canary/_C\.so.*No space left"):
+        check()
 
 
 def test_policies_are_strict():

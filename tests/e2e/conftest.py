@@ -1,0 +1,111 @@
+"""Real parts: a Docker engine, real compilers, real pip, emulated CPUs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from farm.engines.docker import connect
+from farm.errors import NoRunnerError
+
+ROOT = Path(__file__).parents[2]
+VARIANT = "sm35-avx-py311"
+TIMEOUT_S = 900
+
+
+def need(what: str, reason: str) -> None:
+    """Skip, or fail where everything is required."""
+    message = f"{what} is missing: {reason}"
+    if os.environ.get("FARM_REQUIRE") == "all":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def client() -> docker.DockerClient:
+    try:
+        return connect()
+    except NoRunnerError as error:
+        need("a Docker engine", str(error))
+        raise
+
+
+@pytest.fixture(scope="session")
+def emulator() -> str:
+    found = shutil.which("qemu-x86_64")
+    if not found:
+        need("qemu-x86_64", "install the Debian package qemu-user")
+    return str(found)
+
+
+@dataclass(frozen=True)
+class Farm:
+    """The farm's command in a project folder of its own."""
+
+    project: Path
+    code: Path = ROOT
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        environ = {**os.environ, "PYTHONPATH": str(self.code), "CI": "true", **environment}
+        command = [sys.executable, "-m", "farm.cli.main", "--project", str(self.project), *arguments]
+        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=TIMEOUT_S)
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def submit(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self.run("submit", "--variant", VARIANT, "--package", "canary", *arguments, **environment)
+
+    def json(self, *arguments: str) -> Any:
+        result = self.run(*arguments, "--json")
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout)
+
+    @property
+    def index(self) -> Path:
+        return self.project / "artifacts" / "index"
+
+    def folder(self, run: str) -> Path:
+        return self.project / "artifacts" / "runs" / run
+
+
+def make_project(folder: Path) -> Path:
+    """A project with the real configuration and templates, and artifacts of its own."""
+    for name in ("ci", "dockerfiles"):
+        shutil.copytree(ROOT / name, folder / name)
+    return folder
+
+
+def containers_of(client: docker.DockerClient, run: str) -> list[str]:
+    found = client.containers.list(all=True, filters={"label": f"farm.run={run}"})
+    return [str(container.id) for container in found]
+
+
+@pytest.fixture
+def farm(tmp_path: Path, client: docker.DockerClient) -> Iterator[Farm]:
+    made = Farm(make_project(tmp_path / "project"))
+    yield made
+    runs = made.project / "artifacts" / "runs"
+    for run in runs.iterdir() if runs.is_dir() else ():
+        for container in containers_of(client, run.name):
+            client.containers.get(container).remove(force=True)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient) -> tuple[Farm, dict[str, Any]]:
+    """A project in which the main job has run once, and what it said."""
+    made = Farm(make_project(tmp_path_factory.mktemp("finished") / "project"))
+    result = made.submit("--json")
+    assert result.returncode == 0, result.stderr
+    return made, json.loads(result.stdout)

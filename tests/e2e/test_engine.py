@@ -1,0 +1,185 @@
+"""What every engine promises (farm.engines.base), run against a real Docker engine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from farm import catalog
+from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.engines.docker import DockerEngine
+from farm.engines.images import base_image, ensure_image
+from farm.errors import InfrastructureError
+
+Start = Callable[..., str]
+RELEASE = catalog.debian_releases()["debian-bookworm"]
+
+
+@pytest.fixture(scope="module")
+def image(client: docker.DockerClient) -> str:
+    return base_image(client, "debian-bookworm", RELEASE, pull_timeout_s=20, mirror=None, line=print)
+
+
+@pytest.fixture
+def engine(client: docker.DockerClient) -> DockerEngine:
+    return DockerEngine(client, cpus=1, memory=256 << 20)
+
+
+@pytest.fixture
+def start(engine: DockerEngine, image: str, tmp_path: Path) -> Iterator[Start]:
+    handles: list[str] = []
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    (inputs / "greeting").write_text("hello\n")
+
+    def go(script: str, *, timeout_s: int = 60, labels: dict[str, str] | None = None) -> str:
+        job = Job(
+            name="test",
+            image=image,
+            command=("sh", "-c", script),
+            inputs={"/farm/in": inputs},
+            output="/farm/out",
+            environment={"FARM_JOBS": "1"},
+            limits=engine.capacity(),
+            timeout_s=timeout_s,
+            labels=labels or {},
+        )
+        handles.append(engine.submit(job))
+        return handles[-1]
+
+    yield go
+    for handle in handles:
+        engine.release(handle)
+
+
+def end(engine: DockerEngine, handle: str) -> Observation:
+    for _ in engine.logs(handle):
+        pass
+    for _ in range(1000):
+        seen = engine.observe(handle)
+        if seen.state in FINAL:
+            return seen
+    raise AssertionError(f"still {seen.state}")
+
+
+def test_capacity_is_what_the_runner_may_use(engine):
+    assert engine.capacity() == Capacity(cpus=1.0, memory=256 << 20)
+
+
+def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
+    handle = start("mkdir -p /farm/out/deep; cp /farm/in/greeting /farm/out/deep/; echo $FARM_JOBS")
+    assert b"".join(engine.logs(handle)) == b"1\n"
+    assert end(engine, handle) == Observation("done", exit_code=0)
+    files = engine.collect(handle, tmp_path / "out", 1 << 20)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == ["out/deep/greeting"]
+    assert files[0].read_text() == "hello\n"
+
+
+def test_a_failure_keeps_its_exit_code(engine, start):
+    assert end(engine, start("exit 3")) == Observation("done", exit_code=3)
+
+
+def test_logs_go_on_where_they_were(engine, start):
+    handle = start("echo one; echo two >&2; echo three")
+    end(engine, handle)
+    whole = b"".join(engine.logs(handle))
+    assert sorted(whole.split()) == [b"one", b"three", b"two"]
+    assert b"".join(engine.logs(handle, since=5)) == whole[5:]
+
+
+def test_there_is_no_network_and_no_credential(engine, start):
+    handle = start("ls /sys/class/net; env | cut -d= -f1 | sort | tr '\\n' ' '")
+    said = b"".join(engine.logs(handle)).decode().split()
+    assert said == ["lo", "FARM_JOBS", "HOME", "HOSTNAME", "PATH", "PWD"]
+
+
+def test_limits_hold(engine, start):
+    seen = end(engine, start("tail /dev/zero"))
+    assert seen.state == "done"
+    assert seen.exit_code not in (0, None)
+    assert "memory" in str(seen.why)
+
+
+def test_the_time_limit_holds_without_a_controller(engine, start):
+    seen = end(engine, start("sleep 600", timeout_s=1))
+    assert (seen.state, seen.exit_code) == ("done", 124)
+    assert "time limit" in str(seen.why)
+
+
+def test_cancel_returns_when_it_has_ended(engine, start):
+    handle = start("trap '' TERM; sleep 600")
+    engine.cancel(handle)
+    assert engine.observe(handle).state == "done"
+
+
+def test_what_was_released_is_lost(engine, start):
+    handle = start("true")
+    end(engine, handle)
+    engine.release(handle)
+    engine.release(handle)
+    assert engine.observe(handle).state == "lost"
+    with pytest.raises(InfrastructureError):
+        engine.collect(handle, Path("/nonexistent"), 1)
+
+
+def test_a_second_attempt_replaces_what_a_dead_controller_left(engine, start):
+    labels = {"farm.run": "test-engine", "farm.kind": "build"}
+    first = start("sleep 600", labels=labels)
+    second = start("true", labels=labels)
+    assert engine.observe(first).state == "lost"
+    assert end(engine, second).exit_code == 0
+
+
+@pytest.mark.parametrize("script", ["ln -s /etc/passwd /farm/out/link", "mkfifo /farm/out/pipe"])
+def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
+    handle = start(f"mkdir -p /farm/out; {script}")
+    end(engine, handle)
+    with pytest.raises(InfrastructureError, match="no plain file"):
+        engine.collect(handle, tmp_path / "out", 1 << 20)
+
+
+def test_output_beyond_its_bound_is_refused(engine, start, tmp_path):
+    handle = start("mkdir -p /farm/out; head -c 9000000 /dev/zero > /farm/out/big")
+    end(engine, handle)
+    with pytest.raises(InfrastructureError, match="larger than allowed"):
+        engine.collect(handle, tmp_path / "out", 1 << 20)
+
+
+def test_a_local_tag_serves_as_base_image(client, image, tmp_path):
+    client.images.get(image).tag("farm-test/local", "base")
+    said: list[str] = []
+    release = RELEASE.model_copy(update={"image": "farm-test/local:base"})
+    try:
+        found = base_image(client, "nothing", release, pull_timeout_s=1, mirror=None, line=said.append)
+    finally:
+        client.images.remove("farm-test/local:base")
+    assert found == image
+    assert said == ["base image: farm-test/local:base is here"]
+
+
+def test_no_way_to_a_base_image_names_all_three(client, monkeypatch):
+    release = RELEASE.model_copy(update={"image": "localhost:1/absent:1"})
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InfrastructureError) as caught:
+        base_image(client, "absent", release, pull_timeout_s=5, mirror=None, line=print)
+    assert "no local tag" in str(caught.value)
+    assert "pull of localhost:1/absent:1 failed" in str(caught.value)
+    assert "debootstrap" in str(caught.value)
+    assert "docker load" in str(caught.value.hint)
+
+
+def test_a_failing_image_names_its_step_and_leaves_no_tag(client, image, tmp_path):
+    with pytest.raises(InfrastructureError, match=r"(?s)Step 3/3.*false.*the reason") as caught:
+        ensure_image(
+            client,
+            repository="farm-test/broken",
+            context={"Dockerfile": "ARG BASE\nFROM ${BASE}\nRUN echo the reason; false\n"},
+            context_digest="0" * 64,
+            base=image,
+            labels={},
+            log=tmp_path / "image.log",
+            line=lambda _: None,
+        )
+    assert str(tmp_path / "image.log") in str(caught.value.hint)
+    assert client.images.list("farm-test/broken") == []

@@ -1,0 +1,217 @@
+"""The main job on real parts, and what must not happen when a part of it fails."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from farm.errors import VerificationFailedError
+from farm.pipeline.report import Silent
+from farm.pipeline.run import Setting, submit
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.smoke.environment import make_environment
+from farm.smoke.runner import Expectation, run_probe
+from farm.variant import Variant
+
+HERE = Path(__file__).parent
+VERSION = "0.1.0+cu118.sm35.avx"
+
+
+def steps(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {step["step"]: step for step in said["steps"]}
+
+
+def published(index: Path) -> list[str]:
+    """Everything in the index that a client could see."""
+    return sorted(str(p.relative_to(index)) for p in index.rglob("*") if p.is_file() and not p.name.startswith("."))
+
+
+def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
+    farm, said = finished
+    assert list(steps(said)) == [
+        "render", "image", "build", "repair", "verify", "publish", "install", "smoke", "smoke (SandyBridge)",
+    ]  # fmt: skip
+    inside = farm.json("inspect", said["wheel"])
+    assert inside["version"] == VERSION
+    kernels = {tuple(f["sass"]): tuple(f["ptx"]) for lib in inside["libraries"] for f in lib["fatbins"]}
+    assert kernels == {(35,): ()}
+    assert inside["tags"] == [f"cp311-cp311-{inside['manylinux']}_x86_64"]
+    assert "canary/lib/libcudart.so.11.0" in [lib["path"] for lib in inside["libraries"]]
+
+
+def test_a_user_installs_it_with_the_printed_line_and_multiplies(finished, tmp_path):
+    _, said = finished
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    command = [sys.executable, "-m", "pip", "--python", str(python), *said["pip"].split()[1:]]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | {"PIP_CONFIG_FILE": os.devnull}
+    subprocess.run(command, check=True, env=environ, capture_output=True)
+    program = "import canary; a = canary.tensor([[1.0, 2.0], [3.0, 4.0]]); print((a @ a).tolist(), canary.__version__)"
+    answer = subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert answer.split("] ")[0] + "]" == "[[7.0, 10.0], [15.0, 22.0]]"
+    assert answer.strip().endswith(VERSION)
+
+
+def test_the_gpu_part_is_never_passed_without_a_gpu(finished):
+    farm, said = finished
+    report = json.loads((farm.folder(said["run"]) / "smoke.json").read_text())
+    gpu = [check for check in report["checks"] if check["group"] == "cuda"]
+    assert gpu
+    if not Path("/dev/nvidiactl").exists():
+        assert {(check["status"], check["reason"]) for check in gpu} == {("not_run", "no NVIDIA driver")}
+
+
+def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
+    farm, said = finished
+    report = json.loads((farm.folder(said["run"]) / "smoke-SandyBridge.json").read_text())
+    assert report["emulated"] == "SandyBridge"
+    assert report["outcome"] == "passed"
+    assert any("matmul" in check["name"] and check["status"] == "passed" for check in report["checks"])
+
+
+def test_nothing_of_the_run_is_left_in_the_engine(finished, client):
+    _, said = finished
+    assert client.containers.list(all=True, filters={"label": f"farm.run={said['run']}"}) == []
+
+
+def test_a_second_run_reuses_the_image_and_makes_the_same_bytes(finished):
+    farm, said = finished
+    before = published(farm.index)
+    again = json.loads(farm.submit("--json").stdout)
+    assert again["run"] != said["run"]
+    assert steps(again)["image"]["result"].endswith("reused")
+    assert steps(again)["publish"]["result"].startswith("already there")
+    assert Path(again["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
+    assert published(farm.index) == before
+
+
+def test_status_and_logs_tell_what_happened(finished):
+    farm, said = finished
+    runs = {run["id"]: run["result"] for run in farm.json("status")}
+    assert runs[said["run"]] == "success"
+    whole = farm.json("status", said["run"])
+    assert [job["kind"] for job in whole["jobs"]] == ["build", "smoke"]
+    assert [attempt["state"] for job in whole["jobs"] for attempt in job["attempts"]] == ["done", "done"]
+    log = farm.run("logs", said["run"]).stdout
+    assert "Building CUDA object" in log
+    assert log.rstrip().endswith("farm: done")
+
+
+def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
+    said = json.loads(farm.submit("--ptx", "--rebuild", "1", "--json").stdout)
+    inside = farm.json("inspect", said["wheel"])
+    kernels = {(tuple(f["sass"]), tuple(f["ptx"])) for lib in inside["libraries"] for f in lib["fatbins"]}
+    assert kernels == {((35,), (35,))}
+    assert said["pip"].split()[2] == f"canary=={VERSION}.1"
+
+
+def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm, tmp_path):
+    code = tmp_path / "code"
+    shutil.copytree(HERE.parents[1] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__"))
+    broken = code / "farm/recipes/canary/src/csrc/tensor.cpp"
+    broken.write_text(broken.read_text() + "\n#error this line is wrong\n")
+    result = type(farm)(farm.project, code).submit()
+    assert result.returncode == 5
+    assert "this line is wrong" in result.stderr
+    log = result.stderr.split("the whole log: ")[1].strip()
+    assert "#error this line is wrong" in Path(log).read_text()
+    assert published(farm.index) == []
+
+
+def avx2_plan(project: Path) -> Any:
+    """The plan of the avx variant, compiled with AVX2 flags by mistake."""
+    plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), package="canary"))
+    flags = "-O3 -mavx2 -mfma"
+    return plan.model_copy(update={"env": plan.env | {"CFLAGS": flags, "CXXFLAGS": flags}})
+
+
+def test_an_avx2_wheel_named_avx_is_caught_twice(farm, emulator, tmp_path):
+    setting = Setting(farm.project, load_settings(farm.project), Silent())
+    with pytest.raises(VerificationFailedError, match=r"AVX2|FMA"):
+        submit(setting, avx2_plan(farm.project), selectors={})
+    assert published(farm.index) == []
+    wheel = next(farm.project.glob("artifacts/runs/*/repaired/*.whl"))
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(next((tmp_path / "env/lib").glob("python*/site-packages")))
+    expect = Expectation(version=VERSION)
+    report = run_probe(python, module="canary", expect=expect, timeout_s=300, emulate="SandyBridge")
+    assert (report.outcome, report.signal) == ("failed", "SIGILL")
+    same = run_probe(python, module="canary", expect=expect, timeout_s=300, emulate="Haswell")
+    assert same.outcome == "passed"
+
+
+def wait_for_container(farm: Any, process: subprocess.Popen[str]) -> str:
+    """Wait until the journal holds the build's container; returns the run."""
+    database = farm.project / "artifacts" / "farm.db"
+    for _ in range(TRIES):
+        assert process.poll() is None, process.communicate()
+        if database.exists():
+            with sqlite3.connect(database) as journal:
+                try:
+                    rows = journal.execute(
+                        "SELECT j.run_id FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE a.state = 'running'"
+                    ).fetchall()
+                except sqlite3.OperationalError:
+                    rows = []
+            journal.close()
+            if rows:
+                return str(rows[0][0])
+        time.sleep(0.1)
+    raise AssertionError("the build did not start")
+
+
+TRIES = 6000
+
+
+def test_a_killed_controller_finds_its_run_again(farm, client):
+    process = farm.start("submit", "--variant", "sm35-avx-py311", "--package", "canary")
+    run = wait_for_container(farm, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (container,) = client.containers.list(all=True, filters={"label": f"farm.run={run}"})
+    said = json.loads(farm.submit("--json").stdout)
+    assert said["run"] == run
+    assert steps(said)["build"]["result"].startswith("taken up")
+    (job,) = [job for job in farm.json("status", run)["jobs"] if job["kind"] == "build"]
+    assert [attempt["handle"] for attempt in job["attempts"]] == [container.id]
+    assert len(farm.json("status")) == 1
+    assert client.containers.list(all=True, filters={"label": f"farm.run={run}"}) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_container_and_nothing_in_the_index(farm, client, number):
+    process = farm.start("submit", "--variant", "sm35-avx-py311", "--package", "canary")
+    run = wait_for_container(farm, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert client.containers.list(all=True, filters={"label": f"farm.run={run}"}) == []
+    (job,) = farm.json("status", run)["jobs"]
+    assert [attempt["state"] for attempt in job["attempts"]] == ["cancelled"]
+    assert published(farm.index) == []
+
+
+def test_without_an_engine_it_says_what_to_do(farm):
+    result = farm.submit(DOCKER_HOST=f"unix://{farm.project}/nothing.sock")
+    assert result.returncode == 4
+    assert "apt-get install docker.io" in result.stderr
+
+
+def test_the_engine_script_tells_everybody_else_exactly_what_to_do(tmp_path):
+    script = HERE.parents[1] / "tools" / "docker-engine"
+    environ = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
+    result = subprocess.run([script, "ensure", tmp_path], env=environ, capture_output=True, text=True, check=False)
+    assert result.returncode == 4
+    assert "apt-get install docker.io" in result.stderr
+    assert "DOCKER_HOST" in result.stderr
