@@ -1,0 +1,1 @@
+"""Reads, repairs and verifies wheels. Knows wheels, nothing of the farm."""

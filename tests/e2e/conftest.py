@@ -30,12 +30,14 @@ def need(what: str, reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def client() -> docker.DockerClient:
+def client() -> Iterator[docker.DockerClient]:
     try:
-        return connect()
+        made = connect()
     except NoRunnerError as error:
         need("a Docker engine", str(error))
         raise
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +58,9 @@ class Farm:
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         environ = {**os.environ, "PYTHONPATH": str(self.code), "CI": "true", **environment}
         command = [sys.executable, "-m", "farm.cli.main", "--project", str(self.project), *arguments]
-        return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command, env=environ, cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments, **environment)

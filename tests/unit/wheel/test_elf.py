@@ -47,6 +47,13 @@ def test_runpath_hides_rpath(make_elf):
     assert read_elf(make_elf()).search_path == ()
 
 
+def test_names_that_would_move_a_cursor_are_escaped(make_elf):
+    raw = make_elf(needed=["lib\x1b[2J.so"], symbols={"f\x07": 0})
+    elf = read_elf(raw)
+    assert elf.needed == (r"lib\x1b[2J.so",)
+    assert [symbol_name(raw, name) for _, name in function_symbols(raw, elf)] == [r"f\x07"]
+
+
 def test_other_machines(make_elf):
     assert read_elf(make_elf(machine=183)).machine == "aarch64"
     assert read_elf(make_elf(machine=190, kind=2)).machine == "cuda"
