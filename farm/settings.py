@@ -10,10 +10,14 @@ from farm.yamlfile import Model, load
 
 
 class Settings(Model):
-    """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL."""
+    """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
+
+    `index_public_url` is where a web server shows the same index, answering folders with their index.html.
+    """
 
     artifacts: str
     index: str
+    index_public_url: str | None
     pull_timeout_s: int = Field(gt=0, le=600)
     debian_mirror: str | None
     smoke_timeout_s: int = Field(gt=0, le=7200)

@@ -11,9 +11,12 @@ from typing import Any
 
 from farm.cli import show
 from farm.errors import SmokeFailedError, UsageError
-from farm.index.stores import open_store
-from farm.pipeline import run as pipeline
+from farm.pipeline.check import policy_of, refusal
+from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.run import submit
+from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.smoke import smoke
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
 from farm.render import render
 from farm.runs import Run
@@ -66,8 +69,8 @@ def cmd_submit(args: argparse.Namespace) -> int:
     terminal = show.ERR.is_terminal and not os.environ.get("CI")
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
     try:
-        result = pipeline.submit(
-            pipeline.Setting(project, settings, watcher),
+        result = submit(
+            Setting(project, settings, watcher),
             plan,
             selectors={"variant": plan.variant, "package": plan.package, "platform": plan.platform},
             with_publish=not args.no_publish,
@@ -156,14 +159,14 @@ def cmd_repair(args: argparse.Namespace) -> int:
 
 def cmd_verify(args: argparse.Namespace) -> int:
     _, _, plan = _plan_of(args)
-    report = verify(args.wheel, pipeline.policy_of(plan))
+    report = verify(args.wheel, policy_of(plan))
     if args.json:
         _print_json(report.to_json())
     else:
         rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
         show.table(report.wheel, ("check", "status", "seen"), rows)
         if not report.passed:
-            raise pipeline.refusal(report)
+            raise refusal(report)
     return 0 if report.passed else 6
 
 
@@ -171,28 +174,30 @@ def cmd_publish(args: argparse.Namespace) -> int:
     project, settings, plan = _plan_of(args)
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
-    setting = pipeline.Setting(project, settings, Silent())
-    report = verify(args.wheel, pipeline.policy_of(plan))
+    setting = Setting(project, settings, Silent())
+    report = verify(args.wheel, policy_of(plan))
     if not report.passed:
-        raise pipeline.refusal(report)
-    result = pipeline.publish_wheel(setting, plan, args.wheel, report)
+        raise refusal(report)
+    result = publish_wheel(setting, plan, args.wheel, report)
+    source = pip_source(setting, Variant.parse(plan.variant).group)
+    line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
-        _print_json({"changed": result.changed, "wheel": result.wheel_url, "index": result.index_url})
+        _print_json({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
     else:
         print("published" if result.changed else "already there: nothing to do")
-        print(f"pip install {plan.package}=={plan.version} --index-url {result.index_url}")
+        print(line)
     return 0
 
 
 def cmd_smoke(args: argparse.Namespace) -> int:
     project, settings, plan = _plan_of(args)
-    setting = pipeline.Setting(project, settings, Silent())
+    setting = Setting(project, settings, Silent())
     group = Variant.parse(plan.variant).group
-    index_url = args.index_url or open_store(setting.index_url).url(f"whl/{group}/simple/")
+    source = ("--index-url", args.index_url) if args.index_url else pip_source(setting, group)
     folder = setting.artifacts / "smoke" / f"{plan.package}-{plan.version}"
     folder.mkdir(parents=True, exist_ok=True)
     result = Outcomes()
-    failed = pipeline.smoke(setting, plan, folder, result, f"{plan.package}=={plan.version}", index_url)
+    failed = smoke(setting, plan, folder, result, f"{plan.package}=={plan.version}", source)
     if args.json:
         _print_json(result.to_json())
     else:
@@ -208,7 +213,7 @@ def _state(run_: Run) -> str:
 
 def cmd_status(args: argparse.Namespace) -> int:
     project, settings = _project(args)
-    with pipeline.open_journal(project, settings) as journal:
+    with open_journal(project, settings) as journal:
         if not args.run:
             runs = journal.runs(args.limit)
             if args.json:
@@ -245,12 +250,12 @@ def cmd_status(args: argparse.Namespace) -> int:
 
 def cmd_logs(args: argparse.Namespace) -> int:
     project, settings = _project(args)
-    with pipeline.open_journal(project, settings) as journal:
+    with open_journal(project, settings) as journal:
         newest = journal.runs(1)
         if not args.run and not newest:
             raise UsageError("there is no run yet", hint="farm submit --variant sm35-avx-py311 --package canary")
         found = journal.run(args.run) if args.run else newest[0]
-    log = pipeline.Setting(project, settings, Silent()).run_folder(found.id) / "build.log"
+    log = Setting(project, settings, Silent()).run_folder(found.id) / "build.log"
     if not log.exists():
         raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
     with log.open("r", encoding="utf-8", errors="replace") as stream:

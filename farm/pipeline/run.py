@@ -7,9 +7,7 @@ was collected, is taken up; the short steps after it are done again, since each 
 import json
 import shutil
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Never
@@ -18,56 +16,23 @@ from farm import catalog
 from farm.engines import images
 from farm.engines.base import Engine
 from farm.engines.docker import DockerEngine, connect
-from farm.errors import BuildFailedError, FarmError, NoRunnerError, SmokeFailedError, VerificationFailedError
-from farm.index.publish import PublishResult, publish
-from farm.index.stores import open_store
+from farm.errors import BuildFailedError, FarmError, NoRunnerError, SmokeFailedError
 from farm.pipeline import build
+from farm.pipeline.check import check_wheel, summary
+from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes, Watcher
+from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.smoke import smoke
 from farm.plan import Plan
 from farm.render import render
 from farm.runs import Attempt, Journal, Result, Run
-from farm.settings import Settings, load_runners
-from farm.smoke.emulation import model_for
-from farm.smoke.environment import find_python, install, make_environment
-from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation, run_probe
+from farm.settings import load_runners
 from farm.variant import Variant
-from farm.wheel.archive import Archive
-from farm.wheel.metadata import read_dist_info
 from farm.wheel.repair import repair
-from farm.wheel.report import Report, VerifyPolicy
-from farm.wheel.verify import verify
 
 RUNNER = "local"
 INTERRUPTED = 130
 INFRASTRUCTURE = 9
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where a run happens: the project, its settings, the folder of the run, and who watches."""
-
-    project: Path
-    settings: Settings
-    watcher: Watcher
-
-    @property
-    def artifacts(self) -> Path:
-        return self.project / self.settings.artifacts
-
-    def run_folder(self, run_id: str) -> Path:
-        return self.artifacts / "runs" / run_id
-
-    @property
-    def index_url(self) -> str:
-        index = self.settings.index
-        return index if "://" in index else str(self.project / index)
-
-
-def open_journal(project: Path, settings: Settings) -> Journal:
-    folder = project / settings.artifacts
-    folder.mkdir(parents=True, exist_ok=True)
-    return Journal(folder / "farm.db")
 
 
 def submit(
@@ -151,11 +116,12 @@ def _steps(
         return
     with outcomes.timed("publish", watcher) as step:
         published = publish_wheel(setting, plan, result.wheel, report)
-        step.result = ("published" if published.changed else "already there") + f": {published.index_url}"
+        step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
     requirement = f"{plan.package}=={plan.version}"
-    outcomes.pip_line = f"pip install {requirement} --index-url {published.index_url}"
+    source = pip_source(setting, Variant.parse(plan.variant).group)
+    outcomes.pip_line = pip_line(requirement, source)
     if with_smoke:
-        _smoke(setting, plan, journal, run, outcomes, requirement, published.index_url)
+        _smoke(setting, plan, journal, run, outcomes, requirement, source)
 
 
 def _build(setting: Setting, plan: Plan, journal: Journal, run: Run, outcomes: Outcomes) -> Path:
@@ -264,74 +230,20 @@ def _finish_build(
         engine.release(handle)
 
 
-def policy_of(plan: Plan) -> VerifyPolicy:
-    """What the wheel of a plan promises."""
-    promise = plan.verify
-    return VerifyPolicy(
-        name=plan.package,
-        version=plan.version,
-        python=promise.python_tag,
-        platform=f"{plan.platform}_{Variant.parse(plan.variant).machine}",
-        sass=tuple(promise.sass),
-        ptx=tuple(promise.ptx),
-        cpu=promise.cpu,
-        cpu_exempt=tuple(promise.cpu_exempt),
-        exclude=tuple(promise.exclude),
-    )
-
-
-def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
-    """Verify a wheel against its plan and leave the report in `report_file`.
-
-    Raises:
-        VerificationFailedError: It does not hold what it promises; every finding is in the text.
-    """
-    report = verify(wheel, policy_of(plan))
-    report_file.write_text(json.dumps(report.to_json(), indent=1) + "\n")
-    if not report.passed:
-        raise refusal(report, report_file)
-    return report
-
-
-def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:
-    """The error that says everything that a report found."""
-    lines = [f"  - {f.where}: {f.what}\n    why: {f.why}\n    fix: {f.fix}" for f in report.findings]
-    return VerificationFailedError(
-        f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
-        hint=f"the whole report: {report_file}" if report_file else None,
-    )
-
-
-def summary(report: Report) -> str:
-    """`archive, names, record … passed`, and what was not run."""
-    by_status: dict[str, list[str]] = {}
-    for check in report.checks:
-        by_status.setdefault(check.status.replace("_", " "), []).append(check.id)
-    return "; ".join(f"{', '.join(ids)} {status}" for status, ids in by_status.items())
-
-
-def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> PublishResult:
-    """Publish a verified wheel into the group of its variant."""
-    with Archive(wheel) as archive:
-        metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
-    return publish(
-        open_store(setting.index_url),
-        wheel,
-        group=Variant.parse(plan.variant).group,
-        metadata=metadata,
-        upload_time=datetime.now(UTC),
-        provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel},
-    )
-
-
 def _smoke(
-    setting: Setting, plan: Plan, journal: Journal, run: Run, outcomes: Outcomes, requirement: str, index_url: str
+    setting: Setting,
+    plan: Plan,
+    journal: Journal,
+    run: Run,
+    outcomes: Outcomes,
+    requirement: str,
+    source: tuple[str, ...],
 ) -> None:
     job = journal.create_job(run.id, "smoke")
     attempt = journal.create_attempt(job.id, "host", RUNNER)
     journal.set_state(attempt.id, "running")
     try:
-        failed = smoke(setting, plan, setting.run_folder(run.id), outcomes, requirement, index_url)
+        failed = smoke(setting, plan, setting.run_folder(run.id), outcomes, requirement, source)
     except FarmError as error:
         journal.set_state(attempt.id, "done", "failure", why=str(error))
         raise
@@ -341,56 +253,3 @@ def _smoke(
     journal.set_state(attempt.id, "done", "failure" if failed else "success")
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {setting.run_folder(run.id)}/smoke*.json")
-
-
-def smoke(
-    setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes, requirement: str, index_url: str
-) -> list[str]:
-    """Install from the index into a fresh environment and run the probe, here and on the emulated CPU.
-
-    Returns what failed, in words; reports are left in `folder`.
-    """
-    watcher, variant = setting.watcher, Variant.parse(plan.variant)
-    python = find_python(variant.python)
-    if python is None:
-        with outcomes.timed("install", watcher) as step:
-            step.outcome, step.result = "not run", f"no Python {variant.python_version} on this machine"
-        return []
-    with outcomes.timed("install", watcher) as step:
-        shutil.rmtree(folder / "env", ignore_errors=True)
-        python = make_environment(folder / "env", python)
-        install(python, requirement, index_url=index_url, log=folder / "install.log", timeout_s=600)
-        step.result = f"{requirement} into a fresh environment"
-    archs = [f"sm_{sm}" for sm in plan.verify.sass] + [f"compute_{sm}" for sm in plan.verify.ptx]
-    expect = Expectation(version=plan.version, cuda=plan.options["cuda"] or "none", archs=tuple(archs))  # type: ignore[arg-type]
-    run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731
-        python, module=plan.package, expect=expect, timeout_s=setting.settings.smoke_timeout_s, emulate=model
-    )
-    failed = []
-    model = model_for(variant.cpu)
-    for name, emulate in (("smoke", None), (f"smoke ({model.name or variant.cpu})", model.name)):
-        with outcomes.timed(name, watcher) as step:
-            if name != "smoke" and emulate is None:
-                step.outcome, step.result = "not run", str(model.reason)
-                continue
-            report = run(emulate)
-            (folder / f"smoke{'-' + emulate if emulate else ''}.json").write_text(report.to_json())
-            step.result = smoke_summary(report)
-            if report.outcome == "not_run":
-                step.outcome = "not run"
-            if report.outcome == "failed":
-                failed.append(f"{name} failed: {report.reason}")
-    return failed
-
-
-def smoke_summary(report: SmokeReport) -> str:
-    """`12 passed; GPU not run: no NVIDIA driver`."""
-    if report.outcome == "not_run":
-        return str(report.reason)
-    counts: dict[str, int] = {}
-    for check in report.checks:
-        counts[check.status] = counts.get(check.status, 0) + 1
-    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ("passed", "failed") if counts.get(s)]
-    reasons = {check.reason: check.group for check in report.checks if check.status == "not_run"}
-    parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
-    return "; ".join(parts)

@@ -68,7 +68,7 @@ def make_environment(dest: Path, python: Path) -> Path:
     return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def install(python: Path, requirement: str, *, index_url: str, log: Path, timeout_s: float) -> None:
+def install(python: Path, requirement: str, *, source: tuple[str, ...], log: Path, timeout_s: float) -> None:
     """Installs one requirement, and what it depends on, from one index and nowhere else.
 
     The user's pip configuration is left out: an extra index named there could answer for our package.
@@ -76,7 +76,7 @@ def install(python: Path, requirement: str, *, index_url: str, log: Path, timeou
     Args:
         python: The interpreter of the environment.
         requirement: For example `canary==0.1.0+cu118.sm35.avx`.
-        index_url: The index, `https://` or `file://`.
+        source: pip's options that name the index, such as `("--index-url", "https://…")`.
         log: All that pip says goes there.
         timeout_s: Limit in seconds.
 
@@ -87,11 +87,11 @@ def install(python: Path, requirement: str, *, index_url: str, log: Path, timeou
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
     command = [sys.executable, "-I", "-m", "pip", f"--python={python}", "install", "--isolated", "--no-cache-dir"]
-    command += ["--no-input", "--disable-pip-version-check", "--only-binary=:all:", f"--index-url={index_url}"]
+    command += ["--no-input", "--disable-pip-version-check", "--only-binary=:all:", *source]
     # --isolated leaves the machine's own pip.conf in force; this file name turns that off as well.
     environ = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
     log.parent.mkdir(parents=True, exist_ok=True)
-    what = f"pip install --index-url {index_url} {requirement}"
+    what = " ".join(["pip install", *source, requirement])
     with log.open("wb") as file:
         try:
             code = subprocess.run(

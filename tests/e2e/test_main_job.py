@@ -12,12 +12,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import docker
 import pytest
 
 from farm.errors import VerificationFailedError
 from farm.pipeline.report import Silent
-from farm.pipeline.run import Setting, submit
+from farm.pipeline.run import submit
+from farm.pipeline.setting import Setting
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.smoke.environment import make_environment

@@ -111,7 +111,7 @@ def python(tmp_path):
 
 def test_install_then_probe(tmp_path, index, python):
     log = tmp_path / "logs" / "pip.log"
-    install(python, f"fakemod=={VERSION}", index_url=index.as_uri(), log=log, timeout_s=120)
+    install(python, f"fakemod=={VERSION}", source=("--index-url", index.as_uri()), log=log, timeout_s=120)
     assert "Successfully installed" in log.read_text()
     report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=120)
     assert report.outcome == "passed"
@@ -121,7 +121,7 @@ def test_install_then_probe(tmp_path, index, python):
 def test_what_is_not_in_the_index_fails_with_pips_words(tmp_path, index, python):
     log = tmp_path / "pip.log"
     with pytest.raises(SmokeFailedError, match="No matching distribution found for fakemod==9") as caught:
-        install(python, "fakemod==9", index_url=index.as_uri(), log=log, timeout_s=120)
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=120)
     assert caught.value.hint == f"log: {log}"
 
 
@@ -134,16 +134,22 @@ def test_no_other_index_can_answer(tmp_path, index, python, monkeypatch, good_so
     configuration.write_text(f"[global]\nextra-index-url = {other.as_uri()}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     with pytest.raises(SmokeFailedError, match="No matching distribution found for fakemod==9"):
-        install(python, "fakemod==9", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120)
 
 
 def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python):
     (wheel,) = index.glob("fakemod/*.whl")
     wheel.write_bytes(wheel.read_bytes() + b"x")
     with pytest.raises(SmokeFailedError, match="DO NOT MATCH THE HASHES"):
-        install(python, f"fakemod=={VERSION}", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)
+        install(
+            python,
+            f"fakemod=={VERSION}",
+            source=("--index-url", index.as_uri()),
+            log=tmp_path / "pip.log",
+            timeout_s=120,
+        )
 
 
 def test_a_requirement_is_no_option(tmp_path, index, python):
     with pytest.raises(UsageError, match="is not a requirement"):
-        install(python, "--target=/", index_url=index.as_uri(), log=tmp_path / "pip.log", timeout_s=120)
+        install(python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120)

@@ -1,0 +1,56 @@
+"""The promise of a plan, and whether a wheel keeps it."""
+
+import json
+from pathlib import Path
+
+from farm.errors import VerificationFailedError
+from farm.plan import Plan
+from farm.variant import Variant
+from farm.wheel.report import Report, VerifyPolicy
+from farm.wheel.verify import verify
+
+
+def policy_of(plan: Plan) -> VerifyPolicy:
+    """What the wheel of a plan promises."""
+    promise = plan.verify
+    return VerifyPolicy(
+        name=plan.package,
+        version=plan.version,
+        python=promise.python_tag,
+        platform=f"{plan.platform}_{Variant.parse(plan.variant).machine}",
+        sass=tuple(promise.sass),
+        ptx=tuple(promise.ptx),
+        cpu=promise.cpu,
+        cpu_exempt=tuple(promise.cpu_exempt),
+        exclude=tuple(promise.exclude),
+    )
+
+
+def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
+    """Verify a wheel against its plan and leave the report in `report_file`.
+
+    Raises:
+        VerificationFailedError: It does not hold what it promises; every finding is in the text.
+    """
+    report = verify(wheel, policy_of(plan))
+    report_file.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+    if not report.passed:
+        raise refusal(report, report_file)
+    return report
+
+
+def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:
+    """The error that says everything that a report found."""
+    lines = [f"  - {f.where}: {f.what}\n    why: {f.why}\n    fix: {f.fix}" for f in report.findings]
+    return VerificationFailedError(
+        f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
+        hint=f"the whole report: {report_file}" if report_file else None,
+    )
+
+
+def summary(report: Report) -> str:
+    """`archive, names, record … passed`, and what was not run."""
+    by_status: dict[str, list[str]] = {}
+    for check in report.checks:
+        by_status.setdefault(check.status.replace("_", " "), []).append(check.id)
+    return "; ".join(f"{', '.join(ids)} {status}" for status, ids in by_status.items())

@@ -1,0 +1,47 @@
+"""Into the index, and how users get at it."""
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+from farm.index.publish import PublishResult, publish
+from farm.index.stores import open_store
+from farm.pipeline.setting import Setting
+from farm.plan import Plan
+from farm.variant import Variant
+from farm.wheel.archive import Archive
+from farm.wheel.metadata import read_dist_info
+from farm.wheel.report import Report
+
+
+def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> PublishResult:
+    """Publish a verified wheel into the group of its variant."""
+    with Archive(wheel) as archive:
+        metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
+    return publish(
+        open_store(setting.index_url),
+        wheel,
+        group=Variant.parse(plan.variant).group,
+        metadata=metadata,
+        upload_time=datetime.now(UTC),
+        provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel},
+    )
+
+
+def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
+    """The options by which pip finds the wheels of one variant group.
+
+    A folder, and a bucket behind a web server that answers folders with their index.html, are an index. Plain S3
+    does not answer folders: there the page of links is used.
+    """
+    if setting.settings.index_public_url:
+        return ("--index-url", f"{setting.settings.index_public_url.rstrip('/')}/whl/{group}/simple/")
+    store = open_store(setting.index_url)
+    if setting.index_url.startswith("s3://"):
+        return ("--no-index", "--find-links", store.url(f"whl/{group}/links.html"))
+    return ("--index-url", store.url(f"whl/{group}/simple/"))
+
+
+def pip_line(requirement: str, source: tuple[str, ...]) -> str:
+    """What a user types."""
+    return shlex.join(["pip", "install", requirement, *source])
