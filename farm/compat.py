@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from farm import catalog
+from farm.catalog import redist
 from farm.variant import Variant, sm_number
 
 
 @dataclass(frozen=True)
 class Stack:
-    """What a build would use, resolved but not yet judged. `cuda` is None for builds without CUDA."""
+    """What a build would use, resolved but not yet judged. `cuda` is None for builds without CUDA.
+
+    `components` are what the recipe takes of a toolkit.
+    """
 
     package: str
     variant: Variant
@@ -24,7 +28,7 @@ class Stack:
     cuda: str | None
     torch: str | None
     cudnn: str | None
-    ptx: bool
+    components: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,34 @@ def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
         )
 
 
+def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
+    """The toolkit provider has every component that the recipe names, and cuDNN where it is wanted."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    if toolkit is None:
+        return
+    base, other = catalog.debian_releases()[stack.base], None
+    if stack.toolkit == "debian":
+        missing = [name for name in stack.components if name not in base.components]
+        missing += ["cuDNN"] if stack.cudnn else []
+        have, source, other = base.components, base.source, "nearest that can: --toolkit nvidia"
+    else:
+        provider = catalog.nvidia_provider()
+        have = {
+            name: parts
+            for name, parts in provider.components.items()
+            if set(parts) <= set(redist.components("cuda", toolkit.release, "linux-x86_64"))
+        }
+        missing, source = [name for name in stack.components if name not in have], provider.source
+    if missing:
+        yield Reason(
+            "toolkit-components",
+            f"the {stack.toolkit} toolkit with CUDA {stack.cuda} has no {', '.join(missing)}, which {stack.package} needs",
+            f"components: {', '.join(have)}",
+            source,
+            other,
+        )
+
+
 def host_compiler(stack: Stack) -> Iterator[Reason]:
     """Nvcc accepts the base image's gcc."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
@@ -135,7 +167,7 @@ def torch_release(stack: Stack) -> Iterator[Reason]:
             "torch", f"torch {stack.torch} is not in the catalogue", f"known: {known}", "farm/catalog/torch.yaml"
         )
         return
-    if stack.cuda and Version(stack.cuda) < Version(release.cuda_min):
+    if stack.cuda in catalog.toolkits() and Version(str(stack.cuda)) < Version(release.cuda_min):
         yield Reason(
             "torch-cuda",
             f"torch {stack.torch} needs CUDA {release.cuda_min} or newer, not {stack.cuda}",
@@ -162,7 +194,7 @@ def torch_release(stack: Stack) -> Iterator[Reason]:
 
 def cudnn_for_gpu(stack: Stack) -> Iterator[Reason]:
     """CuDNN has code for the lowest SM and is made for this CUDA."""
-    if stack.cudnn is None or stack.cuda is None or not stack.variant.sms:
+    if stack.cudnn is None or stack.cuda not in catalog.toolkits() or not stack.variant.sms:
         return
     releases = catalog.cudnn_releases()
     release = releases.get(stack.cudnn)
@@ -182,7 +214,7 @@ def cudnn_for_gpu(stack: Stack) -> Iterator[Reason]:
             release.source,
             f"nearest that can: --cudnn {able[-1]}" if able else None,
         )
-    if Version(stack.cuda).major not in release.cuda_majors:
+    if Version(str(stack.cuda)).major not in release.cuda_majors:
         yield Reason(
             "cudnn-cuda",
             f"cuDNN {stack.cudnn} is not made for CUDA {stack.cuda}",
@@ -194,6 +226,7 @@ def cudnn_for_gpu(stack: Stack) -> Iterator[Reason]:
 RULES: tuple[Rule, ...] = (
     cuda_targets_gpu,
     toolkit_has_cuda,
+    toolkit_has_components,
     host_compiler,
     python_of_base,
     machine_of_cpu,

@@ -1,11 +1,32 @@
 """Channels: pinned stacks and the variants that they offer (`ci/matrix.yaml`)."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator, Field
+
+from farm import catalog, recipe
 from farm.errors import UsageError
-from farm.variant import Variant
+from farm.variant import PYTHONS, Variant, cpus, gpus
 from farm.yamlfile import Model, load, nearest
+
+
+def _one_of(what: str, names: Callable[[], Iterable[str]]) -> AfterValidator:
+    def check(word: str) -> str:
+        known = list(names())
+        if word not in known:
+            raise ValueError(f"unknown {what} {word!r}; nearest: {', '.join(nearest(word, known) or known)}")
+        return word
+
+    return AfterValidator(check)
+
+
+Package = Annotated[str, _one_of("package", recipe.names)]
+Base = Annotated[str, _one_of("base", catalog.debian_releases)]
+Gpu = Annotated[str, _one_of("GPU", gpus)]
+Cpu = Annotated[str, _one_of("CPU", cpus)]
+Python = Annotated[str, _one_of("Python", lambda: PYTHONS)]
 
 
 class Channel(Model):
@@ -13,24 +34,24 @@ class Channel(Model):
 
     summary: str
     platforms: list[Literal["linux", "windows", "macos"]]
-    packages: list[str]
-    base: str
+    packages: list[Package]
+    base: Base
     toolkit: Literal["debian", "nvidia"]
     cuda: str
     torch: str | None = None
     cudnn: str | None = None
     blas: Literal["mkl", "openblas"] | None = None
     ptx: bool = False
-    gpus: list[str]
-    cpus: list[str]
-    pythons: list[str]
+    gpus: list[Gpu]
+    cpus: list[Cpu]
+    pythons: list[Python]
 
     def offers(self, variant: Variant) -> bool:
         return variant.gpu in self.gpus and variant.cpu in self.cpus and variant.python in self.pythons
 
 
 class Matrix(Model):
-    channels: dict[str, Channel]
+    channels: dict[str, Channel] = Field(min_length=1)
 
     def channel(self, name: str) -> Channel:
         """The channel called `name`.

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from farm import catalog
 from farm.catalog import redist
@@ -21,26 +22,47 @@ from farm.yamlfile import Model, nearest
 OPTIONS = ("cuda", "toolkit", "torch", "cudnn", "blas", "ptx", "rebuild")
 """What a channel decides and an override may change; the same names on the command line and in FARM_<NAME>."""
 
-SCHEMA = 1
+MAX_PLAN_BYTES = 1 << 20
+MAX_REBUILD = 9999
+
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4000)]
+"""One line: what goes into a script or a Dockerfile."""
+
+
+class ArchivePlan(Model):
+    """One archive to install: `size` in bytes, `sha256` in lower-case hex."""
+
+    component: Text
+    version: Text
+    url: str = Field(pattern=r"^https://[!-~]{1,400}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(gt=0)
 
 
 class ToolkitPlan(Model):
     """Where CUDA comes from; `archives` are set for the `nvidia` provider."""
 
     provider: Literal["debian", "nvidia"]
-    cuda: str
-    components: list[str]
-    archives: list[dict[str, str | int]] = []
+    cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
+    components: list[Text]
+    archives: list[ArchivePlan] = []
 
 
 class SourcePlan(Model):
     """The source: a folder by the digest of its files, or a commit of a git repository."""
 
     kind: Literal["path", "git"]
-    digest: str | None = None
-    url: str | None = None
-    tag: str | None = None
-    commit: str | None = None
+    digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
+    tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
+    commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        wanted = {"path": ("digest",), "git": ("url", "tag", "commit")}[self.kind]
+        if any(getattr(self, name) is None for name in wanted):
+            raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
+        return self
 
 
 class VerifyPlan(Model):
@@ -60,19 +82,19 @@ class Plan(Model):
     schema_version: Literal[1] = Field(default=1, alias="schema")
     package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
-    variant: str
+    variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
     platform: Literal["linux", "windows", "macos"]
-    channel: str
+    channel: Text
     options: dict[str, str | bool | int | None]
-    base: str
+    base: Text
     toolkit: ToolkitPlan | None
     apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
-    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], str]
+    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
     source: SourcePlan
     tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
-    memory_per_job_gb: float
-    timeout_minutes: int
-    vendor_into: str
+    memory_per_job_gb: float = Field(gt=0)
+    timeout_minutes: int = Field(gt=0)
+    vendor_into: Text
     exclude: list[str]
     verify: VerifyPlan
     requires: list[str]
@@ -94,14 +116,25 @@ class Plan(Model):
         Raises:
             UsageError: The file is absent, is no plan of this schema, or was changed by hand.
         """
+        hint = "make one with `farm plan --json`"
         try:
-            data = json.loads(path.read_bytes())
+            with path.open("rb") as stream:
+                raw = stream.read(MAX_PLAN_BYTES + 1)
+            if len(raw) > MAX_PLAN_BYTES:
+                raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
+            data = json.loads(raw)
+            if not isinstance(data, dict):
+                raise UsageError(f"{path}: not a plan: no JSON object", hint=hint)
             digest = data.pop("digest", None)
             plan = cls.model_validate(data)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-        except (ValueError, AttributeError, ValidationError) as error:
-            raise UsageError(f"{path}: not a plan: {error}", hint="make one with `farm plan --json`") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
         if digest != plan.digest:
             raise UsageError(f"{path}: its content and its digest differ", hint="make it again with `farm plan --json`")
         return plan
@@ -134,23 +167,20 @@ def _typed(name: str, text: str, where: str) -> Any:
             raise UsageError(f"{where}={text!r}: expected 0 or 1")
         return text == "1"
     if name == "rebuild":
-        if not text.isdecimal():
-            raise UsageError(f"{where}={text!r}: expected a number")
+        if not re.fullmatch(r"[0-9]{1,4}", text):
+            raise UsageError(f"{where}={text!r}: expected a number from 0 to {MAX_REBUILD}")
         return int(text)
     return text
 
 
 def _choose(recipe_: Recipe, name: str, channel: Channel, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
+    if (name in ("torch", "blas") and recipe_.package != "torch") or (name == "cudnn" and not recipe_.cudnn):
+        return None, f"recipe {recipe_.package}"  # not an axis of this package, whatever was asked for
     if name in overrides:
         return overrides[name]
     if name == "rebuild":
         return 0, "default"
-    value = getattr(channel, name)
-    if name in ("torch", "blas") and recipe_.package != "torch":
-        return None, "default"
-    if name == "cudnn" and not recipe_.cudnn:
-        return None, "default"
-    return value, "channel"
+    return getattr(channel, name), "channel"
 
 
 def resolve(project: Path, selectors: Selectors) -> Plan:
@@ -191,10 +221,10 @@ def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Pla
         values[option], origin = _choose(recipe_, option, channel, selectors.options)
         origins[option] = f"channel {name}" if origin == "channel" else origin
     if not variant.sms:
-        for option in ("cuda", "toolkit", "cudnn"):
+        for option in ("cuda", "toolkit", "cudnn", "ptx"):
             values[option], origins[option] = None, f"variant {variant}"
         values["ptx"] = False
-    _check_values(values)
+    _check_values(values, origins)
     stack = Stack(
         package=recipe_.package,
         variant=variant,
@@ -204,7 +234,7 @@ def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Pla
         cuda=values["cuda"],
         torch=values["torch"],
         cudnn=values["cudnn"],
-        ptx=values["ptx"],
+        components=tuple(recipe_.components),
     )
     why_not = [*_not_offered(name, channel, recipe_, variant, platform), *reasons(stack)]
     if why_not:
@@ -212,7 +242,14 @@ def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Pla
     return _plan(recipe_, variant, platform, name, channel, values, origins), []
 
 
-def _check_values(values: Mapping[str, Any]) -> None:
+def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    for option, value in values.items():
+        wanted: type = {"ptx": bool, "rebuild": int}.get(option, str)
+        if value is not None and type(value) is not wanted:
+            kind = {bool: "true or false", int: "a whole number"}.get(wanted, "text in quotes")
+            raise UsageError(f"{option} = {value!r} (from {origins[option]}): expected {kind}")
+    if not 0 <= values["rebuild"] <= MAX_REBUILD:
+        raise UsageError(f"rebuild = {values['rebuild']} (from {origins['rebuild']}): expected 0 to {MAX_REBUILD}")
     known: dict[str, tuple[str, ...]] = {"toolkit": ("debian", "nvidia"), "blas": ("mkl", "openblas")}
     for option, words in known.items():
         if values[option] is not None and values[option] not in words:
@@ -290,6 +327,9 @@ def _plan(
         for key, value in variables.items():
             env[key] = _fill(value, fill, f"recipe {recipe_.package}: env {key}")
             origins[f"env.{key}"] = origin
+    packages = {f"gcc-{base.gcc}", f"g++-{base.gcc}", *recipe_.apt}
+    if values["toolkit"] == "nvidia":
+        packages.add("ca-certificates")  # its archives come over https
     return Plan(
         package=recipe_.package,
         version=version,
@@ -299,7 +339,7 @@ def _plan(
         options=dict(values),
         base=channel.base,
         toolkit=_toolkit(recipe_, values) if cuda else None,
-        apt=sorted({f"gcc-{base.gcc}", f"g++-{base.gcc}", *recipe_.apt}),
+        apt=sorted(packages),
         env=dict(sorted(env.items())),
         source=_source(recipe_, source_version),
         tiers_off=level.without,
@@ -338,9 +378,8 @@ def _toolkit(recipe_: Recipe, values: Mapping[str, Any]) -> ToolkitPlan:
     if values["cudnn"]:
         major = int(values["cuda"].split(".")[0])
         found += redist.archives("cudnn", values["cudnn"], "linux-x86_64", ["cudnn"], cuda_major=major)
-    archives: list[dict[str, str | int]] = [
-        {"component": a.component, "version": a.version, "url": a.url, "sha256": a.sha256, "size": a.size}
-        for a in found
+    archives = [
+        ArchivePlan(component=a.component, version=a.version, url=a.url, sha256=a.sha256, size=a.size) for a in found
     ]
     return ToolkitPlan(provider="nvidia", cuda=values["cuda"], components=recipe_.components, archives=archives)
 
@@ -354,10 +393,18 @@ def _source(recipe_: Recipe, version: str) -> SourcePlan:
 
 
 def source_folder(plan: Plan) -> Path:
-    """Where the source of a plan with a `path` source stands."""
+    """Where the source of a plan with a `path` source stands.
+
+    Raises:
+        UsageError: The package has no such source, or the folder is not what the plan was made from.
+    """
     source = recipe(plan.package).source
-    assert isinstance(source, PathSource)
-    return folder(plan.package) / source.path
+    if not isinstance(source, PathSource):
+        raise UsageError(f"the plan says that {plan.package} has its source beside its recipe; it has not")
+    found = folder(plan.package) / source.path
+    if tree_digest(found) != plan.source.digest:
+        raise UsageError(f"{found}: changed since the plan was made", hint="make the plan again")
+    return found
 
 
 def tree_files(root: Path) -> list[Path]:

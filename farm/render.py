@@ -59,6 +59,10 @@ def render(project: Path, plan: Plan) -> Rendered:
     templates = project / "dockerfiles"
     if plan.platform != "linux":
         raise UsageError(f"there are no templates for {plan.platform} yet", hint="--platform linux")
+    if plan.base not in catalog.debian_releases():
+        raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
+    if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
+        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates / "linux"),
         undefined=jinja2.StrictUndefined,
@@ -77,6 +81,7 @@ def render(project: Path, plan: Plan) -> Rendered:
 def _image(environment: jinja2.Environment, templates: Path, plan: Plan) -> dict[str, str]:
     toolkit = plan.toolkit
     base = catalog.debian_releases()[plan.base]
+    cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
     provider = catalog.nvidia_provider()
     scripts = list(COMMON_SCRIPTS)
     files: dict[str, str] = {}
@@ -92,8 +97,8 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan) -> dict
         apt=plan.apt,
         prefix=provider.prefix,
         image_env=image_env,
-        cxx=plan.env["CXX"],
-        lowest_sm=min(catalog.toolkits()[toolkit.cuda].sm) if toolkit else None,
+        cxx=f"g++-{base.gcc}",
+        lowest_sm=min(cuda.sm) if cuda else None,
     )
     for name in scripts:
         files[f"scripts/{name}"] = (templates / "scripts" / name).read_text(encoding="utf-8")
@@ -102,10 +107,11 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan) -> dict
 
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
     values = {**plan.model_dump(), "digest": plan.digest, "epoch": EPOCH, "cpu": Variant.parse(plan.variant).cpu}
-    files = {"build.sh": environment.get_template("build.sh.j2").render(values), "plan.json": plan.to_json()}
-    if plan.tiers_off:
-        files["tiers.cmake"] = environment.get_template("tiers.cmake.j2").render(values)
-    return files
+    return {
+        "build.sh": environment.get_template("build.sh.j2").render(values),
+        "plan.json": plan.to_json(),
+        "tiers.cmake": environment.get_template("tiers.cmake.j2").render(values),
+    }
 
 
 def _debian_manifest(plan: Plan) -> dict[str, object]:
@@ -123,5 +129,5 @@ def _debian_manifest(plan: Plan) -> dict[str, object]:
 
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:
     assert plan.toolkit
-    archives = [redist.Archive(**entry) for entry in plan.toolkit.archives]  # type: ignore[arg-type]
+    archives = [redist.Archive(**entry.model_dump()) for entry in plan.toolkit.archives]
     return redist.install_manifest(archives, "linux-x86_64")

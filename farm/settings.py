@@ -8,6 +8,9 @@ from pydantic import Field
 from farm.errors import UsageError
 from farm.yamlfile import Model, load
 
+LOCAL = "local"
+"""The runner that `farm submit` builds on."""
+
 
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
@@ -57,4 +60,13 @@ def load_settings(project: Path) -> Settings:
 
 
 def load_runners(project: Path) -> dict[str, Runner]:
-    return load(project / "ci" / "runners.yaml", Runners).runners
+    """The machines by name; `local` is among them.
+
+    Raises:
+        UsageError: The file is wrong, or names no `local` runner.
+    """
+    path = project / "ci" / "runners.yaml"
+    runners = load(path, Runners).runners
+    if LOCAL not in runners:
+        raise UsageError(f"{path}: names no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
+    return runners

@@ -2,8 +2,12 @@
 
 import re
 
-# ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
+# characters that turn the direction of writing
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+)
 MAX_LINE = 2000
 
 

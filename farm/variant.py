@@ -48,7 +48,7 @@ class Variant:
             if part in known:
                 choices.append([part])
                 continue
-            near = _same_kind(part, known) or nearest(part, known)
+            near = _same_kind(part.lower(), known) or nearest(part.lower(), known)
             problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
             choices.append(near)
         if problems:
@@ -94,7 +94,7 @@ def sm_number(name: str) -> int:
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:
     """For a number that is not known: the known words with the same letters and the closest number."""
-    match = re.fullmatch(r"([a-z]+)(\d{1,6})", part)
+    match = re.fullmatch(r"([a-z]+)([0-9]{1,6})", part)
     if not match:
         return []
     letters, number = match[1], int(match[2])

@@ -1,7 +1,7 @@
 """YAML files read into checked models; an error names the file, the line and the likely intended key.
 
-YAML is untrusted: only plain data is built, files are bounded, aliases (which can blow up when copied) and
-duplicate keys (where the last one silently wins) are refused.
+YAML is untrusted: only plain data is built, files and their nesting are bounded, aliases (which can blow up when
+copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
 import difflib
@@ -15,12 +15,17 @@ from farm.errors import UsageError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 4 << 20
+MAX_DEPTH = 50
+"""Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
+
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
 
 
 class Model(BaseModel):
     """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -38,75 +43,105 @@ def load(path: Path, model: type[M]) -> M:
         UsageError: The file is absent, not YAML, or does not have the model's shape.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     if len(raw) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
     try:
         text = raw.decode("utf-8")
-        _refuse_aliases(text, path)
+        _check_events(text, path)
         loader = Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
                 raise UsageError(f"{path}: empty")
-            _refuse_duplicate_keys(node, path)
+            _check_nodes(node, path, loader)
             data = loader.construct_document(node)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        if isinstance(error, yaml.reader.ReaderError):
+            line = ":" + str(text.count("\n", 0, error.position) + 1)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
         raise UsageError(f"{path}{line}: not valid YAML: {problem}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text") from error
+        line_number = raw.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line_number}: not UTF-8 text") from error
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise UsageError("\n".join(_explain(path, node, model, error))) from error
 
 
-def _refuse_aliases(text: str, path: Path) -> None:
-    if "*" not in text:
-        return
+def _check_events(text: str, path: Path) -> None:
+    """Refuse aliases and deep nesting, before anything recurses."""
+    depth = 0
     for event in yaml.parse(text, Loader=Loader):
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            line = event.start_mark.line + 1 if event.start_mark else "?"
             raise UsageError(f"{path}:{line}: YAML aliases are not supported")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise UsageError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
-def _refuse_duplicate_keys(node: yaml.Node, path: Path) -> None:
+def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
+    """Refuse duplicate keys, keys that are no words, and every kind of value that JSON does not have."""
+    line = node.start_mark.line + 1
+    if node.tag not in _PLAIN:
+        kind = node.tag.removeprefix(_TAG)
+        raise UsageError(f"{path}:{line}: a value of kind {kind!r} is not supported; write text in quotes")
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{path}:{line}: a key must be a word")
             if key.value in seen:
                 raise UsageError(f"{path}:{line}: key {key.value!r} appears twice (first on line {seen[key.value]})")
-            seen[str(key.value)] = line
-            _refuse_duplicate_keys(value, path)
+            seen[key.value] = line
+            _check_nodes(key, path, loader)
+            _check_nodes(value, path, loader)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _refuse_duplicate_keys(item, path)
+            _check_nodes(item, path, loader)
+    else:
+        try:
+            loader.construct_object(node)
+        except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none
+            raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {node.tag.removeprefix(_TAG)}") from error
 
 
 def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors():
         loc = problem["loc"]
-        where = ".".join(str(part) for part in loc)
-        text = f"{path}:{_line_of(root, loc)}: {where}: {problem['msg']}"
+        line, node = _find(root, loc)
+        where = ".".join(str(part) for part in loc if part != "[key]")
+        text = f"{path}:{line}: {where}: {problem['msg'].removeprefix('Value error, ')}"
         if problem["type"] == "extra_forbidden":
             known = sorted(_fields_at(model, loc[:-1]))
             near = nearest(str(loc[-1]), known)
-            text = f"{path}:{_line_of(root, loc)}: unknown key {where!r}"
+            text = f"{path}:{line}: unknown key {where!r}"
             text += f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
+        elif problem["type"] == "string_type" and isinstance(problem["input"], int | float):
+            # the word as it is written: 11.10 would be shown as 11.1
+            word = str(loc[-2]) if loc[-1] == "[key]" else node.value
+            kind = "a truth value" if isinstance(problem["input"], bool) else "a number"
+            text = f"{path}:{line}: {where}: {word} is {kind} here; write it in quotes: \"{word}\""
         lines.append(text)
     return lines
 
 
-def _line_of(node: yaml.Node, loc: tuple[int | str, ...]) -> int:
+def _find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node]:
+    """The line and the node of a pydantic location; parts that name no key (the tag of a union) are skipped."""
     line = node.start_mark.line + 1
     for part in loc:
         if isinstance(node, yaml.MappingNode):
@@ -117,24 +152,19 @@ def _line_of(node: yaml.Node, loc: tuple[int | str, ...]) -> int:
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             node = node.value[part]
             line = node.start_mark.line + 1
-    return int(line)
+    return int(line), node
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """Names of the fields of the model that stands at `loc` (through lists and mappings of models)."""
+    """Names of the fields of the models that may stand at `loc` (through lists, mappings and unions of models)."""
+    models = [model]
     for part in loc:
-        field = model.model_fields.get(str(part))
-        found = _model_in(field.annotation) if field else None
-        if found:
-            model = found
-    return {field.alias or name for name, field in model.model_fields.items()}
+        fields = [m.model_fields[str(part)] for m in models if str(part) in m.model_fields]
+        models = [found for field in fields for found in _models_in(field.annotation)] or models
+    return {field.alias or name for m in models for name, field in m.model_fields.items()}
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in getattr(annotation, "__args__", ()):
-        found = _model_in(inner)
-        if found:
-            return found
-    return None
+        return [annotation]
+    return [found for inner in getattr(annotation, "__args__", ()) for found in _models_in(inner)]

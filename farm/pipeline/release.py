@@ -4,6 +4,7 @@ import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
+from farm.errors import PublishRefusedError
 from farm.index.publish import PublishResult, publish
 from farm.index.stores import open_store
 from farm.pipeline.setting import Setting
@@ -18,14 +19,19 @@ def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> 
     """Publish a verified wheel into the group of its variant."""
     with Archive(wheel) as archive:
         metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
-    return publish(
-        open_store(setting.index_url),
-        wheel,
-        group=Variant.parse(plan.variant).group,
-        metadata=metadata,
-        upload_time=datetime.now(UTC),
-        provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel},
-    )
+    try:
+        return publish(
+            open_store(setting.index_url),
+            wheel,
+            group=Variant.parse(plan.variant).group,
+            metadata=metadata,
+            upload_time=datetime.now(UTC),
+            provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel},
+        )
+    except PublishRefusedError as error:
+        following = int(plan.options["rebuild"] or 0) + 1
+        error.hint = f"{error.hint}: run it again with --rebuild {following}"
+        raise
 
 
 def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
