@@ -42,7 +42,6 @@ bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/main_job.py
 
 lock: $(VENV)/.dev  ## renew the locked versions
-	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
 

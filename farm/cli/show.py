@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from farm.errors import FarmError
 from farm.pipeline.report import Outcomes
@@ -29,16 +30,23 @@ def explain(error: FarmError) -> None:
         print(f"  next: {plain(error.hint)}", file=sys.stderr)
 
 
+def say(text: object) -> None:
+    """A line on stdout, made safe to print."""
+    print(plain(str(text)))
+
+
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout; cells are shown as they are, without markup."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     if title:
-        print(title)
+        say(title)
     for column in columns:
         made.add_column(column, overflow="fold", justify="right" if column == "seconds" else "left")
     for row in rows:
-        made.add_row(*(escape(plain(cell)) for cell in row))
-    OUT.print(made)
+        made.add_row(*(Text(plain(cell)) for cell in row))
+    with OUT.capture() as captured:
+        OUT.print(made)
+    print("\n".join(line.rstrip() for line in captured.get().rstrip("\n").splitlines()))
 
 
 def outcomes(result: Outcomes) -> None:
@@ -48,7 +56,8 @@ def outcomes(result: Outcomes) -> None:
     print()
     table(f"run {result.run}", ("step", "seconds", "outcome", "result"), [*rows, ("all", f"{total:.1f}", "", "")])
     if result.pip_line:
-        print(f"\n{result.pip_line}")
+        print()
+        say(result.pip_line)
 
 
 class LogWatcher:
@@ -63,7 +72,7 @@ class LogWatcher:
 
     def line(self, text: str) -> None:
         if text.startswith(("base image:", "Step ", "+ ", "farm: step")):
-            print(f"    {text}", file=sys.stderr, flush=True)
+            print(f"    {plain(text)}", file=sys.stderr, flush=True)
 
     def progress(self, done: int, total: int) -> None:
         tenth = done * 100 // max(total, 1) // EVERY
@@ -90,11 +99,12 @@ class TerminalWatcher:
         self._progress.start()
 
     def step(self, name: str) -> None:
-        self._progress.reset(self._task, total=None, description=name, line="")
+        self._progress.remove_task(self._task)  # a reset would keep the total of the step before
+        self._task = self._progress.add_task(name, total=None, line="")
 
     def line(self, text: str) -> None:
         width = max(ERR.width - 70, 10)
-        self._progress.update(self._task, line=escape(text[:width]))
+        self._progress.update(self._task, line=escape(plain(text)[:width]))
 
     def progress(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)
@@ -105,9 +115,9 @@ class TerminalWatcher:
 
 def inspection(contents: WheelContents) -> None:
     """What is inside a wheel, a table for each question."""
-    print(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
     floor = contents.manylinux or f"none: {contents.manylinux_problem}"
-    print(f"tags: {', '.join(contents.tags)}; its libraries allow: {floor}")
+    say(f"tags: {', '.join(contents.tags)}; its libraries allow: {floor}")
     rows = []
     for library in contents.libraries:
         for found in library.fatbins:
@@ -117,7 +127,7 @@ def inspection(contents: WheelContents) -> None:
     if rows:
         table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
     else:
-        print("device code: none")
+        say("device code: none")
     libraries = []
     for library in contents.libraries:
         code = library.instructions
