@@ -95,23 +95,23 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
     toolkit = catalog.toolkits().get(stack.cuda or "")
     if toolkit is None:
         return
-    base, other = catalog.debian_releases()[stack.base], None
+    wanted, other = list(stack.components), None
     if stack.toolkit == "debian":
-        missing = [name for name in stack.components if name not in base.components]
-        missing += ["cuDNN"] if stack.cudnn else []
-        have, source, other = base.components, base.source, "nearest that can: --toolkit nvidia"
+        base = catalog.debian_releases()[stack.base]
+        have, source, other = list(base.components), base.source, "nearest that can: --toolkit nvidia"
+        wanted += ["cuDNN"] if stack.cudnn else []
     else:
         provider = catalog.nvidia_provider()
-        have = {
-            name: parts
-            for name, parts in provider.components.items()
-            if set(parts) <= set(redist.components("cuda", toolkit.release, "linux-x86_64"))
-        }
-        missing, source = [name for name in stack.components if name not in have], provider.source
+        archives = set(redist.components("cuda", toolkit.release, "linux-x86_64"))
+        have, source = (
+            [name for name, parts in provider.components.items() if archives.issuperset(parts)],
+            provider.source,
+        )
+    missing = ", ".join(name for name in wanted if name not in have)
     if missing:
         yield Reason(
             "toolkit-components",
-            f"the {stack.toolkit} toolkit with CUDA {stack.cuda} has no {', '.join(missing)}, which {stack.package} needs",
+            f"the {stack.toolkit} toolkit with CUDA {stack.cuda} has no {missing}, which {stack.package} needs",
             f"components: {', '.join(have)}",
             source,
             other,
@@ -163,9 +163,8 @@ def torch_release(stack: Stack) -> Iterator[Reason]:
     release = releases.get(stack.torch or "")
     if release is None:
         known = ", ".join(releases)
-        yield Reason(
-            "torch", f"torch {stack.torch} is not in the catalogue", f"known: {known}", "farm/catalog/torch.yaml"
-        )
+        text = f"torch {stack.torch} is not in the catalogue" if stack.torch else "no version of torch was chosen"
+        yield Reason("torch", text, f"known: {known}", "farm/catalog/torch.yaml", f"nearest that can: --torch {known}")
         return
     if stack.cuda in catalog.toolkits() and Version(str(stack.cuda)) < Version(release.cuda_min):
         yield Reason(

@@ -15,7 +15,7 @@ from farm.catalog import redist
 from farm.compat import Reason, Stack, reasons
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import Channel, Matrix, load_matrix
-from farm.recipe import GitSource, PathSource, Recipe, folder, recipe
+from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
 from farm.variant import Variant
 from farm.yamlfile import Model, nearest
 
@@ -405,19 +405,3 @@ def source_folder(plan: Plan) -> Path:
     if tree_digest(found) != plan.source.digest:
         raise UsageError(f"{found}: changed since the plan was made", hint="make the plan again")
     return found
-
-
-def tree_files(root: Path) -> list[Path]:
-    """The files of a source tree in a stable order, without caches that Python leaves behind."""
-    return sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-
-
-def tree_digest(root: Path) -> str:
-    """Sha256 over the names and contents of the files under `root`."""
-    total = hashlib.sha256()
-    for path in tree_files(root):
-        name = path.relative_to(root).as_posix().encode()
-        content = path.read_bytes()
-        total.update(b"%d %s %d " % (len(name), name, len(content)))
-        total.update(content)
-    return total.hexdigest()

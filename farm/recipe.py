@@ -1,5 +1,6 @@
 """Recipes: what is built and how. One folder a package under `farm/recipes/`, `recipe.yaml` inside."""
 
+import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -67,3 +68,19 @@ def recipe(package: str) -> Recipe:
 
 def folder(package: str) -> Path:
     return FOLDER / package
+
+
+def tree_files(root: Path) -> list[Path]:
+    """The files of a source tree in a stable order, without caches that Python leaves behind."""
+    return sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+
+
+def tree_digest(root: Path) -> str:
+    """Sha256 over the names and contents of the files under `root`."""
+    total = hashlib.sha256()
+    for path in tree_files(root):
+        name = path.relative_to(root).as_posix().encode()
+        content = path.read_bytes()
+        total.update(b"%d %s %d " % (len(name), name, len(content)))
+        total.update(content)
+    return total.hexdigest()

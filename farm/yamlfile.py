@@ -55,7 +55,7 @@ def load(path: Path, model: type[M]) -> M:
         loader = Loader(text)
         try:
             node = loader.get_single_node()
-            if node is None:
+            if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
                 raise UsageError(f"{path}: empty")
             _check_nodes(node, path, loader)
             data = loader.construct_document(node)
@@ -81,7 +81,7 @@ def _check_events(text: str, path: Path) -> None:
     """Refuse aliases and deep nesting, before anything recurses."""
     depth = 0
     for event in yaml.parse(text, Loader=Loader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else "?"
         if isinstance(event, yaml.AliasEvent):
             raise UsageError(f"{path}:{line}: YAML aliases are not supported")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -116,7 +116,8 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
         try:
             loader.construct_object(node)
         except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none
-            raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {node.tag.removeprefix(_TAG)}") from error
+            kind = node.tag.removeprefix(_TAG)
+            raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error
 
 
 def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
@@ -124,7 +125,7 @@ def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validat
     for problem in error.errors():
         loc = problem["loc"]
         line, node = _find(root, loc)
-        where = ".".join(str(part) for part in loc if part != "[key]")
+        where = ".".join(str(part) for part in loc if part != "[key]") or "document"
         text = f"{path}:{line}: {where}: {problem['msg'].removeprefix('Value error, ')}"
         if problem["type"] == "extra_forbidden":
             known = sorted(_fields_at(model, loc[:-1]))
@@ -135,7 +136,7 @@ def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validat
             # the word as it is written: 11.10 would be shown as 11.1
             word = str(loc[-2]) if loc[-1] == "[key]" else node.value
             kind = "a truth value" if isinstance(problem["input"], bool) else "a number"
-            text = f"{path}:{line}: {where}: {word} is {kind} here; write it in quotes: \"{word}\""
+            text = f'{path}:{line}: {where}: {word} is {kind} here; write it in quotes: "{word}"'
         lines.append(text)
     return lines
 

@@ -3,5 +3,5 @@
 set -eu
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.sources; do
     [ -f "$f" ] || continue
-    sed -i -e '/^deb /s/ main.*$/ main contrib non-free/' -e 's/^Components: .*$/Components: main contrib non-free/' "$f"
+    sed -i -e '/^deb /s/ main.*$/ main contrib non-free/' -e 's/^Components: main.*$/Components: main contrib non-free/' "$f"
 done

@@ -11,6 +11,7 @@ against apt's hash. Exit codes: 0 done, 2 bad manifest, 9 a download failed.
 
 import fnmatch
 import hashlib
+import http.client
 import io
 import json
 import lzma
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 SCHEMA = 1
+MAGIC = b"!<arch>\n"
 HEADER = 60  # bytes of an ar member header
 
 
@@ -43,7 +45,10 @@ def uris(package: str) -> tuple[str, str, int]:
 
 def version_of(file_name: str) -> str:
     """11.8.89~11.8.0-5 of `libx_11.8.89~11.8.0-5_amd64.deb` (apt may escape ':' and '~')."""
-    return urllib.parse.unquote(file_name.split("_")[1])
+    parts = file_name.split("_")
+    if len(parts) != 3:
+        raise FailedError(f"{file_name!r} is no package's file name")
+    return urllib.parse.unquote(parts[1])
 
 
 def fetch_head(address: str, head: dict[str, Any]) -> Optional[bytes]:
@@ -52,7 +57,7 @@ def fetch_head(address: str, head: dict[str, Any]) -> Optional[bytes]:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             data: bytes = answer.read(head["bytes"])
-    except OSError as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:  # apt may also name a cdrom: or mirror: address
         print(f"  the beginning alone cannot be had ({error}); fetching the whole package")
         return None
     if hashlib.sha256(data).hexdigest() != head["sha256"]:
@@ -72,10 +77,15 @@ def fetch_whole(package: str, folder: str) -> bytes:
 
 def data_stream(deb: bytes) -> bytes:
     """The unpacked bytes of data.tar.* as far as they are there."""
-    offset = 8
+    if not deb.startswith(MAGIC):
+        raise FailedError("no Debian package: it does not begin as one")
+    offset = len(MAGIC)
     while offset + HEADER <= len(deb):
-        name = deb[offset : offset + 16].decode("ascii").strip()
-        size = int(deb[offset + 48 : offset + 58])
+        name = deb[offset : offset + 16].decode("ascii", "replace").strip()
+        length = deb[offset + 48 : offset + 58].strip()
+        if not length.isdigit():
+            raise FailedError(f"no Debian package: its member {name!r} has no length")
+        size = int(length)
         body = deb[offset + HEADER : offset + HEADER + size]
         if name.startswith("data.tar"):
             if name.endswith(".xz"):
@@ -88,20 +98,25 @@ def data_stream(deb: bytes) -> bytes:
 def unpack(deb: bytes, patterns: list[str], root: str, complete: bool) -> list[str]:
     """Writes the members that match; returns their names. A truncated package ends where its bytes end."""
     written = []
+    under_way = None
     try:
         with tarfile.open(fileobj=io.BytesIO(data_stream(deb)), mode="r|") as archive:
             for member in archive:
-                name = member.name.lstrip("./")
+                name = member.name[2:] if member.name.startswith("./") else member.name
                 if member.isdir() or not any(fnmatch.fnmatchcase(name, p) for p in patterns):
                     continue
-                if ".." in name.split("/"):
+                if name.startswith("/") or ".." in name.split("/"):
                     raise FailedError(f"member {member.name!r} points outside")
                 member.name = name
+                under_way = Path(root, name)
                 archive.extract(member, root)
+                under_way = None
                 written.append(name)
     except tarfile.ReadError:
         if complete:
             raise
+        if under_way:  # half a header would be found by a compiler, and believed
+            under_way.unlink(missing_ok=True)
     return written
 
 
@@ -138,17 +153,22 @@ def install(part: dict[str, Any], root: str) -> None:
     if part.get("link"):
         folder_of_library = link(root, written, part["link"])
         if part.get("empty_archive"):
-            (folder_of_library / part["empty_archive"]).write_bytes(b"!<arch>\n")
+            (folder_of_library / part["empty_archive"]).write_bytes(MAGIC)
 
 
 def main() -> int:
-    manifest = json.loads(Path(sys.argv[1]).read_text())
-    if manifest.get("schema") != SCHEMA:
-        print(f"{sys.argv[1]}: expected schema {SCHEMA}", file=sys.stderr)
+    try:
+        manifest = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        schema, parts, root = manifest.get("schema"), manifest["parts"], manifest.get("root", "/")
+    except (IndexError, OSError, ValueError, AttributeError, KeyError) as error:
+        print(f"install_debian_cuda: no manifest: {error!r}", file=sys.stderr)
+        return 2
+    if schema != SCHEMA:
+        print(f"install_debian_cuda: {sys.argv[1]}: expected schema {SCHEMA}, not {schema!r}", file=sys.stderr)
         return 2
     try:
-        for part in manifest["parts"]:
-            install(part, manifest.get("root", "/"))
+        for part in parts:
+            install(part, root)
     except (FailedError, OSError, lzma.LZMAError, tarfile.TarError) as error:
         print(f"install_debian_cuda: {error}", file=sys.stderr)
         return 9

@@ -19,7 +19,12 @@ def compile_and_run(command: list[str], source: Path, text: str) -> None:
     program = source.with_suffix(".bin")
     for step in ([*command, str(source), "-o", str(program)], [str(program)]):
         print("+", " ".join(step), flush=True)
-        subprocess.run(step, check=True)
+        try:
+            code = subprocess.run(step, check=False).returncode
+        except OSError as error:
+            sys.exit(f"prove_toolchain: {step[0]}: {error.strerror}")
+        if code:
+            sys.exit(f"prove_toolchain: {step[0]} failed with exit code {code}")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from farm.errors import SmokeFailedError, UsageError
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.run import submit
+from farm.pipeline.run import Until, submit
 from farm.pipeline.setting import Setting, open_journal
 from farm.pipeline.smoke import smoke
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
@@ -64,18 +64,13 @@ def _plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
     return project, settings, resolve(project, _selectors(args, settings))
 
 
-def cmd_submit(args: argparse.Namespace) -> int:
-    project, settings, plan = _plan_of(args)
+def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until) -> int:
+    """Run the main job up to a step and print its table."""
     terminal = show.ERR.is_terminal and not os.environ.get("CI")
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
+    selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     try:
-        result = submit(
-            Setting(project, settings, watcher),
-            plan,
-            selectors={"variant": plan.variant, "package": plan.package, "platform": plan.platform},
-            with_publish=not args.no_publish,
-            with_smoke=not args.no_smoke,
-        )
+        result = submit(Setting(project, settings, watcher), plan, selectors=selectors, until=until)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
@@ -84,6 +79,17 @@ def cmd_submit(args: argparse.Namespace) -> int:
     else:
         show.outcomes(result)
     return 0
+
+
+def cmd_submit(args: argparse.Namespace) -> int:
+    project, settings, plan = _plan_of(args)
+    until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
+    return _watched(args, project, settings, plan, until)
+
+
+def cmd_build(args: argparse.Namespace) -> int:
+    project, settings = _project(args)
+    return _watched(args, project, settings, Plan.read(args.plan), "build")
 
 
 def cmd_plan(args: argparse.Namespace) -> int:
@@ -107,7 +113,7 @@ def cmd_why(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"buildable": not found, "reasons": [vars(reason) for reason in found]})
     elif not found:
-        print(f"{selectors.package} for {selectors.variant} can be built")
+        show.say(f"{selectors.package} for {selectors.variant} can be built")
     else:
         show.table(
             f"{selectors.package} for {selectors.variant} cannot be built",
@@ -123,7 +129,8 @@ def cmd_render(args: argparse.Namespace) -> int:
     if args.json:
         _print_json([str(path) for path in files])
     else:
-        print(*files, sep="\n")
+        for path in files:
+            show.say(path)
     return 0
 
 
@@ -150,10 +157,10 @@ def cmd_repair(args: argparse.Namespace) -> int:
         _print_json(result.model_dump(mode="json"))
         return 0
     for item in result.vendored:
-        print(f"added {item.path} from {item.source}")
+        show.say(f"added {item.path} from {item.source}")
     for path in result.record_corrected:
-        print(f"corrected the hash of {path} in RECORD")
-    print(result.wheel)
+        show.say(f"corrected the hash of {path} in RECORD")
+    show.say(result.wheel)
     return 0
 
 
@@ -184,8 +191,8 @@ def cmd_publish(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
     else:
-        print("published" if result.changed else "already there: nothing to do")
-        print(line)
+        show.say("published" if result.changed else "already there: nothing to do")
+        show.say(line)
     return 0
 
 
@@ -239,7 +246,7 @@ def cmd_status(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    print(f"run {found.id}: {_state(found)}, {found.plan['package']} {found.plan['version']}")
+    show.say(f"run {found.id}: {_state(found)}, {found.plan['package']} {found.plan['version']}")
     attempts = [(j.kind, a.engine, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
     show.table("", ("job", "engine", "state", "result", "why"), attempts)
     steps = [e.data for e in events if e.kind == "step"]
@@ -258,7 +265,7 @@ def cmd_logs(args: argparse.Namespace) -> int:
     log = Setting(project, settings, Silent()).run_folder(found.id) / "build.log"
     if not log.exists():
         raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
-    with log.open("r", encoding="utf-8", errors="replace") as stream:
+    with log.open("r", encoding="utf-8", errors="replace", newline="\n") as stream:
         for line in stream:
             sys.stdout.write(plain(line) + "\n")
     return 0
@@ -266,6 +273,7 @@ def cmd_logs(args: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "submit": cmd_submit,
+    "build": cmd_build,
     "plan": cmd_plan,
     "why": cmd_why,
     "render": cmd_render,

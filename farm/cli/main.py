@@ -1,13 +1,14 @@
 """The `farm` command: arguments in, exit codes out. What the commands do stands in `farm.cli.commands`."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
-from farm.errors import FarmError
+from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
 
@@ -67,6 +68,9 @@ def parser() -> argparse.ArgumentParser:
     _selectors(render)
     render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
 
+    build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
+    build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
+
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
     inspect.add_argument("wheel", type=Path)
 
@@ -103,23 +107,32 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     args = parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
         from farm.cli import commands
 
         return commands.run(args)
     except FarmError as error:
-        if args.traceback:
-            raise
-        from farm.cli.show import explain
-
-        explain(error)
-        return error.exit_code
+        return _failed(error, args)
     except KeyboardInterrupt:
         print("farm: interrupted; nothing half-done was published", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # no space, no permission, a file where a folder should be
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(InfrastructureError(f"{where}{error.strerror or error}"), args)
+
+
+def _failed(error: FarmError, args: argparse.Namespace) -> int:
+    if args.traceback:
+        raise error
+    from farm.cli.show import explain
+
+    explain(error)
+    return error.exit_code
 
 
 if __name__ == "__main__":

@@ -55,6 +55,8 @@ def outcomes(result: Outcomes) -> None:
     total = sum(step.seconds for step in result.steps)
     print()
     table(f"run {result.run}", ("step", "seconds", "outcome", "result"), [*rows, ("all", f"{total:.1f}", "", "")])
+    if result.wheel and not result.pip_line:
+        print(f"\n{result.wheel}")
     if result.pip_line:
         print()
         say(result.pip_line)

@@ -1,45 +1,68 @@
 """Files to and from containers as tar streams. What comes back is untrusted: nothing is written outside."""
 
 import io
+import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from farm.errors import InfrastructureError
 
 MAX_MEMBERS = 10_000
+MAX_HEADER = 64 << 10
+"""Bytes of a long name or a pax header, which tarfile holds in memory."""
+
+_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 def pack(folders: Mapping[str, Path], skip: tuple[str, ...] = ("__pycache__",)) -> bytes:
-    """A tar of folders: container path -> folder here. Owner root, times zero, order stable."""
+    """A tar of folders: container path -> folder here. Owner root, times zero, order stable, symlinks as they are."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
             for path in sorted(folder.rglob("*")):
                 relative = path.relative_to(folder)
-                if any(part in skip for part in relative.parts) or not (path.is_file() or path.is_dir()):
+                if any(part in skip for part in relative.parts):
                     continue
-                info = archive.gettarinfo(path, str(PurePosixPath(target.lstrip("/"), relative.as_posix())))
-                info.uid = info.gid = 0
+                info = tarfile.TarInfo(str(PurePosixPath(target.lstrip("/"), relative.as_posix())))
                 info.uname = info.gname = "root"
-                info.mtime = 0
-                if info.isdir():
-                    info.mode = 0o755
+                if path.is_symlink():
+                    info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
                     archive.addfile(info)
-                else:
-                    info.mode = 0o755 if info.mode & 0o100 else 0o644
+                elif path.is_dir():
+                    info.type, info.mode = tarfile.DIRTYPE, 0o755
+                    archive.addfile(info)
+                elif path.is_file():
                     with path.open("rb") as stream:
+                        status = os.fstat(stream.fileno())
+                        info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
                         archive.addfile(info, stream)
     return buffer.getvalue()
 
 
+class _Member(tarfile.TarInfo):
+    def _proc_member(self, archive: Any) -> Any:
+        if self.type in _HEADERS and self.size > MAX_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
 class _Stream(io.RawIOBase):
-    """An iterator of bytes as a file, bounded."""
+    """An iterator of bytes as a file, bounded; `end` holds the last bytes that were read."""
 
     def __init__(self, chunks: Iterable[bytes], limit: int) -> None:
         self._chunks: Iterator[bytes] = iter(chunks)
         self._rest = b""
         self._left = limit
+        self.end = b""
 
     def readable(self) -> bool:
         return True
@@ -56,6 +79,7 @@ class _Stream(io.RawIOBase):
         if self._left < 0:
             raise InfrastructureError("the job's output is larger than allowed")
         view[:count] = self._rest[:count]
+        self.end = (self.end + self._rest[max(0, count - len(_END)) : count])[-len(_END) :]
         self._rest = self._rest[count:]
         return count
 
@@ -64,29 +88,52 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a tar stream below `dest`, without its top folder; returns them.
 
     Raises:
-        InfrastructureError: The stream is no tar, is larger than `max_bytes`, or holds a name that points
-            outside, a link or a device.
+        InfrastructureError: The stream is no tar, ends too early, is larger than `max_bytes`, holds a name that
+            points outside, a link or a device, or cannot be written.
     """
-    written: list[Path] = []
-    stream = io.BufferedReader(_Stream(chunks, max_bytes + (1 << 20)), 1 << 20)
+    raw = _Stream(chunks, max_bytes + (1 << 20))
+    stream = io.BufferedReader(raw, 1 << 20)
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for count, member in enumerate(archive):
-                if count >= MAX_MEMBERS:
-                    raise InfrastructureError(f"the job's output holds more than {MAX_MEMBERS} files")
-                parts = PurePosixPath(member.name).parts[1:]
-                if not parts or member.isdir():
-                    continue
-                if not member.isreg() or ".." in parts or member.name.startswith("/"):
-                    raise InfrastructureError(f"the job's output holds {member.name!r}, which is no plain file")
-                path = dest.joinpath(*parts)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                source = archive.extractfile(member)
-                assert source is not None
-                with path.open("wb") as target:
-                    while piece := source.read(1 << 20):
-                        target.write(piece)
-                written.append(path)
-    except tarfile.TarError as error:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+            written = _members(archive, dest)
+        while stream.read(1 << 20):
+            pass
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
+    if raw.end != _END:
+        raise InfrastructureError("the job's output ends too early", hint="run the same command again")
+    return written
+
+
+def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
+    written: list[Path] = []
+    for count, member in enumerate(archive):
+        if count >= MAX_MEMBERS:
+            raise InfrastructureError(f"the job's output holds more than {MAX_MEMBERS} files")
+        if member.isdir():
+            continue
+        _, *parts = PurePosixPath(member.name).parts or ("",)
+        # A sparse file could be of any size on disk.
+        if (
+            not member.isreg()
+            or member.issparse()
+            or not parts
+            or ".." in member.name.split("/")
+            or member.name[0] == "/"
+        ):
+            raise InfrastructureError(
+                f"the job's output holds {member.name!r}, which is no plain file below its folder"
+            )
+        source = archive.extractfile(member)
+        assert source is not None
+        path = dest.joinpath(*parts)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            target = path.open("xb")
+        except OSError as error:
+            raise InfrastructureError(f"{member.name!r} of the job's output: {error.strerror}") from error
+        with target:
+            while piece := source.read(1 << 20):
+                target.write(piece)
+        written.append(path)
     return written

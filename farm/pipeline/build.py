@@ -1,5 +1,6 @@
 """The build job: source and script into a container, wheel out; goes on where a killed controller stopped."""
 
+import os
 import re
 import subprocess
 import tarfile
@@ -17,7 +18,7 @@ from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
 TAIL = 30
-NINJA = re.compile(r"^\[(\d{1,6})/(\d{1,6})\]")
+NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 
 def make_job(plan: Plan, *, image: str, context: Path, source: Path, capacity: Capacity, labels: dict[str, str]) -> Job:
@@ -41,6 +42,7 @@ def source_tree(plan: Plan, cache: Path, watcher: Watcher) -> Iterator[Path]:
     """The source tree of a plan; a git source is fetched once into `cache`, at the pinned commit.
 
     Raises:
+        UsageError: A folder beside the recipe is not what the plan was made from.
         InfrastructureError: The repository cannot be reached.
         BuildFailedError: The tag is not the commit that the plan names.
     """
@@ -67,7 +69,13 @@ def _fetch(url: str, tag: str, commit: str, packed: Path, watcher: Watcher) -> N
         command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
         command += ["--shallow-submodules", "--", url, str(tree)]
         watcher.line("+ " + " ".join(command))
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # a farm has nobody to type a password
+        try:
+            result = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", check=False, env=environment
+            )
+        except FileNotFoundError as error:
+            raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
         if result.returncode:
             tail = "\n".join(plain(line) for line in result.stderr.splitlines()[-5:])
             raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
@@ -79,7 +87,7 @@ def _fetch(url: str, tag: str, commit: str, packed: Path, watcher: Watcher) -> N
                 f"{url}: tag {tag} is commit {head}, the catalogue says {commit}",
                 hint="if upstream moved the tag on purpose, change the commit in farm/catalog/torch.yaml",
             )
-        part = packed.with_suffix(".part")
+        part = Path(folder, "packed.tar")
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname=".")
         part.replace(packed)
@@ -90,10 +98,11 @@ def follow(engine: Engine, handle: str, log: Path, watcher: Watcher) -> Observat
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as stream:
         for text in _lines(engine, handle, stream.write):
-            match = NINJA.match(text)
+            shown = plain(text)
+            match = NINJA.match(shown)
             if match:
                 watcher.progress(int(match[1]), int(match[2]))
-            watcher.line(plain(text))
+            watcher.line(shown)
     while (seen := engine.observe(handle)).state not in FINAL:
         time.sleep(0.05)  # the output ends a moment before the engine notes the end
     return seen

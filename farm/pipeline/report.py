@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-Outcome = Literal["done", "not run"]
+Outcome = Literal["done", "failed", "not run"]
 
 
 class Watcher(Protocol):
@@ -58,6 +58,9 @@ class Outcomes:
         start = time.monotonic()
         try:
             yield step
+        except BaseException:
+            step.outcome = "failed"
+            raise
         finally:
             step.seconds = time.monotonic() - start
 

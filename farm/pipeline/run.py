@@ -8,19 +8,27 @@ import json
 import shutil
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Never
+from typing import Any, Literal, Never
 
 from farm import catalog
 from farm.engines import images
 from farm.engines.base import Engine
 from farm.engines.docker import DockerEngine, connect
-from farm.errors import BuildFailedError, FarmError, NoRunnerError, SmokeFailedError
+from farm.errors import (
+    BuildFailedError,
+    FarmError,
+    InfrastructureError,
+    NoRunnerError,
+    SmokeFailedError,
+    UsageError,
+)
 from farm.pipeline import build
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
-from farm.pipeline.report import Outcomes, Watcher
+from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting, open_journal
 from farm.pipeline.smoke import smoke
 from farm.plan import Plan
@@ -30,44 +38,52 @@ from farm.settings import load_runners
 from farm.variant import Variant
 from farm.wheel.repair import repair
 
+Until = Literal["build", "verify", "publish", "smoke"]
+
 RUNNER = "local"
 INTERRUPTED = 130
-INFRASTRUCTURE = 9
+KEPT_TEXT = 8000
 
 
-def submit(
-    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], with_publish: bool = True, with_smoke: bool = True
-) -> Outcomes:
-    """Do everything for one plan; the journal keeps what happened whatever happens.
+class _StillRunningError(InfrastructureError):
+    """The engine failed while a build was under way; it may still be there for the next call."""
+
+
+def submit(setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke") -> Outcomes:
+    """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
-    outcomes = Outcomes()
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
-        outcomes.run = run.id
+        job = _MainJob(setting, plan, journal, run, Outcomes(run=run.id))
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
-            _steps(setting, plan, journal, run, outcomes, with_publish=with_publish, with_smoke=with_smoke)
+            job.steps(until)
         except FarmError as error:
-            result: Result = "infra" if error.exit_code in (NoRunnerError.exit_code, INFRASTRUCTURE) else "failure"
-            journal.event(run.id, "error", text=str(error)[:8000], hint=error.hint)
-            journal.finish_run(run.id, result, error.exit_code)
+            journal.event(run.id, "error", text=str(error)[:KEPT_TEXT], hint=error.hint)
+            if not isinstance(error, _StillRunningError):
+                infra = isinstance(error, InfrastructureError | NoRunnerError)
+                result: Result = "infra" if infra else "failure"
+                journal.finish_run(run.id, result, error.exit_code)
             raise
         except KeyboardInterrupt:
             journal.finish_run(run.id, "infra", INTERRUPTED)
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-            for step in outcomes.steps:
-                journal.event(
-                    run.id, "step", name=step.name, seconds=round(step.seconds, 3), outcome=step.outcome,
-                    result=step.result,
-                )  # fmt: skip
+            for step in job.outcomes.steps:
+                data: dict[str, Any] = {
+                    "name": step.name,
+                    "seconds": round(step.seconds, 3),
+                    "outcome": step.outcome,
+                    "result": step.result,
+                }
+                journal.event(run.id, "step", None, None, **data)
         journal.finish_run(run.id, "success", 0)
-    return outcomes
+        return job.outcomes
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -75,181 +91,190 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
 
 
 def _take_up(journal: Journal, plan: Plan) -> Run | None:
-    """The run of a killed controller with the same plan, now ours."""
+    """The run of a dead controller with the same plan, now ours."""
     run = journal.unfinished(plan.digest)
     return run if run is not None and journal.claim(run.id) else None
 
 
-def _steps(
-    setting: Setting,
-    plan: Plan,
-    journal: Journal,
-    run: Run,
-    outcomes: Outcomes,
-    *,
-    with_publish: bool,
-    with_smoke: bool,
-) -> None:
-    folder = setting.run_folder(run.id)
-    watcher = setting.watcher
-    folder.mkdir(parents=True, exist_ok=True)
-    built = _build(setting, plan, journal, run, outcomes)
-    with outcomes.timed("repair", watcher) as step:
-        fixed = folder / "repaired"
-        shutil.rmtree(fixed, ignore_errors=True)
-        fixed.mkdir()
-        result = repair(
-            build.the_wheel(built / "wheel"),
-            fixed,
-            lib_dirs=[built / "lib"],
-            vendor_into=plan.vendor_into,
-            exclude=plan.exclude,
-            version=plan.version,
-        )
-        vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
-        step.result = f"added {vendored}; {result.tags[0]}"
-        outcomes.wheel = str(result.wheel)
-    with outcomes.timed("verify", watcher) as step:
-        report = check_wheel(result.wheel, plan, folder / "verify.json")
-        step.result = summary(report)
-    if not with_publish:
-        return
-    with outcomes.timed("publish", watcher) as step:
-        published = publish_wheel(setting, plan, result.wheel, report)
-        step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
-    requirement = f"{plan.package}=={plan.version}"
-    source = pip_source(setting, Variant.parse(plan.variant).group)
-    outcomes.pip_line = pip_line(requirement, source)
-    if with_smoke:
-        _smoke(setting, plan, journal, run, outcomes, requirement, source)
+@dataclass(frozen=True)
+class _MainJob:
+    """One run: the steps and what they share."""
 
+    setting: Setting
+    plan: Plan
+    journal: Journal
+    run: Run
+    outcomes: Outcomes
 
-def _build(setting: Setting, plan: Plan, journal: Journal, run: Run, outcomes: Outcomes) -> Path:
-    """The folder with what the build left: `wheel/` and `lib/`."""
-    watcher, folder = setting.watcher, setting.run_folder(run.id)
-    done = folder / "built"
-    job = next((job for job in journal.jobs(run.id) if job.kind == "build"), None) or journal.create_job(
-        run.id, "build"
-    )
-    if done.is_dir():
-        with outcomes.timed("build", watcher) as step:
-            step.result = "taken up: the wheel was collected before"
+    @property
+    def folder(self) -> Path:
+        return self.setting.run_folder(self.run.id)
+
+    def steps(self, until: Until) -> None:
+        plan, watcher = self.plan, self.setting.watcher
+        self.folder.mkdir(parents=True, exist_ok=True)
+        built = self.build()
+        if until == "build":
+            return
+        with self.outcomes.timed("repair", watcher) as step:
+            fixed = self.folder / "repaired"
+            shutil.rmtree(fixed, ignore_errors=True)
+            fixed.mkdir()
+            result = repair(
+                build.the_wheel(built / "wheel"),
+                fixed,
+                lib_dirs=[built / "lib"],
+                vendor_into=plan.vendor_into,
+                exclude=plan.exclude,
+                version=plan.version,
+            )
+            vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
+            step.result = f"added {vendored}; {result.tags[0]}"
+            self.outcomes.wheel = str(result.wheel)
+        with self.outcomes.timed("verify", watcher) as step:
+            report = check_wheel(result.wheel, plan, self.folder / "verify.json")
+            step.result = summary(report)
+        if until == "verify":
+            return
+        with self.outcomes.timed("publish", watcher) as step:
+            published = publish_wheel(self.setting, plan, result.wheel, report)
+            step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
+        requirement = f"{plan.package}=={plan.version}"
+        source = pip_source(self.setting, Variant.parse(plan.variant).group)
+        self.outcomes.pip_line = pip_line(requirement, source)
+        if until == "smoke":
+            self.smoke(requirement, source)
+
+    def build(self) -> Path:
+        """The folder with what the build left: `wheel/` and `lib/`."""
+        done = self.folder / "built"
+        jobs = self.journal.jobs(self.run.id)
+        job = next((j for j in jobs if j.kind == "build"), None) or self.journal.create_job(self.run.id, "build")
+        if done.is_dir():
+            with self.outcomes.timed("build", self.setting.watcher) as step:
+                step.result = "taken up: the wheel was collected before"
+                self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
+            return done
+        engine, image = self.engine_and_image()
+        with self.outcomes.timed("build", self.setting.watcher) as step:
+            last = job.attempts[-1] if job.attempts else None
+            if last and last.handle and last.state not in ("done", "cancelled"):
+                seen = engine.observe(last.handle)
+                if seen.state == "lost":
+                    self.journal.set_state(last.id, "lost", "infra", why=seen.why)
+                    last = None
+            else:
+                last = None
+            if last and last.handle:
+                step.result = "taken up; "
+                attempt, handle = last, last.handle
+            else:
+                attempt = self.journal.create_attempt(job.id, engine.name, RUNNER)
+                handle = self.start(engine, image, attempt)
+            self.finish_build(engine, attempt, handle, done)
+            wheel = build.the_wheel(done / "wheel")
+            step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
+            self.outcomes.wheel = str(wheel)
         return done
-    engine, image = _engine_and_image(setting, plan, run, outcomes)
-    with outcomes.timed("build", watcher) as step:
-        last = job.attempts[-1] if job.attempts else None
-        if last and last.handle and engine.observe(last.handle).state in ("running", "done"):
-            step.result = "taken up; "
-            attempt, handle = last, last.handle
-        else:
-            attempt = journal.create_attempt(job.id, engine.name, RUNNER)
-            handle = _start(setting, plan, journal, run, engine, image, attempt)
+
+    def engine_and_image(self) -> tuple[Engine, str]:
+        settings, watcher = self.setting.settings, self.setting.watcher
+        runners = load_runners(self.setting.project)
+        if RUNNER not in runners:
+            raise UsageError(f"ci/runners.yaml has no runner {RUNNER!r}", hint=f"it has {', '.join(runners)}")
+        runner = runners[RUNNER]
+        rendered = render(self.setting.project, self.plan)
+        with self.outcomes.timed("render", watcher) as step:
+            files = rendered.write(self.folder / "context")
+            step.result = f"{len(files)} files in {(self.folder / 'context').relative_to(self.setting.project)}"
+        client = connect(runner.url)
+        with self.outcomes.timed("image", watcher) as step:
+            base = images.base_image(
+                client,
+                self.plan.base,
+                catalog.debian_releases()[self.plan.base],
+                pull_timeout_s=settings.pull_timeout_s,
+                mirror=settings.debian_mirror,
+                line=watcher.line,
+            )
+            image = images.ensure_image(
+                client,
+                repository="farm/toolchain",
+                context=rendered.image,
+                context_digest=rendered.image_digest,
+                base=base,
+                labels={"farm.base": self.plan.base, "farm.channel": self.plan.channel},
+                log=self.folder / "image.log",
+                line=watcher.line,
+            )
+            step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
+        memory = int(runner.memory_gb * 1e9) if runner.memory_gb else None
+        return DockerEngine(client, cpus=runner.cpus, memory=memory), image.tag
+
+    def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
+        with build.source_tree(self.plan, self.setting.artifacts / "sources", self.setting.watcher) as source:
+            job = build.make_job(
+                self.plan,
+                image=image,
+                context=self.folder / "context" / "job",
+                source=source,
+                capacity=engine.capacity(),
+                labels={"farm.run": self.run.id, "farm.kind": "build"},
+            )
+            self.journal.set_state(attempt.id, "starting")
+            handle = engine.submit(job)
         try:
-            _finish_build(journal, engine, attempt, handle, done, folder / "build.log", watcher)
-        except KeyboardInterrupt:
-            engine.cancel(handle)
-            journal.set_state(attempt.id, "cancelled", why="interrupted")
+            self.journal.set_handle(attempt.id, handle)
+            self.journal.set_state(attempt.id, "running")
+        except BaseException:  # nobody else knows the container
             engine.release(handle)
             raise
-        wheel = build.the_wheel(done / "wheel")
-        step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
-    return done
+        return handle
 
+    def finish_build(self, engine: Engine, attempt: Attempt, handle: str, done: Path) -> None:
+        """Follow the container to its end, take the wheel, and remove the container whatever came."""
+        log = self.folder / "build.log"
+        try:
+            seen = build.follow(engine, handle, log, self.setting.watcher)
+        except InfrastructureError as error:
+            raise _StillRunningError(
+                str(error), hint="run the same command again: it goes on if the build is still there"
+            ) from error
+        except KeyboardInterrupt:
+            engine.cancel(handle)
+            self.journal.set_state(attempt.id, "cancelled", why="interrupted")
+            engine.release(handle)
+            raise
+        try:
+            build.judge(seen, log)
+            part = done.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            engine.collect(handle, part, build.MAX_OUTPUT)
+            build.the_wheel(part / "wheel")
+            part.rename(done)
+        except BuildFailedError as error:
+            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
+            raise
+        except FarmError as error:
+            self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
+            raise
+        else:
+            self.journal.set_state(attempt.id, "done", "success")
+        finally:
+            engine.release(handle)
 
-def _engine_and_image(setting: Setting, plan: Plan, run: Run, outcomes: Outcomes) -> tuple[DockerEngine, str]:
-    watcher, folder, settings = setting.watcher, setting.run_folder(run.id), setting.settings
-    rendered = render(setting.project, plan)
-    with outcomes.timed("render", watcher) as step:
-        files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {(folder / 'context').relative_to(setting.project)}"
-    runner = load_runners(setting.project)[RUNNER]
-    client = connect(runner.url)
-    memory = int(runner.memory_gb * 1e9) if runner.memory_gb else None
-    with outcomes.timed("image", watcher) as step:
-        base = images.base_image(
-            client,
-            plan.base,
-            catalog.debian_releases()[plan.base],
-            pull_timeout_s=settings.pull_timeout_s,
-            mirror=settings.debian_mirror,
-            line=watcher.line,
-        )
-        image = images.ensure_image(
-            client,
-            repository="farm/toolchain",
-            context=rendered.image,
-            context_digest=rendered.image_digest,
-            base=base,
-            labels={"farm.base": plan.base, "farm.channel": plan.channel},
-            log=folder / "image.log",
-            line=watcher.line,
-        )
-        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
-    return DockerEngine(client, cpus=runner.cpus, memory=memory), image.tag
-
-
-def _start(
-    setting: Setting, plan: Plan, journal: Journal, run: Run, engine: Engine, image: str, attempt: Attempt
-) -> str:
-    folder = setting.run_folder(run.id)
-    with build.source_tree(plan, setting.artifacts / "sources", setting.watcher) as source:
-        job = build.make_job(
-            plan,
-            image=image,
-            context=folder / "context" / "job",
-            source=source,
-            capacity=engine.capacity(),
-            labels={"farm.run": run.id, "farm.kind": "build"},
-        )
-        journal.set_state(attempt.id, "starting")
-        handle = engine.submit(job)
-    journal.set_handle(attempt.id, handle)
-    journal.set_state(attempt.id, "running")
-    return handle
-
-
-def _finish_build(
-    journal: Journal, engine: Engine, attempt: Attempt, handle: str, done: Path, log: Path, watcher: Watcher
-) -> None:
-    """Follow the container to its end and take the wheel; the container is gone afterwards, whatever came."""
-    seen = build.follow(engine, handle, log, watcher)
-    try:
-        build.judge(seen, log)
-        part = done.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        engine.collect(handle, part, build.MAX_OUTPUT)
-        part.rename(done)
-        journal.set_state(attempt.id, "done", "success")
-    except BuildFailedError as error:
-        journal.set_state(attempt.id, "done", "failure", why=str(error))
-        raise
-    except FarmError as error:
-        journal.set_state(attempt.id, "lost", "infra", why=str(error))
-        raise
-    finally:
-        engine.release(handle)
-
-
-def _smoke(
-    setting: Setting,
-    plan: Plan,
-    journal: Journal,
-    run: Run,
-    outcomes: Outcomes,
-    requirement: str,
-    source: tuple[str, ...],
-) -> None:
-    job = journal.create_job(run.id, "smoke")
-    attempt = journal.create_attempt(job.id, "host", RUNNER)
-    journal.set_state(attempt.id, "running")
-    try:
-        failed = smoke(setting, plan, setting.run_folder(run.id), outcomes, requirement, source)
-    except FarmError as error:
-        journal.set_state(attempt.id, "done", "failure", why=str(error))
-        raise
-    except BaseException:
-        journal.set_state(attempt.id, "cancelled", why="interrupted")
-        raise
-    journal.set_state(attempt.id, "done", "failure" if failed else "success")
-    if failed:
-        raise SmokeFailedError("\n".join(failed), hint=f"reports: {setting.run_folder(run.id)}/smoke*.json")
+    def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
+        job = self.journal.create_job(self.run.id, "smoke")
+        attempt = self.journal.create_attempt(job.id, "host", RUNNER)
+        self.journal.set_state(attempt.id, "running")
+        try:
+            failed = smoke(self.setting, self.plan, self.folder, self.outcomes, requirement, source)
+        except FarmError as error:
+            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
+            raise
+        except BaseException:
+            self.journal.set_state(attempt.id, "cancelled", why="interrupted")
+            raise
+        self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
+        if failed:
+            raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")

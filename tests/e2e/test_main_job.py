@@ -107,6 +107,18 @@ def test_status_and_logs_tell_what_happened(finished):
     assert log.rstrip().endswith("farm: done")
 
 
+def test_a_plan_file_is_built_as_far_as_the_wheel(farm, finished, tmp_path):
+    _, said = finished
+    plan = tmp_path / "plan.json"
+    plan.write_text(farm.run("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json").stdout)
+    built = farm.json("build", str(plan))
+    assert [step["step"] for step in built["steps"]] == ["render", "image", "build"]
+    with zipfile.ZipFile(built["wheel"]) as raw, zipfile.ZipFile(said["wheel"]) as repaired:
+        added = set(repaired.namelist()) - set(raw.namelist())
+    assert added == {"canary/lib/libcudart.so.11.0"}
+    assert published(farm.index) == []
+
+
 def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
     said = json.loads(farm.submit("--ptx", "--rebuild", "1", "--json").stdout)
     inside = farm.json("inspect", said["wheel"])

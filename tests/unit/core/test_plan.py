@@ -1,0 +1,417 @@
+"""Plans: resolved, with the origin of every value, content-addressed, read back, and safe to render."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from farm import catalog
+from farm.errors import NotBuildableError, UsageError
+from farm.matrix import load_matrix
+from farm.plan import MAX_PLAN_BYTES, Plan, Selectors, arch_list, environment_options, judge, resolve, wheel_version
+from farm.recipe import names, tree_digest
+from farm.render import render
+from farm.variant import PYTHONS, Variant, cpus, gpus
+
+
+def select(variant, package="canary", channel=None, options=None, **overrides):
+    options = {name: (value, f"--{name}") for name, value in overrides.items()} | (options or {})
+    return Selectors(variant=Variant.parse(variant), package=package, channel=channel, options=options)
+
+
+WORDS = st.sampled_from(["", "x", "11.8", "12.8", "1\n2", "$(x)", "{version}", "☃", "9" * 50])
+OVERRIDES = st.fixed_dictionaries(
+    {},
+    optional={
+        "cuda": st.sampled_from([*catalog.toolkits()]) | WORDS,
+        "toolkit": st.sampled_from(["debian", "nvidia"]) | WORDS,
+        "torch": st.sampled_from([*catalog.torch_releases()]) | WORDS,
+        "cudnn": st.sampled_from([*catalog.cudnn_releases()]) | WORDS,
+        "blas": st.sampled_from(["mkl", "openblas"]) | WORDS,
+        "ptx": st.booleans() | WORDS,
+        "rebuild": st.integers() | WORDS | st.booleans(),
+    },
+)
+
+
+@given(
+    gpu=st.sampled_from(gpus()),
+    cpu=st.sampled_from(cpus()),
+    python=st.sampled_from(PYTHONS) | st.just("py311"),
+    package=st.sampled_from(names()),
+    platform=st.sampled_from(["linux", "linux", "linux", "windows", "macos"]),
+    channel=st.sampled_from([None, "kepler-debian", "kepler-2.0.1", "no-such"]),
+    overrides=OVERRIDES,
+)
+def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
+    root, gpu, cpu, python, package, platform, channel, overrides
+):
+    options = {name: (value, f"--{name}") for name, value in overrides.items()}
+    selectors = Selectors(Variant(gpu, cpu, python), package, platform, channel, options)
+    try:
+        plan = resolve(root, selectors)
+    except NotBuildableError as error:
+        found = judge(root, selectors)
+        assert found
+        for reason in found:
+            assert reason.text
+            assert reason.fact
+            assert reason.source
+            assert reason.text in str(error)  # noqa: PT017 - either outcome is right
+        return
+    except UsageError as error:
+        assert str(error)  # noqa: PT017 - either outcome is right
+        return
+    assert judge(root, selectors) == []
+    rendered = render(root, plan)
+    assert set(rendered.job) == {"build.sh", "plan.json", "tiers.cmake"}
+    assert Version(plan.version).local
+    assert set(plan.origins) == {"channel", *plan.options, *(f"env.{key}" for key in plan.env)}
+
+
+EVERY = [(gpu, cpu) for gpu in gpus() for cpu in cpus()]
+
+
+@pytest.mark.parametrize("channel", ["kepler-debian", "kepler-2.0.1"])
+def test_what_a_channel_offers_can_be_built(root, channel):
+    offer = load_matrix(root).channels[channel]
+    offered = [f"{g}-{c}-{p}" for g in offer.gpus for c in offer.cpus for p in offer.pythons]
+    assert len(offered) >= 40
+    for package in offer.packages:
+        assert [name for name in offered if judge(root, select(name, package, channel))] == []
+
+
+# --- origins --------------------------------------------------------------------------------------
+
+
+def test_the_origin_of_each_rank(project, farm):
+    config = project / "ci" / "farm.yaml"
+    raw = yaml.safe_load(config.read_text())
+    raw["options"] = {"cuda": "11.8", "cudnn": "8.7.0", "blas": "mkl"}
+    config.write_text(yaml.safe_dump(raw))
+    answer = farm(
+        "--project", project, "plan", "--variant", "sm35-avx-py311", "--blas", "openblas", "--json",
+        env={"FARM_CUDNN": "8.7.0", "FARM_BLAS": "mkl"},
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    plan = json.loads(answer.stdout)
+    options = {name: (plan["options"][name], plan["origins"][name]) for name in plan["options"]}
+    assert options == {
+        "rebuild": (0, "default"),
+        "torch": ("2.0.1", "channel kepler-2.0.1"),
+        "toolkit": ("nvidia", "channel kepler-2.0.1"),
+        "ptx": (False, "channel kepler-2.0.1"),
+        "cuda": ("11.8", "ci/farm.yaml"),
+        "cudnn": ("8.7.0", "environment FARM_CUDNN"),
+        "blas": ("openblas", "--blas"),
+    }
+    assert plan["origins"]["channel"] == "default"
+    assert plan["origins"]["env.CFLAGS"] == "variant: avx"
+    assert plan["origins"]["env.BLAS"] == "recipe torch"
+
+
+def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
+    asked = resolve(root, select("sm35-avx-py311", torch="2.0.1", cudnn="8.9.7", blas="mkl"))
+    plain = resolve(root, select("sm35-avx-py311"))
+    assert asked.version == "0.1.0+cu118.sm35.avx"
+    assert asked.digest == plain.digest
+    assert {asked.origins[name] for name in ("torch", "cudnn", "blas")} == {"recipe canary"}
+    without = resolve(root, select("cpu-avx-py311", cuda="11.4", ptx=True))
+    assert (without.options["cuda"], without.options["ptx"], without.toolkit) == (None, False, None)
+    assert {without.origins[name] for name in ("cuda", "toolkit", "cudnn", "ptx")} == {"variant cpu-avx-py311"}
+
+
+def test_options_from_the_environment():
+    found = environment_options(
+        {"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"}
+    )
+    assert found == {
+        "cuda": ("11.7", "environment FARM_CUDA"),
+        "ptx": (True, "environment FARM_PTX"),
+        "rebuild": (3, "environment FARM_REBUILD"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("FARM_PTX", "yes"), ("FARM_REBUILD", "-1"), ("FARM_REBUILD", "٣"), ("FARM_REBUILD", "9" * 5000)],
+)
+def test_a_wrong_value_in_the_environment_names_the_variable(variable, value):
+    with pytest.raises(UsageError, match=variable):
+        environment_options({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cuda": 12}, "cuda = 12 (from --cuda): expected text in quotes"),
+        ({"ptx": "yes"}, "ptx = 'yes' (from --ptx): expected true or false"),
+        ({"rebuild": True}, "rebuild = True (from --rebuild): expected a whole number"),
+        ({"rebuild": -1}, "rebuild = -1 (from --rebuild): expected 0 to 9999"),
+        ({"rebuild": 10**6}, "rebuild = 1000000 (from --rebuild): expected 0 to 9999"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
+    with pytest.raises(UsageError) as caught:
+        resolve(root, select("sm35-avx-py311", **options))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("base", "debian-bookwrm", "unknown base 'debian-bookwrm'; nearest: debian-bookworm"),
+        ("gpus", ["sm3500"], "unknown GPU 'sm3500'"),
+        ("cpus", ["avx22"], "unknown CPU 'avx22'; nearest: avx2"),
+        ("pythons", ["py27"], "unknown Python 'py27'"),
+        ("packages", ["canari"], "unknown package 'canari'; nearest: canary"),
+        ("cuda", 11.8, "11.8 is a number here; write it in quotes"),
+    ],
+)
+def test_a_wrong_word_in_the_matrix_names_the_line(project, key, value, message):
+    path = project / "ci" / "matrix.yaml"
+    raw = yaml.safe_load(path.read_text())
+    raw["channels"]["kepler-debian"][key] = value
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(UsageError) as caught:
+        resolve(project, select("sm35-avx-py311"))
+    assert message in str(caught.value)
+    assert f"{path}:" in str(caught.value)
+
+
+# --- versions and arch lists ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cuda", "variant", "rebuild", "version"),
+    [
+        ("11.8", "sm35-avx-py311", 0, "0.1.0+cu118.sm35.avx"),
+        ("11.8", "sm35-avx-py311", 2, "0.1.0+cu118.sm35.avx.2"),
+        (None, "cpu-avx-py311", 0, "0.1.0+cpu.avx"),
+        (None, "mps-arm64-py311", 0, "0.1.0+mps.arm64"),
+        ("12.8", "legacy-avx512bf16-py311", 0, "0.1.0+cu128.legacy.avx512bf16"),
+        (None, "cpu-armv8_2-py311", 1, "0.1.0+cpu.armv8.2.1"),
+    ],
+)
+def test_wheel_versions(cuda, variant, rebuild, version):
+    assert wheel_version("0.1.0", cuda, Variant.parse(variant), rebuild) == version
+    assert str(Version(version)) == version  # PEP 440, and already in its normal form
+
+
+def test_a_rebuild_is_newer():
+    variant = Variant.parse("sm35-avx-py311")
+    versions = [Version(wheel_version("0.1.0", "11.8", variant, n)) for n in (0, 1, 2, 10)]
+    assert versions == sorted(set(versions))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ptx", "expected"),
+    [
+        ("sm35", False, "3.5"),
+        ("sm35", True, "3.5+PTX"),
+        ("kepler", False, "3.5;3.7"),
+        ("kepler", True, "3.5;3.7+PTX"),
+        ("legacy", False, "3.5;3.7;5.0;5.2;6.0;6.1;7.0;7.5"),
+        ("sm120", True, "12.0+PTX"),
+        ("cpu", True, ""),
+    ],
+)
+def test_arch_lists(gpu, ptx, expected):
+    assert arch_list(Variant.parse(f"{gpu}-avx-py311"), ptx=ptx) == expected
+
+
+def test_what_the_wheel_promises(root):
+    plan = resolve(root, select("kepler-avx-py311", "torch", ptx=True))
+    assert (plan.verify.sass, plan.verify.ptx, plan.verify.cpu) == ([35, 37], [37], "avx")
+    assert plan.verify.python_tag == "cp311"
+    assert plan.env["TORCH_CUDA_ARCH_LIST"] == "3.5;3.7+PTX"
+    assert plan.env["PYTORCH_BUILD_VERSION"] == "2.0.1+cu117.kepler.avx"
+    assert plan.env["CFLAGS"] == plan.env["CXXFLAGS"] == "-mavx"
+    assert plan.tiers_off == ["AVX2", "AVX512"]
+    assert (plan.source.kind, plan.source.tag) == ("git", "v2.0.1")
+
+
+# --- digest, file ---------------------------------------------------------------------------------
+
+
+def test_the_digest_follows_the_content_and_not_the_origins(root):
+    by_default = resolve(root, select("sm35-avx-py311"))
+    by_option = resolve(root, select("sm35-avx-py311", channel="kepler-debian", cuda="11.8", ptx=False))
+    assert by_default.origins != by_option.origins
+    assert by_default.digest == by_option.digest
+    others = [
+        resolve(root, select("sm37-avx-py311")),
+        resolve(root, select("sm35-avx2-py311")),
+        resolve(root, select("sm35-avx-py311", ptx=True)),
+        resolve(root, select("sm35-avx-py311", rebuild=1)),
+        resolve(root, select("sm35-avx-py311", channel="kepler-2.0.1")),
+        by_default.model_copy(update={"timeout_minutes": 16}),
+        by_default.model_copy(update={"env": {**by_default.env, "X": "1"}}),
+    ]
+    assert len({by_default.digest, *(plan.digest for plan in others)}) == 8
+
+
+def test_the_image_is_shared_by_variants_of_one_toolkit(root):
+    def image(*args, **kwargs):
+        return render(root, resolve(root, select(*args, **kwargs))).image_digest
+
+    assert image("sm35-avx-py311") == image("sm75-avx512-py311") == image("legacy-sse41-py311", rebuild=1)
+    different = {
+        image("sm35-avx-py311"),
+        image("cpu-avx-py311"),
+        image("sm35-avx-py311", channel="kepler-2.0.1"),
+        image("sm35-avx-py311", "torch"),
+    }
+    assert len(different) == 4
+
+
+@pytest.fixture
+def plan(root):
+    return resolve(root, select("sm35-avx-py311"))
+
+
+def test_a_plan_is_read_back(root, tmp_path):
+    for package in ("canary", "torch"):
+        made = resolve(root, select("sm35-avx-py311", package))
+        path = tmp_path / f"{package}.json"
+        path.write_text(made.to_json())
+        assert Plan.read(path) == made
+        assert Plan.read(path).to_json() == made.to_json()
+
+
+def test_a_changed_plan_is_refused(plan, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(plan.to_json().replace('"-mavx"', '"-mavx2"'))
+    with pytest.raises(UsageError, match=r"plan\.json: its content and its digest differ"):
+        Plan.read(path)
+    data = json.loads(plan.to_json())
+    del data["digest"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="digest differ"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b'"x"', b"1", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"schema": 2}', b" " * (MAX_PLAN_BYTES + 1)],
+    ids=["empty", "list", "text", "number", "null", "object", "bytes", "deep", "schema", "large"],
+)
+def test_what_is_no_plan_is_refused(tmp_path, content):
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"plan\.json: (not a plan|larger than)"):
+        Plan.read(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        Plan.read(tmp_path / "absent.json")
+
+
+LINE = "x\nRUN touch /owned"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d["apt"].append("cmake; touch /owned"),
+        lambda d: d["apt"].append("-oAPT::Update::Pre-Invoke::=sh"),
+        lambda d: d["apt"].append("Cmake"),
+        lambda d: d["env"].update({"A\nB": "1"}),
+        lambda d: d["env"].update({"A; touch /owned": "1"}),
+        lambda d: d["env"].update({"A": LINE}),
+        lambda d: d["env"].update({"A": "x\0y"}),
+        lambda d: d.update(variant=f"sm35-avx-py311{LINE}"),
+        lambda d: d.update(version="1.0$(x)"),
+        lambda d: d.update(package="../x"),
+        lambda d: d.update(base=LINE),
+        lambda d: d.update(tiers_off=["AVX)\nexecute_process(x"]),
+        lambda d: d.update(memory_per_job_gb=0),
+        lambda d: d.update(memory_per_job_gb=float("nan")),
+        lambda d: d.update(timeout_minutes=-1),
+        lambda d: d["toolkit"].update(cuda=LINE),
+        lambda d: d["toolkit"].update(archives=[{"component": "x"}]),
+        lambda d: d.update(source={"kind": "git"}),
+        lambda d: d.update(source={"kind": "git", "url": "ext::sh -c x", "tag": "v1", "commit": "0" * 40}),
+        lambda d: d.update(source={"kind": "git", "url": "https://h/x", "tag": "--upload-pack=x", "commit": "0" * 40}),
+        lambda d: d.update(unknown=1),
+    ],
+)
+def test_a_hostile_plan_is_refused_by_its_shape(plan, tmp_path, change):
+    data = json.loads(plan.to_json())
+    change(data)
+    path = tmp_path / "hostile.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=r"not a plan: [a-z]+"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"base": "windows-95"}, "no base 'windows-95'"), ({"platform": "windows"}, "no templates for windows")],
+)
+def test_a_plan_of_another_farm_is_refused_when_it_is_rendered(root, plan, change, message):
+    with pytest.raises(UsageError, match=message):
+        render(root, plan.model_copy(update=change))
+    unknown = plan.toolkit.model_copy(update={"cuda": "77.7"})
+    with pytest.raises(UsageError, match=r"no CUDA 77\.7"):
+        render(root, plan.model_copy(update={"toolkit": unknown}))
+
+
+def exported(script):
+    """The environment after the script's own export lines, by a real shell."""
+    lines = [line for line in script.splitlines() if line.startswith("export ")]
+    assert len(lines) > 3
+    out = subprocess.run(
+        ["sh", "-c", "\n".join(lines) + "\nexec env -0"],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=True,
+    ).stdout
+    return dict(item.split("=", 1) for item in out.decode().split("\0") if item)
+
+
+TEXT = st.text(
+    alphabet=st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("'\"$`\\;&|<>(){}* #!~"), max_size=30
+)
+
+
+@given(values=st.dictionaries(st.from_regex(r"\AA[A-Za-z0-9_]{0,8}\Z"), TEXT, min_size=1, max_size=8))
+def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
+    made = resolve(root, select("sm35-avx-py311"))
+    data = json.loads(made.to_json())
+    data["env"] |= values
+    del data["digest"]
+    plan = Plan.model_validate(data)
+    seen = exported(render(root, plan).job["build.sh"])
+    assert {key: seen[key] for key in plan.env} == plan.env
+    assert set(seen) - set(plan.env) <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "MAX_JOBS", "SOURCE_DATE_EPOCH", "PYTHONDONTWRITEBYTECODE"}  # fmt: skip  # noqa: E501
+    assert seen["MAX_JOBS"] == "1"
+
+
+# --- source trees ---------------------------------------------------------------------------------
+
+
+def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
+    def tree(name, files):
+        for path, content in files.items():
+            file = tmp_path / name / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        return tree_digest(tmp_path / name)
+
+    one = tree("one", {"a/b": "1", "c": "2"})
+    assert one == tree("same", {"c": "2", "a/b": "1", "__pycache__/x.pyc": "junk"})
+    assert (
+        len(
+            {
+                one,
+                tree("x", {"a/b": "1", "c": "3"}),
+                tree("y", {"a/c": "1", "c": "2"}),
+                tree("z", {"a": "b1", "c": "2"}),
+            }
+        )
+        == 4
+    )

@@ -1,0 +1,71 @@
+"""The farm's own configuration."""
+
+import pytest
+import yaml
+
+from farm.errors import UsageError
+from farm.settings import find_project, load_runners, load_settings
+
+
+def change(path, **values):
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
+
+
+def test_a_project_is_found_from_below(project, tmp_path):
+    below = project / "ci" / "deep"
+    below.mkdir()
+    assert find_project(below) == project.resolve()
+    with pytest.raises(UsageError, match=r"no ci/matrix\.yaml in .* or above it") as caught:
+        find_project(tmp_path)
+    assert "--project DIR" in caught.value.hint
+
+
+def test_the_configuration_of_the_project_is_read(project):
+    settings = load_settings(project)
+    assert (settings.artifacts, settings.index, settings.options) == ("artifacts", "artifacts/index", {})
+    assert load_runners(project)["local"].engine == "docker"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pull_timeout_s": 0}, "pull_timeout_s: Input should be greater than 0"),
+        ({"pull_timeout_s": 601}, "pull_timeout_s: Input should be less than or equal to 600"),
+        ({"smoke_timeout_s": "300"}, "smoke_timeout_s: Input should be a valid integer"),
+        ({"options": {"cuda": 11.7}}, "options.cuda"),
+        ({"artefacts": "x"}, "unknown key 'artefacts'; did you mean 'artifacts'?"),
+    ],
+)
+def test_wrong_settings_name_the_file_and_the_line(project, values, message):
+    path = project / "ci" / "farm.yaml"
+    change(path, **values)
+    with pytest.raises(UsageError) as caught:
+        load_settings(project)
+    assert message in str(caught.value)
+    key = next(iter(values))
+    lines = [n for n, text in enumerate(path.read_text().splitlines(), 1) if text.startswith(f"{key}:")]
+    first = lines[0] + (key == "options")  # its own key is on the next line
+    assert f"{path}:{first}: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        ({"engine": "podman"}, "engine: Input should be 'docker'"),
+        ({"engine": "docker", "cpus": 0}, "cpus: Input should be greater than 0"),
+        ({"engine": "docker", "memory_gb": float("inf")}, "memory_gb: Input should be a finite number"),
+        ({"engine": "docker", "host": "x"}, "unknown key 'runners.local.host'"),
+    ],
+)
+def test_wrong_runners(project, runner, message):
+    change(project / "ci" / "runners.yaml", runners={"local": runner})
+    with pytest.raises(UsageError) as caught:
+        load_runners(project)
+    assert message in str(caught.value)
+
+
+def test_a_farm_without_a_local_runner_says_what_to_add(project):
+    change(project / "ci" / "runners.yaml", runners={"big": {"engine": "docker"}})
+    with pytest.raises(UsageError, match=r"runners\.yaml: names no runner 'local'") as caught:
+        load_runners(project)
+    assert "local: {engine: docker}" in caught.value.hint

@@ -1,0 +1,39 @@
+"""Text from outside made safe to print."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.text import MAX_LINE, plain
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("a\x1b[2Jb\x1bcc", "abc"),
+        ("\x9b31mred", "31mred"),
+        ("[1/2] x\r[2/2] y", "[2/2] y"),
+        ("line\r\n", "line"),
+        ("gpj.\u202egnp", "gpj.gnp"),
+        ("tab\tand ünïcode …", "tab\tand ünïcode …"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_left_out(hostile, shown):
+    assert plain(hostile) == shown
+
+
+def test_a_long_line_is_cut_with_a_mark():
+    assert plain("x" * MAX_LINE) == "x" * MAX_LINE
+    assert plain("x" * (MAX_LINE + 1)) == "x" * MAX_LINE + " […]"
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]) | st.sampled_from("\x1b[]m;0\x07\\\r\x9b")))
+def test_no_control_character_is_ever_left(text):
+    left = plain(text)
+    assert not [c for c in left if unicodedata.category(c) == "Cc" and c not in "\t\n"]
+    assert "\u202e" not in left

@@ -1,0 +1,247 @@
+"""Tar streams to and from containers."""
+
+import io
+import os
+import random
+import tarfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.engines import transfer
+from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, pack, unpack
+from farm.errors import InfrastructureError
+
+LIMIT = 1 << 20
+
+
+def tar(*members, end=True):
+    """A tar of (name, content or TarInfo changes); without `end`, the stream stops after the last member."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+            else:
+                for key, value in content.items():
+                    setattr(info, key, value)
+                archive.addfile(info)
+        size = buffer.tell()
+    return buffer.getvalue() if end else buffer.getvalue()[:size]
+
+
+def chunked(data, size=1000):
+    return (data[i : i + size] for i in range(0, len(data), size))
+
+
+def tree(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- pack -----------------------------------------------------------------------------------------
+
+
+def source(folder):
+    (folder / "sub" / "empty").mkdir(parents=True)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "x.pyc").write_bytes(b"junk")
+    (folder / "sub" / "run.sh").write_bytes(b"#!/bin/sh\n")
+    (folder / "sub" / "run.sh").chmod(0o700)
+    (folder / "a.txt").write_bytes(b"a" * 1000)
+    (folder / "link").symlink_to("sub/run.sh")
+    (folder / "folder-link").symlink_to("sub")
+    os.link(folder / "a.txt", folder / "z.txt")
+    return folder
+
+
+def test_a_packed_folder_holds_what_the_container_needs(tmp_path):
+    data = pack({"/farm/src": source(tmp_path / "one")})
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        members = {m.name: m for m in archive}
+        assert archive.extractfile("farm/src/z.txt").read() == b"a" * 1000
+    assert list(members) == [
+        "farm/src/a.txt",
+        "farm/src/folder-link",
+        "farm/src/link",
+        "farm/src/sub",
+        "farm/src/sub/empty",
+        "farm/src/sub/run.sh",
+        "farm/src/z.txt",
+    ]
+    assert {(m.uid, m.gid, m.uname, m.mtime) for m in members.values()} == {(0, 0, "root", 0)}
+    assert [oct(members[f"farm/src/{n}"].mode) for n in ("a.txt", "sub", "sub/run.sh")] == ["0o644", "0o755", "0o755"]
+    assert (members["farm/src/link"].linkname, members["farm/src/folder-link"].linkname) == ("sub/run.sh", "sub")
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path):
+    one, two = source(tmp_path / "one"), source(tmp_path / "two")
+    (two / "z.txt").unlink()
+    (two / "z.txt").write_bytes(b"a" * 1000)  # no hard link here
+    os.utime(two / "a.txt", (1, 1))
+    (two / "a.txt").chmod(0o604)
+    assert pack({"/x": one}) == pack({"/x": two})
+    (two / "a.txt").write_bytes(b"b" * 1000)
+    assert pack({"/x": one}) != pack({"/x": two})
+
+
+@given(st.dictionaries(st.from_regex(r"\A[a-zé]{1,120}\Z"), st.binary(max_size=2000), min_size=1, max_size=5))
+def test_what_was_packed_is_unpacked(tmp_path_factory, files):
+    here = tmp_path_factory.mktemp("round")
+    (here / "in").mkdir()
+    for name, content in files.items():
+        (here / "in" / name).write_bytes(content)
+    written = unpack(chunked(pack({"out": here / "in"}), 700), here / "out", LIMIT)
+    assert tree(here / "out") == files
+    assert sorted(p.name for p in written) == sorted(files)
+
+
+# --- unpack ---------------------------------------------------------------------------------------
+
+
+def refusal(data, dest, limit=LIMIT):
+    with pytest.raises(InfrastructureError) as caught:
+        unpack(chunked(data), dest, limit)
+    return str(caught.value)
+
+
+def test_an_output_folder_is_unpacked_without_its_name(tmp_path):
+    data = tar(("out/", {"type": tarfile.DIRTYPE}), ("out/wheel/a.whl", b"wheel"), ("./out/lib/b.so", b"lib"))
+    unpack(chunked(data), tmp_path / "dest", LIMIT)
+    assert tree(tmp_path / "dest") == {"wheel/a.whl": b"wheel", "lib/b.so": b"lib"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("out/../../evil", b"x"),
+        ("../evil", b"x"),
+        ("/evil", b"x"),
+        ("/etc/evil", b"x"),
+        ("out/a/../../../evil", b"x"),
+        ("evil", b"x"),
+        ("out/link", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}),
+        ("out/link", {"type": tarfile.LNKTYPE, "linkname": "out/x"}),
+        ("out/null", {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 3}),
+        ("out/disk", {"type": tarfile.BLKTYPE}),
+        ("out/pipe", {"type": tarfile.FIFOTYPE}),
+    ],
+)
+def test_what_is_no_plain_file_below_is_refused(tmp_path, name, content):
+    text = refusal(tar(("out/x", b"1"), (name, content)), tmp_path / "dest")
+    assert repr(name) in text
+    assert tree(tmp_path) == {"dest/x": b"1"}
+
+
+def test_a_sparse_file_is_refused(tmp_path):
+    """A few bytes of stream would become any number of bytes on disk."""
+    info = tarfile.TarInfo("out/huge")
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)}
+    info.size = 512
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(info, io.BytesIO(b"0\n".ljust(512, b"\0")))
+    assert "no plain file" in refusal(buffer.getvalue(), tmp_path / "dest")
+    assert tree(tmp_path) == {}
+
+
+def test_too_many_members(tmp_path, monkeypatch):
+    assert MAX_MEMBERS == 10_000
+    monkeypatch.setattr(transfer, "MAX_MEMBERS", 3)
+    members = [(f"out/{n}", b"") for n in range(4)]
+    assert len(unpack(chunked(tar(*members[:3])), tmp_path / "fits", LIMIT)) == 3
+    assert "more than 3 files" in refusal(tar(*members), tmp_path / "dest")
+
+
+def test_too_many_bytes(tmp_path):
+    data = tar(("out/big", bytes(5 << 20)))
+    assert "larger than allowed" in refusal(data, tmp_path / "dest", 1000)
+    taken = []
+
+    def endless():
+        yield data[: 1 << 20]
+        while True:
+            taken.append(1 << 20)
+            yield bytes(1 << 20)
+
+    with pytest.raises(InfrastructureError, match="larger than allowed"):
+        unpack(endless(), tmp_path / "other", 3 << 20)
+    assert sum(taken) <= 6 << 20
+
+
+def test_a_huge_header_is_not_held_in_memory(tmp_path):
+    data = tar(("out/" + "x" * (MAX_HEADER + 1), b"1"))
+    assert "a header of" in refusal(data, tmp_path / "dest", 1 << 30)
+
+
+def test_headers_upon_headers(tmp_path):
+    one = tarfile.TarInfo("././@LongLink")
+    one.type, one.size = tarfile.GNUTYPE_LONGNAME, 4
+    block = one.tobuf(tarfile.GNU_FORMAT) + b"abc\0".ljust(512, b"\0")
+    assert "not a tar stream" in refusal(block * 3000 + bytes(1024), tmp_path / "dest", 1 << 30)
+
+
+@pytest.mark.parametrize("members", [(("out/a", b"1"), ("out/a", b"2")), (("out/a", b"1"), ("out/a/b", b"2"))])
+def test_two_members_in_one_place(tmp_path, members):
+    assert "exists" in refusal(tar(*members), tmp_path / "dest") or os.name == "nt"
+    assert tree(tmp_path / "dest") == {"a": b"1"}
+
+
+def test_a_name_that_no_file_can_have(tmp_path):
+    assert "File name too long" in refusal(tar(("out/" + "x" * 300, b"1")), tmp_path / "dest")
+    assert "not a tar stream" in refusal(tar(("out/x", {"pax_headers": {"path": "out/a\0b"}})), tmp_path / "dest")
+
+
+GOOD = tar(("out/a", b"a" * 700), ("out/b", b"b" * 600))
+
+
+@pytest.mark.parametrize("length", [0, 100, 512, 1000, 1536, 2048, 2560, 3071, len(GOOD) - 1])
+def test_a_stream_that_ends_too_early(tmp_path, length):
+    cut = GOOD[:length] if length < len(GOOD) - 1 else tar(("out/a", b"a" * 700), end=False)
+    assert refusal(cut, tmp_path / "dest").startswith(
+        ("the job's output ends too early", "the job's output is not a tar")
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 600, b"\x1f\x8b" + bytes(600), bytes(range(256)) * 40])
+def test_what_is_no_tar(tmp_path, data):
+    assert "tar stream" in refusal(data, tmp_path / "dest") or "too early" in refusal(data, tmp_path / "dest2")
+    assert tree(tmp_path) == {}
+
+
+HEADERS = tar(
+    ("out/" + "long" * 40, b"1" * 50),
+    ("out/b", {"pax_headers": {"GNU.sparse.map": "0,1", "size": "5"}}),
+    ("out/c/../d", b"2"),
+    ("out/e", b"3"),
+)
+
+
+@given(
+    seed=st.integers(0, 2**32), count=st.integers(1, 6), base=st.sampled_from([GOOD, HEADERS]), cut=st.integers(0, 3)
+)
+def test_a_mutated_tar_never_writes_outside(tmp_path_factory, seed, count, base, cut):
+    """Bytes are changed where headers are, with their checksums corrected, so that the changes are believed."""
+    chance = random.Random(seed)
+    data = bytearray(base)
+    for _ in range(count):
+        block = chance.randrange(len(base) // 512) * 512
+        place = block + chance.choice([0, 1, 4, 100, 124, 135, 156, 157, 257, 345, chance.randrange(512)])
+        data[place] = chance.choice([0, 46, 47, 48, 49, 50, 53, 76, 120, 128, 255, chance.randrange(256)])
+        head = bytes(data[block : block + 512])
+        if head[257:262] == b"ustar":
+            checksum = sum(head[:148]) + 256 + sum(head[156:])
+            data[block + 148 : block + 156] = b"%06o\0 " % checksum
+    here = tmp_path_factory.mktemp("mutated")
+    dest = here / "deep" / "dest"
+    stream = bytes(data[: len(data) - cut * 512])
+    try:
+        written = unpack(chunked(stream, 333), dest, LIMIT)
+    except InfrastructureError:
+        pass
+    else:
+        assert all(p.is_relative_to(dest) and ".." not in p.parts for p in written)
+    assert {p for p in here.rglob("*") if not p.is_dir()} == {p for p in dest.rglob("*") if not p.is_dir()}
+    assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())

@@ -1,0 +1,103 @@
+"""Variant names: read, written, and the nearest to a wrong one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm.errors import UsageError
+from farm.variant import PYTHONS, Variant, cpus, gpus
+
+VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
+
+
+@given(VARIANTS)
+def test_a_name_is_read_back(variant):
+    assert Variant.parse(str(variant)) == variant
+    assert str(variant) == f"{variant.group}-{variant.python}"
+
+
+def test_the_axes_are_those_of_the_naming_rule():
+    sms = [
+        "35",
+        "37",
+        "50",
+        "52",
+        "53",
+        "60",
+        "61",
+        "62",
+        "70",
+        "72",
+        "75",
+        "80",
+        "86",
+        "87",
+        "89",
+        "90",
+        "100",
+        "103",
+        "110",
+        "120",
+        "121",
+    ]
+    assert set(gpus()) == {"cpu", "mps", "kepler", "legacy", *(f"sm{sm}" for sm in sms)}
+    assert set(cpus()) == {
+        "sse41", "avx", "avx2", "avx512", "avx512bf16", "avx512vnni", "armv8_2", "armv9", "arm64",
+    }  # fmt: skip
+    assert PYTHONS == ("py39", "py310", "py311", "py312", "py313", "py314")
+
+
+@pytest.mark.parametrize(
+    ("name", "sms", "python", "machine"),
+    [
+        ("sm35-avx-py311", (35,), "3.11", "x86_64"),
+        ("kepler-sse41-py39", (35, 37), "3.9", "x86_64"),
+        ("legacy-avx512-py310", (35, 37, 50, 52, 60, 61, 70, 75), "3.10", "x86_64"),
+        ("cpu-armv8_2-py314", (), "3.14", "aarch64"),
+        ("mps-arm64-py312", (), "3.12", "arm64"),
+    ],
+)
+def test_what_a_name_means(name, sms, python, machine):
+    variant = Variant.parse(name)
+    assert (variant.sms, variant.python_version, variant.machine) == (sms, python, machine)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("sm34-avx-py311", "sm35-avx-py311"),
+        ("sm99-avx-py311", "sm100-avx-py311"),
+        ("sm_35-avx-py311", "sm35-avx-py311"),
+        ("SM35-AVX-PY311", "sm35-avx-py311"),
+        ("keppler-avx-py311", "kepler-avx-py311"),
+        ("sm35-avx3-py311", "sm35-avx2-py311"),
+        ("sm35-sse42-py311", "sm35-sse41-py311"),
+        ("sm35-avx-py315", "sm35-avx-py314"),
+        ("sm35-avx-py3.11", "sm35-avx-py311"),
+        ("sm34-avx-py38", "sm35-avx-py39"),
+    ],
+)
+def test_the_nearest_name_comes_first(name, first):
+    with pytest.raises(UsageError) as caught:
+        Variant.parse(name)
+    assert name in str(caught.value)
+    assert caught.value.hint.removeprefix("nearest: ").split(", ")[0] == first
+
+
+@pytest.mark.parametrize("name", ["", "sm35", "sm35-avx", "sm35-avx-py311-x", "--", "sm35 avx py311"])
+def test_another_shape_is_explained(name):
+    with pytest.raises(UsageError) as caught:
+        Variant.parse(name)
+    assert "<gpu>-<cpu>-<python>" in str(caught.value) or "unknown variant" in str(caught.value)
+
+
+PIECES = st.sampled_from(["sm", "35", "-", "avx", "py", "311", "٣٥", "_", "cpu", "\x1b", "999999999"])
+
+
+@given(st.text() | st.lists(st.text(max_size=6) | PIECES).map("".join) | st.lists(PIECES, min_size=3).map("-".join))
+def test_arbitrary_text_is_read_or_refused_as_usage(text):
+    try:
+        variant = Variant.parse(text)
+    except UsageError:
+        return
+    assert str(variant) == text

@@ -1,0 +1,144 @@
+"""YAML files into checked models: every error names the file and the line."""
+
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from farm import yamlfile
+from farm.errors import UsageError
+from farm.yamlfile import Model, load, nearest
+
+
+class PathLike(Model):
+    kind: Literal["path"]
+    folder: str
+
+
+class GitLike(Model):
+    kind: Literal["git"]
+    remote: str
+
+
+class Inner(Model):
+    cuda: str
+    jobs: int = 1
+    share: float = 1.0
+    wanted: bool = False
+
+
+class Document(Model):
+    stacks: dict[str, Inner] = {}
+    words: list[str] = []
+    source: Annotated[PathLike | GitLike, Field(discriminator="kind")] | None = None
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "some.yaml"
+
+
+def refusal(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as caught:
+        load(path, Document)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_a_good_file_is_read(file):
+    file.write_text('# a comment\nstacks:\n  a: {cuda: "11.8", jobs: 2, share: 0.5, wanted: true}\nwords: ["1", b*c]\n')
+    read = load(file, Document)
+    assert read.stacks["a"] == Inner(cuda="11.8", jobs=2, share=0.5, wanted=True)
+    assert read.words == ["1", "b*c"]
+
+
+def test_an_unquoted_version_is_explained_as_it_is_written(file):
+    assert refusal(file, "stacks:\n  a:\n    cuda: 11.10\n") == (
+        'FILE:3: stacks.a.cuda: 11.10 is a number here; write it in quotes: "11.10"'
+    )
+    assert refusal(file, "words:\n  - fine\n  - 11.8\n") == (
+        'FILE:3: words.1: 11.8 is a number here; write it in quotes: "11.8"'
+    )
+
+
+def test_an_unquoted_version_as_a_key_is_explained(file):
+    assert refusal(file, 'stacks:\n  11.8: {cuda: "11.8"}\n') == (
+        'FILE:2: stacks.11.8: 11.8 is a number here; write it in quotes: "11.8"'
+    )
+
+
+def test_a_word_that_is_a_truth_value_is_explained(file):
+    assert refusal(file, "\nwords: [no]\n") == ('FILE:2: words.0: no is a truth value here; write it in quotes: "no"')
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "part"),
+    [
+        ('stacks:\n  a:\n    cuda: "1"\n    jobs: "two"\n', 4, "stacks.a.jobs: Input should be a valid integer"),
+        ('stacks:\n  a:\n    cuda: "1"\n    share: .inf\n', 4, "stacks.a.share: Input should be a finite number"),
+        ('stacks:\n  a:\n    cuda: "1"\n    job: 2\n', 4, "unknown key 'stacks.a.job'; did you mean 'jobs'?"),
+        ('stacks:\n  a:\n    cuda: "1"\n    zzz: 2\n', 4, "known here: cuda, jobs, share, wanted"),
+        ("source:\n  kind: git\n  remote: x\n  remte: x\n", 4, "did you mean 'remote'?"),
+        ("source:\n  kind: gti\n", 1, "source"),
+        ("words: []\n\nwords: [a]\n", 3, "key 'words' appears twice (first on line 1)"),
+        ("words: &a [x]\nstacks: *a\n", 2, "aliases are not supported"),
+        ("words:\n  - 2024-01-31\n", 2, "a value of kind 'timestamp' is not supported; write text in quotes"),
+        ("words:\n  - 2024-99-99\n", 2, "a value of kind 'timestamp'"),
+        ("words: []\nstacks:\n  <<: {a: 1}\n", 3, "kind 'merge'"),
+        ("words: !!python/object:os.system [x]\n", 1, "python/object:os.system"),
+        ("words: []\n? [a]\n: b\n", 2, "a key must be a word"),
+        ("words: []\nstacks:\n  a: {jobs: 0b_}\n", 3, "'0b_' is not a valid int"),
+        ("words: []\nstacks: !!bool maybe\n", 2, "'maybe' is not a valid bool"),
+        ("words: [a\nstacks: {}\n", 2, "not valid YAML"),
+        ("words: []\n---\nwords: []\n", 2, "not valid YAML"),
+        (b"words: []\n# \xff\n", 2, "not UTF-8"),
+        (b"words: []\n\n# \x01\n", 3, "not valid YAML: control characters are not allowed"),
+        ("words: " + "[" * 200_000, 1, "nested deeper than 50 levels"),
+        ("- a\n", 1, "Input should be a valid dictionary"),
+    ],
+)
+def test_the_error_names_the_line_and_what_is_wrong(file, content, line, part):
+    text = refusal(file, content)
+    assert text.startswith(f"FILE:{line}: ")
+    assert part in text
+
+
+def test_every_error_of_a_file_is_told_at_once(file):
+    text = refusal(file, "words: [1]\nstacks:\n  a: {cuda: 2, jbs: 3}\n")
+    assert [row.split(": ")[0] for row in text.splitlines()] == ["FILE:3", "FILE:3", "FILE:1"]
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])
+def test_an_empty_file_is_refused(file, content):
+    assert refusal(file, content) == "FILE: empty"
+
+
+def test_an_absent_file_and_a_folder_are_refused(file, tmp_path):
+    with pytest.raises(UsageError, match=r"some\.yaml: cannot be read: No such file"):
+        load(file, Document)
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        load(tmp_path, Document)
+
+
+def test_a_file_that_is_too_large_is_refused(file):
+    assert refusal(file, b"#" * (yamlfile.MAX_BYTES + 1)) == "FILE: larger than 4 MiB"
+
+
+@given(
+    content=st.binary(max_size=60) | st.text(alphabet="ab: -[]{}&*!?|>'\"\n\t#%@`,0123._<", max_size=40).map(str.encode)
+)
+def test_no_content_raises_anything_else(content, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(content)
+    try:
+        load(path, Document)
+    except UsageError as error:
+        assert str(error).startswith(str(path))  # noqa: PT017 - either outcome is right
+
+
+def test_nearest_is_best_first_and_empty_when_nothing_is_near():
+    assert nearest("avx3", ["sse41", "avx512", "avx2", "avx"])[0] in {"avx", "avx2"}
+    assert nearest("openblass", ("mkl", "openblas")) == ["openblas"]
+    assert nearest("zzz", ("mkl", "openblas")) == []
