@@ -4,6 +4,7 @@
 """
 
 import difflib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
