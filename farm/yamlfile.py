@@ -68,6 +68,15 @@ def load(path: Path, model: type[M]) -> M:
         raise UsageError("\n".join(_explain(path, node, model, error))) from error
 
 
+def where(path: Path, *loc: int | str) -> str:
+    """`file:line` of what stands at `loc` in a file that `load` took, for checks that a model cannot make."""
+    loader = Loader(path.read_bytes().decode("utf-8"))
+    try:
+        return f"{path}:{_line_of(loader.get_single_node(), loc)}"
+    finally:
+        loader.dispose()
+
+
 def _refuse_aliases(text: str, path: Path) -> None:
     if "*" not in text:
         return

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli import show
+from farm.cli.detect import cmd_detect
+from farm.cli.matrix import cmd_matrix
+from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.index.stores import open_store
 from farm.pipeline import run as pipeline
@@ -100,18 +103,20 @@ def cmd_plan(args: argparse.Namespace) -> int:
 def cmd_why(args: argparse.Namespace) -> int:
     project, settings = _project(args)
     selectors = _selectors(args, settings)
-    found = judge(project, selectors)
+    judged = judge(project, selectors, questions(args))
+    found, nearest = judged.advised(), judged.nearest()
     if args.json:
-        _print_json({"buildable": not found, "reasons": [vars(reason) for reason in found]})
-    elif not found:
-        print(f"{selectors.package} for {selectors.variant} can be built")
+        reasons = [reason.to_json() for reason in found]
+        _print_json({"buildable": judged.buildable, "reasons": reasons, "nearest": nearest})
     else:
-        show.table(
-            f"{selectors.package} for {selectors.variant} cannot be built",
-            ("reason", "fact", "source", "nearest that can"),
-            [(r.text, r.fact, r.source, r.nearest or "") for r in found],
-        )
-    return 3 if found else 0
+        can = "can be built" if judged.buildable else "cannot be built"
+        print(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
+        if found:
+            rows = [(r.severity, r.text, r.fact, r.source, r.nearest or "") for r in found]
+            show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
+        if nearest:
+            print(f"nearest that the rules allow: {nearest}")
+    return 0 if judged.buildable else 3
 
 
 def cmd_render(args: argparse.Namespace) -> int:
@@ -263,6 +268,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "submit": cmd_submit,
     "plan": cmd_plan,
     "why": cmd_why,
+    "matrix": cmd_matrix,
+    "detect": cmd_detect,
     "render": cmd_render,
     "inspect": cmd_inspect,
     "repair": cmd_repair,

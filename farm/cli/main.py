@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from farm import __version__
 from farm.errors import FarmError
@@ -63,6 +62,17 @@ def parser() -> argparse.ArgumentParser:
 
     why = _command(commands, "why", "can it be built? the reasons, the facts behind them, the nearest that can")
     _selectors(why)
+    from farm.cli.why import add_questions
+
+    add_questions(why)
+
+    matrix = _command(commands, "matrix", "what the channels offer, as a grid, a list or a workflow's matrix")
+    matrix.add_argument("--channel", help="this channel alone")
+    matrix.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+
+    detect = _command(commands, "detect", "this machine's GPU, driver and CPU, the variant for it and the pip command")
+    detect.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
+    detect.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
 
     render = _command(commands, "render", "Dockerfile, scripts and plan: all that an engine needs")
     _selectors(render)

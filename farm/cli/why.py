@@ -1,0 +1,66 @@
+"""What else `farm why` can be asked: a card, a driver, compilers, an arch list, numpy, PyTorch's switches."""
+
+import argparse
+import re
+from typing import Any
+
+from farm import catalog
+from farm.catalog import gpus
+from farm.compat.host import parse_msvc
+from farm.errors import UsageError
+from farm.variant import Variant
+
+SWITCHES = ("flash-attention", "fbgemm", "mkldnn", "nnpack")
+
+
+def add_questions(parser: argparse.ArgumentParser) -> None:
+    """The options of `farm why` beside the selectors; none of them changes a build."""
+    group = parser.add_argument_group("what else to ask")
+    group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
+    group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
+    group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
+    group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
+    group.add_argument("--gcc", type=int, metavar="MAJOR", help="the host compiler on Linux")
+    group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
+    for name in SWITCHES:
+        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {_switch(name)}=1")
+
+
+def _switch(name: str) -> str:
+    return "USE_" + name.upper().replace("-", "_")
+
+
+def questions(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of a stack that were asked about.
+
+    Raises:
+        UsageError: A card, a compiler or a version is not known.
+    """
+    asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
+    asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
+    if args.gpu is not None:
+        asked["gpu"] = _sm(args.gpu, Variant.parse(args.variant))
+        asked["gpu_name"] = args.gpu
+    on = {_switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
+    return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
+
+
+def _sm(name: str, variant: Variant) -> int:
+    """The SM of a card by name or number; of a name with several chips, the one of the variant."""
+    number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
+    if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
+        return int(number[1] + number[2])
+    known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    if not known:
+        near = gpus.nearest_names(name)
+        raise UsageError(
+            f"no card of the catalogue is called {name!r}",
+            hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
+        )
+    ours = known & set(variant.architectures)
+    if len(known) > 1 and not ours:
+        raise UsageError(
+            f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
+            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: --gpu sm_35",
+        )
+    return int(min(ours or known).removeprefix("sm"))
