@@ -12,9 +12,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from farm import catalog
 from farm.catalog import redist
-from farm.compat import Reason, Stack, reasons
+from farm.compat import Reason, Stack, advise, check, difference, solve
 from farm.errors import NotBuildableError, UsageError
-from farm.matrix import Channel, Matrix, load_matrix
+from farm.matrix import Channel, Matrix, Pins, load_matrix
 from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
 from farm.variant import Variant
 from farm.yamlfile import Model, nearest
@@ -173,14 +173,14 @@ def _typed(name: str, text: str, where: str) -> Any:
     return text
 
 
-def _choose(recipe_: Recipe, name: str, channel: Channel, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
+def _choose(recipe_: Recipe, name: str, pins: Pins, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
     if (name in ("torch", "blas") and recipe_.package != "torch") or (name == "cudnn" and not recipe_.cudnn):
         return None, f"recipe {recipe_.package}"  # not an axis of this package, whatever was asked for
     if name in overrides:
         return overrides[name]
     if name == "rebuild":
         return 0, "default"
-    return getattr(channel, name), "channel"
+    return getattr(pins, name), "channel"
 
 
 def resolve(project: Path, selectors: Selectors) -> Plan:
@@ -192,54 +192,92 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     """
     matrix = load_matrix(project)
     chosen = recipe(selectors.package)
-    plan, why_not = _resolve(matrix, chosen, selectors)
-    if why_not or plan is None:
+    plan, judged = _resolve(matrix, chosen, selectors)
+    if plan is None:
+        why_not = [reason for reason in judged.advised() if reason.severity == "error"]
         what = f"{selectors.package} for {selectors.variant}"
         raise NotBuildableError(
             "\n".join([f"{what} cannot be built:", *(f"  - {reason.text}" for reason in why_not)]),
-            hint="; ".join(r.nearest for r in why_not if r.nearest) or None,
+            hint=judged.hint(why_not),
         )
     return plan
 
 
-def judge(project: Path, selectors: Selectors) -> list[Reason]:
-    """Every reason why the selectors cannot be built; empty: they can.
+@dataclass(frozen=True)
+class Judgement:
+    """What stands against a build: `offer` is the channel's part, `rules` what the rules found in the stack."""
+
+    stack: Stack
+    offer: list[Reason]
+    rules: list[Reason]
+
+    @property
+    def buildable(self) -> bool:
+        return not any(reason.severity == "error" for reason in (*self.offer, *self.rules))
+
+    def advised(self) -> list[Reason]:
+        """Every reason, those of the rules with the nearest that would do away with each."""
+        return [*self.offer, *advise(self.stack, self.rules)]
+
+    def nearest(self) -> str | None:
+        """The options that would do away with all errors of the rules; None: they have none, or nothing was found."""
+        found = solve(self.stack)
+        return difference(self.stack, found) or None if found else None
+
+    def hint(self, why_not: list[Reason]) -> str | None:
+        nearest = self.nearest()
+        told = [reason.nearest for reason in why_not if reason.nearest]
+        return f"nearest that can: {nearest}" if nearest else "; ".join(told) or None
+
+
+def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
+    """What stands against building the selectors; `asked` are further fields of the stack.
 
     Raises:
         UsageError: A name is unknown or a configuration file is wrong.
     """
-    return _resolve(load_matrix(project), recipe(selectors.package), selectors)[1]
+    return _resolve(load_matrix(project), recipe(selectors.package), selectors, asked)[1]
 
 
-def _resolve(matrix: Matrix, recipe_: Recipe, selectors: Selectors) -> tuple[Plan | None, list[Reason]]:
+def _resolve(
+    matrix: Matrix, recipe_: Recipe, selectors: Selectors, asked: Mapping[str, Any] | None = None
+) -> tuple[Plan | None, Judgement]:
     variant, platform = selectors.variant, selectors.platform
     name = selectors.channel or matrix.default_channel(recipe_.package, variant, platform)
     channel = matrix.channel(name)
+    pins = channel.pins(recipe_.package, variant, platform, selectors.options.get("cuda", (None, ""))[0])
     origins = {"channel": "--channel" if selectors.channel else "default"}
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        values[option], origin = _choose(recipe_, option, channel, selectors.options)
+        values[option], origin = _choose(recipe_, option, pins, selectors.options)
         origins[option] = f"channel {name}" if origin == "channel" else origin
     if not variant.sms:
         for option in ("cuda", "toolkit", "cudnn", "ptx"):
             values[option], origins[option] = None, f"variant {variant}"
         values["ptx"] = False
     _check_values(values, origins)
+    known = (("cuda", catalog.toolkits()), ("torch", catalog.torch_releases()), ("cudnn", catalog.cudnn_releases()))
+    for option, versions in known:
+        if values[option] is not None:
+            values[option] = catalog.find(versions, values[option]) or values[option]
     stack = Stack(
         package=recipe_.package,
         variant=variant,
         platform=platform,
-        base=channel.base,
+        base=pins.base,
         toolkit=values["toolkit"],
         cuda=values["cuda"],
         torch=values["torch"],
         cudnn=values["cudnn"],
+        ptx=values["ptx"],
         components=tuple(recipe_.components),
+        **(asked or {}),
     )
-    why_not = [*_not_offered(name, channel, recipe_, variant, platform), *reasons(stack)]
-    if why_not:
-        return None, why_not
-    return _plan(recipe_, variant, platform, name, channel, values, origins), []
+    offer = _not_offered(name, channel, pins, recipe_, variant, platform)
+    judged = Judgement(stack, offer, check(stack))
+    if not judged.buildable or pins.base is None:
+        return None, judged
+    return _plan(recipe_, variant, platform, name, pins.base, values, origins), judged
 
 
 def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
@@ -257,19 +295,24 @@ def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None
             raise UsageError(f"unknown {option} {values[option]!r}", hint=f"nearest: {', '.join(near)}")
 
 
-def _not_offered(name: str, channel: Channel, recipe_: Recipe, variant: Variant, platform: str) -> list[Reason]:
+def _not_offered(
+    name: str, channel: Channel, pins: Pins, recipe_: Recipe, variant: Variant, platform: str
+) -> list[Reason]:
     """What the channel does not offer, apart from what the rules explain better."""
     source, found = "ci/matrix.yaml", []
     if recipe_.package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
-        found.append(Reason("channel", f"channel {name} does not build {recipe_.package}", fact, source, fact))
+        found.append(Reason("channel", f"channel {name} does not build {recipe_.package}", fact, source))
     if platform not in channel.platforms or platform not in recipe_.platforms:
         both = [p for p in channel.platforms if p in recipe_.platforms]
         fact = f"platforms of {recipe_.package} in {name}: {', '.join(both) or 'none'}"
-        found.append(Reason("channel", f"{recipe_.package} in {name} is not built for {platform}", fact, source, fact))
+        found.append(Reason("channel", f"{recipe_.package} in {name} is not built for {platform}", fact, source))
+    elif pins.base is None:
+        fact = f"base images of {name}: {channel.text.base or 'none'}, for Linux"
+        found.append(Reason("channel", f"channel {name} has no base image for {platform}", fact, source))
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
-        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source, fact))
+        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
     return found
 
 
@@ -296,12 +339,12 @@ def _plan(
     variant: Variant,
     platform: Literal["linux", "windows", "macos"],
     channel_name: str,
-    channel: Channel,
+    base_name: str,
     values: Mapping[str, Any],
     origins: dict[str, str],
 ) -> Plan:
     cuda: str | None = values["cuda"]
-    base = catalog.debian_releases()[channel.base]
+    base = catalog.debian_releases()[base_name]
     level = catalog.cpu_levels()[variant.cpu]
     source_version = values["torch"] or recipe_.version
     version = wheel_version(source_version, cuda, variant, values["rebuild"])
@@ -315,12 +358,12 @@ def _plan(
     }
     flags = " ".join(level.gcc)
     parts = {
-        f"base {channel.base}": {"CC": f"gcc-{base.gcc}", "CXX": f"g++-{base.gcc}"},
+        f"base {base_name}": {"CC": f"gcc-{base.gcc}", "CXX": f"g++-{base.gcc}"},
         f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags},
         f"recipe {recipe_.package}": recipe_.env | (recipe_.env_cuda if cuda else {}),
     }
     if cuda:
-        parts[f"base {channel.base}"]["CUDAHOSTCXX"] = f"/usr/bin/g++-{base.gcc}"
+        parts[f"base {base_name}"]["CUDAHOSTCXX"] = f"/usr/bin/g++-{base.gcc}"
         parts[f"variant: {variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(variant, ptx=values["ptx"])}
     env = {}
     for origin, variables in parts.items():
@@ -337,7 +380,7 @@ def _plan(
         platform=platform,
         channel=channel_name,
         options=dict(values),
-        base=channel.base,
+        base=base_name,
         toolkit=_toolkit(recipe_, values) if cuda else None,
         apt=sorted(packages),
         env=dict(sorted(env.items())),

@@ -77,6 +77,15 @@ def load(path: Path, model: type[M]) -> M:
         raise UsageError("\n".join(_explain(path, node, model, error))) from error
 
 
+def where(path: Path, *loc: int | str) -> str:
+    """`file:line` of what stands at `loc` in a file that `load` took, for checks that a model cannot make."""
+    loader = Loader(path.read_bytes().decode("utf-8"))
+    try:
+        return f"{path}:{_find(loader.get_single_node(), loc)[0]}"
+    finally:
+        loader.dispose()
+
+
 def _check_events(text: str, path: Path) -> None:
     """Refuse aliases and deep nesting, before anything recurses."""
     depth = 0

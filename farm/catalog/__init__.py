@@ -1,127 +1,37 @@
-"""What is true of GPUs, CPUs, CUDA, cuDNN and PyTorch: YAML files with a source per fact, and their models."""
+"""What is true of GPUs, CPUs, CUDA, cuDNN, compilers and PyTorch: YAML files with a source per fact.
 
+The shapes stand in `farm.catalog.models`; the functions here load each file once.
+"""
+
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field
-
-from farm.yamlfile import Model, load
+from farm.catalog.models import (
+    Architectures,
+    ArchListGrammar,
+    CpuLevel,
+    CpuLevels,
+    CudaMajor,
+    CudnnRelease,
+    CudnnReleases,
+    DebianRelease,
+    DebianReleases,
+    Msvc,
+    NvidiaProvider,
+    PythonVersions,
+    Switch,
+    Toolkit,
+    Toolkits,
+    TorchRelease,
+    TorchReleases,
+    Windows,
+)
+from farm.yamlfile import load
 
 FOLDER = Path(__file__).parent
 
-
-class Architecture(Model):
-    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST."""
-
-    name: str
-    arch_list: str = Field(pattern=r"^\d{1,2}\.\d$")
-    example: str
-    last_driver: int | None
-
-
-class Architectures(Model):
-    architectures: dict[str, Architecture]
-    sets: dict[str, list[str]]
-    source: str
-
-
-class Toolkit(Model):
-    """A CUDA toolkit: the release used for "major.minor", the SMs that its nvcc targets, the newest host gcc."""
-
-    release: str
-    sm: list[int]
-    gcc_max: int
-    driver_linux: str
-    source: str
-
-
-class Toolkits(Model):
-    toolkits: dict[str, Toolkit]
-
-
-class CpuLevel(Model):
-    """A CPU level of variant names: the machine, the host compiler's flags, the run-time tiers to leave out."""
-
-    machine: Literal["x86_64", "aarch64", "arm64"]
-    gcc: list[str]
-    without: list[str]
-    example: str
-
-
-class CpuLevels(Model):
-    levels: dict[str, CpuLevel]
-    source: str
-
-
-class TorchRelease(Model):
-    commit: str = Field(pattern=r"^[0-9a-f]{40}$")
-    cuda_min: str
-    sm_min: int
-    pythons: list[str]
-    source: str
-
-
-class TorchReleases(Model):
-    releases: dict[str, TorchRelease]
-
-
-class CudnnRelease(Model):
-    version: str
-    sm_min: int
-    cuda_majors: list[int]
-    source: str
-
-
-class CudnnReleases(Model):
-    releases: dict[str, CudnnRelease]
-
-
-class Head(Model):
-    """The pinned beginning of one version of a package: its length in bytes and its sha256."""
-
-    version: str
-    bytes: int = Field(gt=0)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-
-class PackagePart(Model):
-    """Members (fnmatch patterns) of one distribution package.
-
-    `link` names the development symlink to make, `empty_archive` a static library to make without content.
-    """
-
-    package: str
-    members: list[str]
-    head: Head | None = None
-    link: str | None = None
-    empty_archive: str | None = None
-
-
-class DebianRelease(Model):
-    """A distribution release as base image and as toolkit provider."""
-
-    image: str
-    suite: str
-    python: str
-    gcc: int
-    cuda: str
-    env: dict[str, str]
-    components: dict[str, list[PackagePart]]
-    source: str
-
-
-class DebianReleases(Model):
-    releases: dict[str, DebianRelease]
-
-
-class NvidiaProvider(Model):
-    """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives."""
-
-    prefix: str
-    env: dict[str, str]
-    components: dict[str, list[str]]
-    source: str
+__all__ = ["FOLDER", "DebianRelease", "find"]
 
 
 @cache
@@ -130,23 +40,75 @@ def architectures() -> Architectures:
 
 
 @cache
+def _cuda() -> Toolkits:
+    return load(FOLDER / "cuda.yaml", Toolkits)
+
+
 def toolkits() -> dict[str, Toolkit]:
-    return load(FOLDER / "cuda.yaml", Toolkits).toolkits
+    return _cuda().toolkits
+
+
+def cuda_majors() -> dict[str, CudaMajor]:
+    return _cuda().majors
+
+
+def cuda_majors_source() -> str:
+    return _cuda().source_majors
 
 
 @cache
+def _cpus() -> CpuLevels:
+    return load(FOLDER / "cpus.yaml", CpuLevels)
+
+
 def cpu_levels() -> dict[str, CpuLevel]:
-    return load(FOLDER / "cpus.yaml", CpuLevels).levels
+    return _cpus().levels
+
+
+def switches() -> dict[str, Switch]:
+    return _cpus().switches
 
 
 @cache
+def _torch() -> TorchReleases:
+    return load(FOLDER / "torch.yaml", TorchReleases)
+
+
 def torch_releases() -> dict[str, TorchRelease]:
-    return load(FOLDER / "torch.yaml", TorchReleases).releases
+    return _torch().releases
+
+
+def arch_list_grammar() -> ArchListGrammar:
+    return _torch().arch_list
 
 
 @cache
 def cudnn_releases() -> dict[str, CudnnRelease]:
     return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
+
+
+@cache
+def msvc() -> Msvc:
+    return load(FOLDER / "msvc.yaml", Msvc)
+
+
+@cache
+def pythons() -> PythonVersions:
+    return load(FOLDER / "python.yaml", PythonVersions)
+
+
+@cache
+def windows() -> Windows:
+    return load(FOLDER / "windows.yaml", Windows)
+
+
+def servercore_tags(host_build: int) -> list[str]:
+    """The Server Core tags that a Windows host of this build runs under process isolation, best first.
+
+    Empty for hosts older than every host of the catalogue. Source: `windows.yaml`.
+    """
+    known = sorted((int(build), host.tags) for build, host in windows().hosts.items() if int(build) <= host_build)
+    return list(known[-1][1]) if known else []
 
 
 @cache
@@ -157,3 +119,13 @@ def debian_releases() -> dict[str, DebianRelease]:
 @cache
 def nvidia_provider() -> NvidiaProvider:
     return load(FOLDER / "nvidia.yaml", NvidiaProvider)
+
+
+def find(known: Mapping[str, object], version: str) -> str | None:
+    """The key of `known` that `version` means: itself, or the last one that it begins (`2.9` for `2.9.1`).
+
+    Keys stand in ascending order in every file. None: there is none.
+    """
+    if version in known:
+        return version
+    return next((key for key in reversed(list(known)) if key.startswith(version + ".")), None)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli import show
+from farm.cli.detect import cmd_detect
+from farm.cli.matrix import cmd_matrix
+from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -109,18 +112,20 @@ def cmd_plan(args: argparse.Namespace) -> int:
 def cmd_why(args: argparse.Namespace) -> int:
     project, settings = _project(args)
     selectors = _selectors(args, settings)
-    found = judge(project, selectors)
+    judged = judge(project, selectors, questions(args))
+    found, nearest = judged.advised(), judged.nearest()
     if args.json:
-        _print_json({"buildable": not found, "reasons": [vars(reason) for reason in found]})
-    elif not found:
-        show.say(f"{selectors.package} for {selectors.variant} can be built")
+        reasons = [reason.to_json() for reason in found]
+        _print_json({"buildable": judged.buildable, "reasons": reasons, "nearest": nearest})
     else:
-        show.table(
-            f"{selectors.package} for {selectors.variant} cannot be built",
-            ("reason", "fact", "source", "nearest that can"),
-            [(r.text, r.fact, r.source, r.nearest or "") for r in found],
-        )
-    return 3 if found else 0
+        can = "can be built" if judged.buildable else "cannot be built"
+        show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
+        if found:
+            rows = [(r.severity, r.text, r.fact, r.source, r.nearest or "") for r in found]
+            show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
+        if nearest:
+            show.say(f"nearest that the rules allow: {nearest}")
+    return 0 if judged.buildable else 3
 
 
 def cmd_render(args: argparse.Namespace) -> int:
@@ -276,6 +281,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "build": cmd_build,
     "plan": cmd_plan,
     "why": cmd_why,
+    "matrix": cmd_matrix,
+    "detect": cmd_detect,
     "render": cmd_render,
     "inspect": cmd_inspect,
     "repair": cmd_repair,

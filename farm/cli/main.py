@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
+from farm.cli.options import add_questions, add_selectors
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -15,22 +16,6 @@ INTERRUPTED = 130
 EPILOG = """\
 exit codes: 0 done, 2 usage or configuration, 3 not buildable, 4 no runner or engine, 5 build failed,
 6 verification failed, 7 publish refused, 8 smoke failed, 9 infrastructure, 130 interrupted"""
-
-
-def _selectors(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("selectors")
-    group.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="for example sm35-avx-py311")
-    group.add_argument("--package", default="torch", help="what to build (default: torch)")
-    group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
-    group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
-    over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
-    over.add_argument("--torch", metavar="VERSION")
-    over.add_argument("--cuda", metavar="X.Y")
-    over.add_argument("--cudnn", metavar="VERSION")
-    over.add_argument("--blas", metavar="mkl|openblas")
-    over.add_argument("--toolkit", metavar="debian|nvidia", help="where CUDA comes from")
-    over.add_argument("--ptx", action=argparse.BooleanOptionalAction, help="PTX for the highest SM as well")
-    over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
 
 
 def _command(
@@ -55,17 +40,26 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     submit = _command(commands, "submit", "build, repair, verify, publish, install and smoke-test: the main job")
-    _selectors(submit)
+    add_selectors(submit)
     submit.add_argument("--no-publish", action="store_true", help="stop after verify")
     submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
 
-    _selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
+    add_selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
 
     why = _command(commands, "why", "can it be built? the reasons, the facts behind them, the nearest that can")
-    _selectors(why)
+    add_selectors(why)
+    add_questions(why)
+
+    matrix = _command(commands, "matrix", "what the channels offer, as a grid, a list or a workflow's matrix")
+    matrix.add_argument("--channel", help="this channel alone")
+    matrix.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+
+    detect = _command(commands, "detect", "this machine's GPU, driver and CPU, the variant for it and the pip command")
+    detect.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
+    detect.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
 
     render = _command(commands, "render", "Dockerfile, scripts and plan: all that an engine needs")
-    _selectors(render)
+    add_selectors(render)
     render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
 
     build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
@@ -84,15 +78,15 @@ def parser() -> argparse.ArgumentParser:
 
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
     verify.add_argument("wheel", type=Path)
-    _selectors(verify)
+    add_selectors(verify)
 
     publish = _command(commands, "publish", "verify a wheel and put it into the index")
     publish.add_argument("wheel", type=Path)
-    _selectors(publish)
+    add_selectors(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
-    _selectors(smoke)
+    add_selectors(smoke)
     smoke.add_argument("--index-url", metavar="URL", help="what pip gets (default: the project's own index)")
 
     status = _command(commands, "status", "the runs and their steps")

@@ -166,10 +166,11 @@ def test_lines_are_whole_wherever_the_pieces_end(tmp_path, size):
 
 def test_a_line_without_an_end_stays_bounded(tmp_path):
     watched = Watched()
-    follow(Engine([b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", watched)
+    follow(Engine([b"begin"] + [b"x" * 50_000] * 40 + [b"\nnext\n", b"\xff\xfe\n"]), "h", tmp_path / "log", watched)
     assert [len(line) for line in watched.lines] == [2004, 4, 2]
+    assert watched.lines[0].startswith("xxx")  # only the end of it is kept in memory
     assert watched.lines[1:] == ["next", "��"]
-    assert (tmp_path / "log").stat().st_size == 2_000_000 + 9
+    assert (tmp_path / "log").stat().st_size == 2_000_000 + 14
 
 
 def test_the_end_is_waited_for(tmp_path):

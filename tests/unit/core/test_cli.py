@@ -79,7 +79,7 @@ def test_what_cannot_be_built(farm):
     text = failed(farm("plan", *CANARY, "--cuda", "12.8"), 3)
     assert "  - CUDA 12.8 cannot compile for sm35" in text
     assert "  - the debian toolkit of debian-bookworm has CUDA 11.8, not 12.8" in text
-    assert "  next: nearest that can: CUDA 11.8" in text
+    assert "  next: nearest that can: --cuda 11.8" in text
 
 
 def test_why_gives_reasons_facts_and_sources(farm):
@@ -87,13 +87,13 @@ def test_why_gives_reasons_facts_and_sources(farm):
     assert (answer.returncode, answer.stderr) == (3, "")
     data = json.loads(answer.stdout)
     assert data["buildable"] is False
-    assert [reason["rule"] for reason in data["reasons"]] == ["cuda-sm", "toolkit-cuda"]
+    assert [reason["rule"] for reason in data["reasons"]] == ["cuda-sm", "cuda-driver-gpu", "toolkit-cuda"]
     assert all(reason["fact"] and reason["source"] for reason in data["reasons"])
     table = farm("why", *CANARY, "--cuda", "12.8")
     assert table.returncode == 3
     assert "cannot be built" in table.stdout
-    assert farm("why", *CANARY).stdout == "canary for sm35-avx-py311 can be built\n"
-    assert json.loads(farm("why", *CANARY, "--json").stdout) == {"buildable": True, "reasons": []}
+    assert farm("why", *CANARY).stdout == "canary for sm35-avx-py311 on linux can be built\n"
+    assert json.loads(farm("why", *CANARY, "--json").stdout) == {"buildable": True, "reasons": [], "nearest": None}
 
 
 def test_outside_a_project(farm_process, tmp_path):
@@ -118,8 +118,10 @@ def test_no_engine(farm, farm_process, project):
 
 def test_bad_yaml(farm, project):
     path = project / "ci" / "matrix.yaml"
-    path.write_text(path.read_text().replace('cuda: "11.8"', "cuda: 11.8"))
-    assert f'{path}:10: channels.kepler-debian.cuda: 11.8 is a number here; write it in quotes: "11.8"' in failed(
+    text = path.read_text().replace('cuda: "11.8"', "cuda: 11.8", 1)
+    line = text.splitlines().index("    cuda: 11.8") + 1
+    path.write_text(text)
+    assert f'{path}:{line}: channels.kepler-debian.cuda: write versions in quotes: "11.8"' in failed(
         farm("--project", project, "plan", *CANARY), 2
     )
     path.write_text("channels: [\n")

@@ -56,18 +56,19 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
     try:
         plan = resolve(root, selectors)
     except NotBuildableError as error:
-        found = judge(root, selectors)
-        assert found
-        for reason in found:
+        judged = judge(root, selectors)
+        assert not judged.buildable
+        for reason in judged.advised():
             assert reason.text
             assert reason.fact
             assert reason.source
-            assert reason.text in str(error)  # noqa: PT017 - either outcome is right
+            told = reason.text in str(error)  # noqa: PT017 - either outcome is right
+            assert told == (reason.severity == "error")
         return
     except UsageError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
         return
-    assert judge(root, selectors) == []
+    assert judge(root, selectors).buildable
     rendered = render(root, plan)
     assert set(rendered.job) == {"build.sh", "plan.json", "tiers.cmake"}
     assert Version(plan.version).local
@@ -79,11 +80,12 @@ EVERY = [(gpu, cpu) for gpu in gpus() for cpu in cpus()]
 
 @pytest.mark.parametrize("channel", ["kepler-debian", "kepler-2.0.1"])
 def test_what_a_channel_offers_can_be_built(root, channel):
-    offer = load_matrix(root).channels[channel]
-    offered = [f"{g}-{c}-{p}" for g in offer.gpus for c in offer.cpus for p in offer.pythons]
-    assert len(offered) >= 40
-    for package in offer.packages:
-        assert [name for name in offered if judge(root, select(name, package, channel))] == []
+    offered = {
+        (build.package, str(build.variant)) for build in load_matrix(root).builds(channel) if build.platform == "linux"
+    }
+    offered = {(package, name) for package, name in offered if package in names() and name.endswith("py311")}
+    assert len(offered) >= 25
+    assert [name for package, name in offered if not judge(root, select(name, package, channel)).buildable] == []
 
 
 # --- origins --------------------------------------------------------------------------------------
@@ -165,12 +167,12 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("base", "debian-bookwrm", "unknown base 'debian-bookwrm'; nearest: debian-bookworm"),
+        ("base", "debian-bookwrm", "unknown base image 'debian-bookwrm'; did you mean 'debian-bookworm'"),
         ("gpus", ["sm3500"], "unknown GPU 'sm3500'"),
-        ("cpus", ["avx22"], "unknown CPU 'avx22'; nearest: avx2"),
+        ("cpus", ["avx22"], "unknown CPU 'avx22'; did you mean 'avx2'"),
         ("pythons", ["py27"], "unknown Python 'py27'"),
-        ("packages", ["canari"], "unknown package 'canari'; nearest: canary"),
-        ("cuda", 11.8, "11.8 is a number here; write it in quotes"),
+        ("packages", ["canari"], "'torch', 'torchvision', 'torchaudio' or 'canary'"),
+        ("cuda", 11.8, 'write versions in quotes: "11.8"'),
     ],
 )
 def test_a_wrong_word_in_the_matrix_names_the_line(project, key, value, message):
@@ -415,3 +417,14 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
         )
         == 4
     )
+
+
+def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
+    path = project / "ci" / "matrix.yaml"
+    raw = yaml.safe_load(path.read_text())
+    raw["channels"]["kepler-debian"]["cpus"] = ["avx2"]
+    path.write_text(yaml.safe_dump(raw, sort_keys=False))
+    chosen = {name: resolve(project, select(f"sm35-{name}-py311")).channel for name in ("avx", "avx2", "avx512vnni")}
+    assert chosen == {"avx": "kepler-2.0.1", "avx2": "kepler-debian", "avx512vnni": "kepler-debian"}
+    with pytest.raises(NotBuildableError, match=r"torch in kepler-2\.0\.1 is not built for windows"):
+        resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows"))

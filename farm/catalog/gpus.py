@@ -1,0 +1,144 @@
+"""GPUs by name: which SM a card has, and which cards are too old (`gpus.yaml`)."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from pydantic import Field
+
+from farm.catalog import FOLDER
+from farm.yamlfile import Model, load, nearest
+
+Sm = str
+"""An SM as variant names write it: `sm35`."""
+
+
+class Group(Model):
+    """Names with one SM, from one source. `unconfirmed` says why the SM may be another one."""
+
+    sm: Sm = Field(pattern=r"^sm\d{2,3}$")
+    family: str
+    source: str
+    unconfirmed: str | None = None
+    gpus: list[str]
+
+
+class TooOld(Model):
+    """An SM that no variant covers, the last driver branch for it, and why there is no variant."""
+
+    name: str
+    last_driver: int
+    why: str
+
+
+class Gpus(Model):
+    """`gpus.yaml`; the texts of `sources` are what `Group.source` names."""
+
+    sources: dict[str, str]
+    too_old: dict[Sm, TooOld]
+    too_old_source: str
+    renamed: dict[Sm, Sm]
+    renamed_source: str
+    tegra: list[Sm]
+    tegra_source: str
+    noise: list[str]
+    groups: list[Group]
+
+
+class Card(NamedTuple):
+    """One name of the catalogue. `source` is the text, not the key."""
+
+    name: str
+    sm: Sm
+    family: str
+    source: str
+    unconfirmed: str | None
+
+
+@cache
+def gpus() -> Gpus:
+    return load(FOLDER / "gpus.yaml", Gpus)
+
+
+@cache
+def cards() -> tuple[Card, ...]:
+    """Every name with every SM that it was sold with, in the order of the file."""
+    known = gpus()
+    return tuple(
+        Card(name, group.sm, group.family, known.sources[group.source], group.unconfirmed)
+        for group in known.groups
+        for name in group.gpus
+    )
+
+
+def find(name: str) -> tuple[Card, ...]:
+    """The cards that `name` may mean; empty when it is not in the catalogue.
+
+    Case, spaces, punctuation, vendor words, trade marks, memory sizes and form factors do not count, and the words
+    GeForce, Quadro, Tesla, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line of
+    `lspci`. Several cards come back when the name was sold with several chips (GT 730), or when words were left out
+    that tell cards apart.
+    """
+    for key, index in zip(KEYS, _indices(), strict=True):
+        found = index.get(key(name))
+        if found:
+            return found
+    return ()
+
+
+def nearest_names(name: str) -> list[str]:
+    """Names of the catalogue that are most like an unknown one, best first, at most three."""
+    index = _indices()[-1]
+    return [index[key][0].name for key in nearest(_number(name), list(index))]
+
+
+# Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is part of the name.
+_MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
+_MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
+_FORM = re.compile(r"\b(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)\b")
+_SLICE = re.compile(r"\bmig\b.*|(?<=\d)-\d+[abcq]\b")  # a slice of a card: "MIG 1g.10gb", "A100-10C"
+_PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
+
+
+def _full(name: str) -> str:
+    text = _MARKS.sub(" ", name[:200].lower())
+    in_brackets = _PCI.search(text)
+    if in_brackets:
+        text = in_brackets[1]
+    words, inside = _noise()
+    for pattern in (_SLICE, _MEMORY, _FORM, words):
+        text = pattern.sub(" ", text)
+    return inside.sub("", re.sub(r"[^a-z0-9]", "", text))
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^(?:geforce|quadro|tesla|grid)", "", _full(name))
+
+
+def _number(name: str) -> str:
+    return re.sub(r"^(?:gtx|gts|gt|rtx)(?=.)", "", _bare(name))
+
+
+KEYS: tuple[Callable[[str], str], ...] = (_full, _bare, _number)
+"""From strict to loose; the first that finds a card decides."""
+
+
+@cache
+def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What to leave out where it stands apart; and inside of words, where only long ones cannot be part of a name."""
+    noise = [re.findall(r"[a-z0-9]+", word) for word in sorted(gpus().noise, key=len, reverse=True)]
+    apart = "|".join(r"[\W_]*".join(word) for word in noise)
+    inside = "|".join(joined for word in noise if len(joined := "".join(word)) > 4)
+    return re.compile(rf"(?<![a-z0-9])(?:{apart})(?![a-z0-9])"), re.compile(inside)
+
+
+@cache
+def _indices() -> tuple[dict[str, tuple[Card, ...]], ...]:
+    indices: list[dict[str, tuple[Card, ...]]] = []
+    for key in KEYS:
+        index: dict[str, tuple[Card, ...]] = {}
+        for card in cards():
+            index[key(card.name)] = (*index.get(key(card.name), ()), card)
+        indices.append(index)
+    return tuple(indices)

@@ -1,0 +1,336 @@
+"""The shapes of the catalogue's files. A record says where each of its facts comes from, and what is doubtful."""
+
+import re
+from datetime import date
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from farm.yamlfile import Model
+
+VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
+MSC_VER = Field(ge=1900, le=1999)
+
+
+Date = Annotated[date, Field(strict=False)]
+"""Written as text: "2031-10-14"."""
+
+
+class Facts(Model):
+    """A record whose facts have sources. `unconfirmed` says of a fact why it is in doubt: it then only warns."""
+
+    sources: dict[str, str]
+    unconfirmed: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _every_fact_has_a_source(self) -> Self:
+        facts = set(type(self).model_fields) - {"sources", "unconfirmed"}
+        for kind, names in (("sources", set(self.sources)), ("unconfirmed", set(self.unconfirmed))):
+            if names - facts:
+                raise ValueError(f"{kind} names {sorted(names - facts)[0]!r}, which is no fact of this record")
+        missing = sorted((facts & self.model_fields_set) - set(self.sources))
+        if missing:
+            raise ValueError(f"no source for {', '.join(missing)}")
+        return self
+
+    def doubt(self, fact: str) -> str | None:
+        """Why the fact is in doubt; None: it is not."""
+        return self.unconfirmed.get(fact)
+
+
+class Table(Model):
+    """A file of records. Its own `sources` hold for every record that names no source of its own."""
+
+    RECORDS: ClassVar[tuple[str, ...]]
+    """The fields that hold records."""
+    sources: dict[str, str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hand_down_sources(cls, data: Any) -> Any:
+        common = data.get("sources") if isinstance(data, dict) else None
+        if not isinstance(common, dict):
+            return data
+
+        def complete(record: Any) -> Any:
+            own = record.get("sources", {}) if isinstance(record, dict) else None
+            if not isinstance(own, dict):
+                return record
+            return record | {"sources": {key: text for key, text in common.items() if key in record} | own}
+
+        whole = dict(data)
+        for field in cls.RECORDS:
+            if isinstance(data.get(field), dict):
+                whole[field] = {key: complete(record) for key, record in data[field].items()}
+        return whole
+
+    @model_validator(mode="after")
+    def _every_source_is_used(self) -> Self:
+        records = [record for field in self.RECORDS for record in getattr(self, field).values()]
+        unused = set(self.sources).difference(*(record.model_fields_set for record in records))
+        if unused:
+            raise ValueError(f"sources names {min(unused)!r}, which no record has")
+        return self
+
+
+class Architecture(Facts):
+    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST, `last_driver` a branch."""
+
+    name: str
+    arch_list: str = Field(pattern=r"^\d{1,2}\.\d$")
+    example: str
+    last_driver: int | None
+
+
+class Architectures(Table):
+    RECORDS = ("architectures",)
+    architectures: dict[str, Architecture]
+    sets: dict[str, list[str]]
+
+
+class Toolkit(Facts):
+    """A CUDA toolkit: its release, the SMs of its nvcc, the host compilers it accepts, its first full drivers.
+
+    `gcc_max` is a major version; `msvc_min` and `msvc_max` are values of _MSC_VER, both accepted.
+    """
+
+    release: str = Field(pattern=VERSION)
+    sm: list[int]
+    sm_unconfirmed: list[int] = []
+    gcc_max: int
+    msvc_min: int = MSC_VER
+    msvc_max: int = MSC_VER
+    driver_linux: str = Field(pattern=VERSION)
+    driver_windows: str | None = Field(pattern=VERSION)
+
+    def driver(self, platform: str) -> str | None:
+        return self.driver_windows if platform == "windows" else self.driver_linux
+
+
+class CudaMajor(Model):
+    """The first drivers that run anything of a major version (minor-version compatibility)."""
+
+    driver_linux: str = Field(pattern=VERSION)
+    driver_windows: str | None = Field(pattern=VERSION)
+
+    def driver(self, platform: str) -> str | None:
+        return self.driver_windows if platform == "windows" else self.driver_linux
+
+
+class Toolkits(Table):
+    RECORDS = ("toolkits",)
+    toolkits: dict[str, Toolkit]
+    majors: dict[str, CudaMajor]
+    source_majors: str
+
+
+class CudnnRelease(Facts):
+    """A cuDNN release: lowest and highest SM in its binaries (`sm_max` None: not read), CUDA majors."""
+
+    version: str = Field(pattern=VERSION)
+    sm_min: int
+    sm_max: int | None
+    cuda_majors: list[int]
+
+
+class CudnnReleases(Table):
+    RECORDS = ("releases",)
+    releases: dict[str, CudnnRelease]
+
+
+class CpuLevel(Facts):
+    """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to leave out.
+
+    `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really is, where that
+    is not the level. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level.
+    """
+
+    machine: Literal["x86_64", "aarch64", "arm64"]
+    gcc: list[str]
+    msvc: list[str] | None
+    msvc_as: str | None = None
+    without: list[str]
+    torch_off: list[str] = []
+    torch_effect: str | None = None
+    example: str
+
+
+class Switch(Facts):
+    """A switch of PyTorch that does not work everywhere; None: no limit of that kind is known."""
+
+    platforms: list[Literal["linux", "windows", "macos"]]
+    sm_min: int | None = None
+    cuda_min: str | None = Field(default=None, pattern=VERSION)
+    cpu: str | None = None
+
+
+class CpuLevels(Table):
+    RECORDS = ("levels", "switches")
+    levels: dict[str, CpuLevel]
+    switches: dict[str, Switch]
+
+
+class Pythons(Model):
+    """The Pythons that a release has wheels for, by platform."""
+
+    linux: list[str]
+    windows: list[str]
+    macos: list[str]
+
+    def on(self, platform: str) -> list[str]:
+        return {"linux": self.linux, "windows": self.windows}.get(platform, self.macos)
+
+
+class Official(Model):
+    """A CUDA and cuDNN that upstream built a release with."""
+
+    cuda: str
+    cudnn: str | None
+    experimental: bool = False
+
+
+class TorchRelease(Facts):
+    """A PyTorch release: what it can be built with. `gcc_min` is a major version, `msvc_min` an _MSC_VER."""
+
+    commit: str = Field(pattern=r"^[0-9a-f]{40}$")
+    cuda_min: str = Field(pattern=VERSION)
+    cuda_reported_min: str | None = Field(default=None, pattern=VERSION)
+    cxx: Literal[14, 17, 20]
+    sm_min: int
+    sm_built: int
+    pythons: Pythons
+    numpy_major_max: int
+    gcc_min: int | None
+    msvc_built: str | None
+    msvc_min: int | None = None
+    official: list[Official]
+    vision: str = Field(pattern=VERSION)
+    audio: str = Field(pattern=VERSION)
+
+
+class ArchListGrammar(Model):
+    """What TORCH_CUDA_ARCH_LIST may hold: regular expressions and names, by the first release that takes them."""
+
+    numbers: dict[str, str]
+    names: dict[str, dict[str, list[str]]]
+    source: str
+
+    @field_validator("numbers")
+    @classmethod
+    def _compiles(cls, numbers: dict[str, str]) -> dict[str, str]:
+        for text in numbers.values():
+            re.compile(text)
+        return numbers
+
+
+class TorchReleases(Table):
+    RECORDS = ("releases",)
+    releases: dict[str, TorchRelease]
+    arch_list: ArchListGrammar
+
+
+class VisualStudio(Facts):
+    """A Visual Studio product and its toolsets, first and last (`14.20`, `14.29`)."""
+
+    toolset: str
+    first: str = Field(pattern=r"^14\.\d\d$")
+    last: str = Field(pattern=r"^14\.\d\d$")
+    channel: int
+
+
+class CompilerFault(Model):
+    """A fault of the toolsets from `first` to `last`."""
+
+    first: str = Field(pattern=r"^14\.\d\d$")
+    last: str = Field(pattern=r"^14\.\d\d$")
+    text: str
+    source: str
+
+
+class Msvc(Table):
+    RECORDS = ("products",)
+    products: dict[str, VisualStudio]
+    avx512_leak: CompilerFault
+
+
+class PythonVersion(Facts):
+    """A Python version; `numpy_min` and `numpy_max` are the first and last numpy with wheels for it."""
+
+    version: str = Field(pattern=VERSION)
+    end_of_life: Date
+    numpy_min: str = Field(pattern=VERSION)
+    numpy_max: str | None = Field(pattern=VERSION)
+
+
+class PythonVersions(Table):
+    RECORDS = ("versions",)
+    versions: dict[str, PythonVersion]
+    numpy_choices: list[str]
+
+
+class ServerCore(Facts):
+    """A Windows Server Core base image tag."""
+
+    build: int
+    mainstream_end: Date
+    extended_end: Date
+
+
+class WindowsHost(Facts):
+    """A Windows host from a build on, with the tags that it runs under process isolation, best first."""
+
+    name: str
+    tags: list[str]
+
+
+class Windows(Table):
+    RECORDS = ("servercore", "hosts")
+    servercore: dict[str, ServerCore]
+    hosts: dict[str, WindowsHost]
+
+
+class Head(Model):
+    """The pinned beginning of one version of a package: its length in bytes and its sha256."""
+
+    version: str
+    bytes: int = Field(gt=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class PackagePart(Model):
+    """Members (fnmatch patterns) of one distribution package.
+
+    `link` names the development symlink to make, `empty_archive` a static library to make without content.
+    """
+
+    package: str
+    members: list[str]
+    head: Head | None = None
+    link: str | None = None
+    empty_archive: str | None = None
+
+
+class DebianRelease(Model):
+    """A distribution release as base image and as toolkit provider."""
+
+    image: str
+    suite: str
+    python: str
+    gcc: int
+    cuda: str
+    env: dict[str, str]
+    components: dict[str, list[PackagePart]]
+    source: str
+
+
+class DebianReleases(Model):
+    releases: dict[str, DebianRelease]
+
+
+class NvidiaProvider(Model):
+    """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives."""
+
+    prefix: str
+    env: dict[str, str]
+    components: dict[str, list[str]]
+    source: str

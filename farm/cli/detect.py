@@ -1,0 +1,87 @@
+"""`farm detect`: what this machine is, which wheel is for it, and the pip command."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm.cli import show
+from farm.detect.choose import Offer, Recommendation, choose
+from farm.detect.machine import ThisMachine
+from farm.detect.readings import Readings, take
+from farm.errors import UsageError
+from farm.index.stores import open_store
+from farm.matrix import load_matrix
+from farm.settings import find_project, load_settings
+
+
+def cmd_detect(args: argparse.Namespace) -> int:
+    """Print the readings and the recommendation; 0 if there is a variant, else 3."""
+    readings = take(ThisMachine())
+    project = _project(args)
+    offers = tuple(_offers(project, readings.os.system)) if project else None
+    index = _index_url(args.index, project)
+    recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index)
+    if args.json:
+        found = {"readings": readings, "recommendation": recommendation}
+        print(
+            json.dumps({name: model.model_dump(mode="json", by_alias=True) for name, model in found.items()}, indent=2)
+        )
+    else:
+        _print(readings, recommendation)
+    return 0 if recommendation.variant else 3
+
+
+def _project(args: argparse.Namespace) -> Path | None:
+    """The project that was named, or the one around this folder if there is one."""
+    if args.project:
+        return find_project(args.project)
+    try:
+        return find_project(Path.cwd())
+    except UsageError:
+        return None
+
+
+def _offers(project: Path, platform: str) -> Iterator[Offer]:
+    matrix = load_matrix(project)
+    for build in matrix.builds():
+        torch = matrix.channels[build.channel].text.torch
+        if build.package == "torch" and build.platform == platform and torch:
+            yield Offer(build.channel, torch, build.cuda, build.variant)
+
+
+def _index_url(named: str | None, project: Path | None) -> str | None:
+    """The root of the index as pip sees it: `--index`, else `index:` of ci/farm.yaml."""
+    if named and named.startswith(("https://", "http://")):
+        return named
+    if named:
+        return open_store(named).url("")
+    if project is None:
+        return None
+    index = load_settings(project).index
+    return open_store(index if "://" in index else str(project / index)).url("")
+
+
+def _print(readings: Readings, found: Recommendation) -> None:
+    cpu, os = readings.cpu, readings.os
+    rows = [("system", f"{os.name} {os.version}" + (f", {os.libc}" if os.libc else ""))]
+    names = [name for name in (cpu.name, cpu.microarchitecture, cpu.machine) if name]
+    rows.append(("CPU", ", ".join(names)))
+    for gpu in readings.gpus:
+        facts = [gpu.name]
+        facts += [f"compute capability {gpu.capability}"] if gpu.capability else []
+        facts += [f"{gpu.memory_mb} MiB"] if gpu.memory_mb is not None else []
+        rows.append(("GPU", f"{', '.join(facts)} ({gpu.told_by})"))
+    rows += [("driver", readings.driver)] if readings.driver else []
+    rows += [(f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons]
+    rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
+    show.table("", ("this machine", ""), rows)
+    print()
+    told = [("variant", found.variant or "none")]
+    told += [("channel", found.channel)] if found.channel else []
+    told += [("why", reason) for reason in found.reasons]
+    told += [("warning", warning) for warning in found.warnings]
+    told += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
+    show.table("", ("the wheel for it", ""), told)
+    if found.pip:
+        print(f"\n{found.pip}")

@@ -1,0 +1,40 @@
+"""Options that several commands share. Nothing heavy is imported here: `farm --version` is quick."""
+
+import argparse
+
+SWITCHES = ("flash-attention", "fbgemm", "mkldnn", "nnpack")
+
+
+def add_selectors(parser: argparse.ArgumentParser) -> None:
+    """What to build: the same everywhere."""
+    group = parser.add_argument_group("selectors")
+    group.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="for example sm35-avx-py311")
+    group.add_argument("--package", default="torch", help="what to build (default: torch)")
+    group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
+    group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+    over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
+    over.add_argument("--torch", metavar="VERSION")
+    over.add_argument("--cuda", metavar="X.Y")
+    over.add_argument("--cudnn", metavar="VERSION")
+    over.add_argument("--blas", metavar="mkl|openblas")
+    over.add_argument("--toolkit", metavar="debian|nvidia", help="where CUDA comes from")
+    over.add_argument("--ptx", action=argparse.BooleanOptionalAction, help="PTX for the highest SM as well")
+    over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
+
+
+def add_questions(parser: argparse.ArgumentParser) -> None:
+    """The options of `farm why` beside the selectors; none of them changes a build."""
+    group = parser.add_argument_group("what else to ask")
+    group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
+    group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
+    group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
+    group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
+    group.add_argument("--gcc", type=int, metavar="MAJOR", help="the host compiler on Linux")
+    group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
+    for name in SWITCHES:
+        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
+
+
+def switch(name: str) -> str:
+    """USE_FLASH_ATTENTION for `flash-attention`."""
+    return "USE_" + name.upper().replace("-", "_")

@@ -1,0 +1,50 @@
+"""Can it be built? Each rule gives the reason why not, the fact it rests on, and the nearest that would work.
+
+A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or nobody knows). A fact
+that the catalogue marks as unconfirmed gives a warning. No error is a yes.
+"""
+
+from dataclasses import replace
+
+from farm.compat import gpu, host, torch
+from farm.compat.nearest import difference, nearest
+from farm.compat.stack import Reason, Rule, Stack
+
+__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "reasons", "solve"]
+
+RULES: tuple[Rule, ...] = (*gpu.RULES, *host.RULES, *torch.RULES)
+MAX_ROUNDS = 8
+
+
+def check(stack: Stack) -> list[Reason]:
+    """What the rules hold against the stack, in their order, without looking for what would work instead."""
+    return [reason for rule in RULES for reason in rule(stack)]
+
+
+def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
+    """The reasons with the nearest that would do away with each."""
+    told = []
+    for reason in found:
+        other = nearest(stack, reason, check, found) if reason.change else None
+        told.append(replace(reason, nearest=difference(stack, other)) if other else reason)
+    return told
+
+
+def reasons(stack: Stack) -> list[Reason]:
+    """Everything that the rules hold against the stack, each with the nearest that would do away with it."""
+    return advise(stack, check(stack))
+
+
+def solve(stack: Stack) -> Stack | None:
+    """The nearest stack without any error, one reason done away with after the other; None: none was found."""
+    for _ in range(MAX_ROUNDS):
+        found = check(stack)
+        errors = [reason for reason in found if reason.severity == "error"]
+        if not errors:
+            return stack
+        options = (nearest(stack, reason, check, found) for reason in errors if reason.change)
+        better = next((other for other in options if other), None)
+        if better is None:
+            return None
+        stack = better
+    return None

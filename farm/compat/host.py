@@ -1,0 +1,221 @@
+"""Rules on the machine that builds: operating system, base image, compilers, CPU level, Python."""
+
+import re
+from collections.abc import Iterator
+
+from farm import catalog
+from farm.catalog import redist
+from farm.compat.stack import Reason, Stack, doubted, with_doubt
+from farm.errors import UsageError
+
+SYSTEMS = {"linux": "x86_64", "windows": "x86_64", "macos": "arm64"}
+"""The machine that the farm builds on, by platform."""
+REDIST_PLATFORM: dict[str, redist.Platform] = {"linux": "linux-x86_64", "windows": "windows-x86_64"}
+MSVC_BASE = 1900
+"""`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined macros)."""
+
+
+def toolset(msc_ver: int) -> str:
+    """`14.29` for the `_MSC_VER` 1929."""
+    return f"14.{msc_ver - MSVC_BASE}"
+
+
+def msc_ver(toolset_: str) -> int:
+    """1929 for the toolset `14.29`."""
+    return MSVC_BASE + int(toolset_.split(".")[1])
+
+
+def compiler(msc_ver_: int) -> str:
+    """`MSVC 19.29 (VS 2019, toolset 14.29)`."""
+    for product, facts in catalog.msvc().products.items():
+        if msc_ver(facts.first) <= msc_ver_ <= msc_ver(facts.last):
+            return f"MSVC 19.{msc_ver_ - MSVC_BASE} (VS {product}, toolset {toolset(msc_ver_)})"
+    return f"MSVC 19.{msc_ver_ - MSVC_BASE}"
+
+
+def parse_msvc(text: str) -> int:
+    """`_MSC_VER` of a compiler as people name it: `2022` (its newest toolset), `14.29`, `19.29.30148`, `1929`.
+
+    Raises:
+        UsageError: No compiler of the catalogue is called so.
+    """
+    products = catalog.msvc().products
+    short = text.lower().removeprefix("vs").strip()
+    if short in products:
+        return msc_ver(products[short].last)
+    match = re.fullmatch(r"(?:14\.|19\.?)([1-5]\d)(?:\.\d{1,6})*", short, re.ASCII)
+    if match:
+        return MSVC_BASE + int(match[1])
+    known = [f"{name} ({facts.first} to {facts.last})" for name, facts in products.items()]
+    raise UsageError(f"{text!r} is no Visual Studio and no MSVC version", hint=f"known: {', '.join(known)}")
+
+
+def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
+    """CUDA is for Linux and Windows, MPS for macOS."""
+    if stack.variant.gpu == "mps" and stack.platform != "macos":
+        yield Reason(
+            "mps",
+            f"mps is not for {stack.platform}",
+            "Metal Performance Shaders are part of macOS 12.3 and newer",
+            "PyTorch's CMakeLists.txt: MPS needs the macOS SDK 12.3 and MetalPerformanceShadersGraph",
+        )
+    if stack.variant.sms and stack.platform == "macos":
+        yield Reason(
+            "cuda-macos",
+            f"there is no CUDA for macOS: {stack.variant.gpu} cannot be built there",
+            "CUDA 10.2 was the last with macOS support",
+            "CUDA 10.2 release notes",
+        )
+
+
+def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
+    """The CPU level is one of the machine that the farm builds on."""
+    machine = SYSTEMS.get(stack.platform, "x86_64")
+    if stack.variant.machine != machine:
+        yield Reason(
+            "machine",
+            f"{stack.variant.cpu} is for {stack.variant.machine}; the farm's {stack.platform} builds are for {machine}",
+            "the base images and toolkits of the catalogue are x86_64, its Macs arm64",
+            "farm/catalog/debian.yaml",
+        )
+
+
+def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
+    """The toolkit provider has this CUDA version."""
+    base = catalog.debian_releases().get(stack.base or "")
+    if base and stack.toolkit == "debian" and stack.cuda is not None and stack.cuda != base.cuda:
+        yield Reason(
+            "toolkit-cuda",
+            f"the debian toolkit of {stack.base} has CUDA {base.cuda}, not {stack.cuda}",
+            f"nvidia-cuda-toolkit of {base.suite} is {base.cuda}",
+            base.source,
+            change=("toolkit", "cuda"),
+        )
+
+
+def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
+    """The toolkit provider has every component that the recipe names, and cuDNN where it is wanted."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    base = catalog.debian_releases().get(stack.base or "")
+    if toolkit is None or not stack.components:
+        return
+    wanted = list(stack.components)
+    if stack.toolkit == "debian" and base:
+        have, source = list(base.components), base.source
+        wanted += ["cuDNN"] if stack.cudnn else []
+    elif stack.toolkit == "nvidia" and stack.platform in REDIST_PLATFORM:
+        provider = catalog.nvidia_provider()
+        if toolkit.release not in redist.versions("cuda"):
+            have = []
+        else:
+            archives = set(redist.components("cuda", toolkit.release, REDIST_PLATFORM[stack.platform]))
+            have = [name for name, parts in provider.components.items() if archives.issuperset(parts)]
+        source = provider.source
+    else:
+        return
+    missing = ", ".join(name for name in wanted if name not in have)
+    if missing:
+        yield Reason(
+            "toolkit-components",
+            f"the {stack.toolkit} toolkit with CUDA {stack.cuda} has no {missing}, which {stack.package} needs",
+            f"components: {', '.join(have) or 'none'}",
+            source,
+            change=("toolkit", "cuda"),
+        )
+
+
+def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
+    """Nvcc accepts the host's gcc."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    base = catalog.debian_releases().get(stack.base or "")
+    gcc = stack.gcc if stack.gcc is not None else base.gcc if base else None
+    if stack.platform == "linux" and toolkit and gcc is not None and gcc > toolkit.gcc_max:
+        doubt = toolkit.doubt("gcc_max")
+        yield Reason(
+            "cuda-gcc",
+            f"CUDA {stack.cuda} takes gcc up to {toolkit.gcc_max}, not gcc {gcc}",
+            with_doubt(f"newest gcc of CUDA {toolkit.release}: {toolkit.gcc_max}", doubt),
+            toolkit.sources["gcc_max"],
+            severity=doubted(doubt),
+            change=("gcc", "cuda"),
+        )
+
+
+def nvcc_takes_msvc(stack: Stack) -> Iterator[Reason]:
+    """Nvcc accepts the host's MSVC."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    if stack.platform != "windows" or toolkit is None or stack.msvc is None:
+        return
+    if toolkit.msvc_min <= stack.msvc <= toolkit.msvc_max:
+        return
+    limit = "msvc_min" if stack.msvc < toolkit.msvc_min else "msvc_max"
+    doubt = toolkit.doubt(limit)
+    yield Reason(
+        "cuda-msvc",
+        f"CUDA {stack.cuda} does not take {compiler(stack.msvc)}",
+        with_doubt(
+            f"CUDA {toolkit.release} takes _MSC_VER {toolkit.msvc_min} to {toolkit.msvc_max}, "
+            f"toolsets {toolset(toolkit.msvc_min)} to {toolset(toolkit.msvc_max)}",
+            doubt,
+        ),
+        toolkit.sources[limit],
+        severity=doubted(doubt),
+        change=("msvc", "cuda"),
+    )
+
+
+def msvc_keeps_avx2(stack: Stack) -> Iterator[Reason]:
+    """The compiler does not put AVX-512 registers into the AVX2 tier of a wheel for AVX2 machines."""
+    fault = catalog.msvc().avx512_leak
+    if stack.platform != "windows" or stack.msvc is None or stack.variant.cpu != "avx2":
+        return
+    if msc_ver(fault.first) <= stack.msvc <= msc_ver(fault.last):
+        yield Reason(
+            "msvc-avx512-leak",
+            f"{compiler(stack.msvc)} may make AVX2 code that crashes on CPUs without AVX-512",
+            fault.text,
+            fault.source,
+            severity="warning",
+            change=("msvc",),
+        )
+
+
+def msvc_has_level(stack: Stack) -> Iterator[Reason]:
+    """MSVC has a switch for the CPU level."""
+    level = catalog.cpu_levels()[stack.variant.cpu]
+    if stack.platform == "windows" and level.msvc_as is not None:
+        flags = " ".join(level.msvc or []) or "no /arch switch"
+        yield Reason(
+            "msvc-cpu",
+            f"MSVC has no switch for {stack.variant.cpu}: the wheel is really {level.msvc_as} ({flags})",
+            "/arch for x64 knows SSE2 (default), SSE4.2, AVX, AVX2, AVX512 and AVX10.x",
+            level.sources["msvc_as"],
+            severity="warning",
+            change=("cpu",),
+        )
+
+
+def python_of_base(stack: Stack) -> Iterator[Reason]:
+    """The base image has this Python."""
+    base = catalog.debian_releases().get(stack.base or "")
+    if base and stack.platform == "linux" and stack.variant.python != base.python:
+        yield Reason(
+            "base-python",
+            f"{stack.base} has {base.python}, not {stack.variant.python}",
+            f"python3 of {base.suite}",
+            base.source,
+            change=("python",),
+        )
+
+
+RULES = (
+    platform_has_gpu,
+    machine_of_cpu,
+    toolkit_has_cuda,
+    toolkit_has_components,
+    nvcc_takes_gcc,
+    nvcc_takes_msvc,
+    msvc_has_level,
+    msvc_keeps_avx2,
+    python_of_base,
+)

@@ -1,0 +1,150 @@
+"""The nearest stack that a rule no longer objects to: small changes to what was asked, judged by the same rules.
+
+Only what was asked or chosen is changed, never the card, the platform or what is None. A change counts only if no
+rule that was content before objects now; of several, the one with the fewest errors left, the fewest new warnings, the
+fewest reasons left against the value that was changed; then the closest.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from farm import catalog
+from farm.compat.host import msc_ver, toolset
+from farm.compat.stack import Reason, Stack, arch_list, number, spell, targets
+from farm.variant import PYTHONS
+
+Check = Callable[[Stack], list[Reason]]
+MAX_CHANGES = 3
+NEWEST_GCC = 15
+
+
+def _by_distance(known: list[str], current: str) -> list[str]:
+    """The other values, closest first; where two are equally close, the older one."""
+    if current in known:
+        place = float(known.index(current))
+    else:
+        digits = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
+        place = sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
+    return [value for _, value in sorted((abs(n - place), value) for n, value in enumerate(known) if value != current)]
+
+
+def _toolsets() -> list[int]:
+    products = catalog.msvc().products.values()
+    return [version for p in products for version in range(msc_ver(p.first), msc_ver(p.last) + 1)]
+
+
+def _drivers(stack: Stack) -> list[str]:
+    floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
+    last = {card.last_driver for card in catalog.architectures().architectures.values()}
+    known = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
+    near = number(str(stack.driver))[0]
+    return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
+
+
+def _options(stack: Stack, field: str) -> Iterator[Stack]:
+    """The stack with other values of `field`, closest first."""
+    variant = stack.variant
+    if field == "python":
+        near = PYTHONS.index(variant.python)
+        for python in sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near)):
+            yield replace(stack, variant=replace(variant, python=python))
+    elif field == "cpu":
+        alike = [name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine]
+        near = alike.index(variant.cpu)
+        for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
+            yield replace(stack, variant=replace(variant, cpu=cpu))
+    elif field == "gpu_of_variant":
+        if f"sm{stack.gpu}" in catalog.architectures().architectures:
+            yield replace(stack, variant=replace(variant, gpu=f"sm{stack.gpu}"))
+    elif field == "arch_list":
+        if stack.arch_list is not None:
+            yield replace(stack, arch_list=arch_list(stack).replace("+PTX", ""))
+            yield replace(stack, arch_list=spell(targets(stack)))
+    elif field == "ptx":
+        yield replace(stack, ptx=False)
+    elif field == "toolkit":
+        yield replace(stack, toolkit="nvidia")
+    elif field == "switches":
+        for name in sorted(stack.switches):
+            yield replace(stack, switches=stack.switches - {name})
+    elif getattr(stack, field) is not None:
+        for value in _values(stack, field):
+            yield replace(stack, **{field: value})
+
+
+def _values(stack: Stack, field: str) -> list[Any]:
+    current = getattr(stack, field)
+    known: dict[str, Callable[[], list[Any]]] = {
+        "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
+        "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
+        "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
+        "numpy": lambda: catalog.pythons().numpy_choices,
+        "driver": lambda: _drivers(stack),
+        "msvc": lambda: sorted(_toolsets(), key=lambda value: abs(value - current)),
+        "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
+    }
+    return known[field]()
+
+
+def _rules(found: list[Reason], severity: str) -> set[str]:
+    return {reason.rule for reason in found if reason.severity == severity}
+
+
+def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) -> Stack | None:
+    """The nearest stack without the reason and without new errors; None: there is none within three changes.
+
+    Args:
+        stack: What was asked for.
+        reason: One of `before`. A warning is only worth one change, and no new warning.
+        check: The rules.
+        before: What they hold against `stack`.
+    """
+    errors, warnings = _rules(before, "error"), _rules(before, "warning")
+    level = [(stack, reason.change)]
+    for _ in range(MAX_CHANGES if reason.severity == "error" else 1):
+        best: tuple[tuple[int, ...], Stack] | None = None
+        further: list[tuple[Stack, tuple[str, ...]]] = []
+        options = ((f, other) for start, change in level for f in change for other in _options(start, f))
+        for field, changed in options:
+            after = check(changed)
+            if changed == stack or reason.rule in {found.rule for found in after}:
+                continue
+            new = [found for found in after if found.severity == "error" and found.rule not in errors]
+            if new:
+                further.append((changed, new[0].change))
+                continue
+            fresh = len(_rules(after, "warning") - warnings)
+            if reason.severity == "warning" and fresh:
+                continue
+            errors_left = sum(found.severity == "error" for found in after)
+            same_field = sum(field in found.change for found in after)
+            cost = (errors_left, fresh, same_field)
+            if not any(cost):
+                return changed
+            if best is None or cost < best[0]:
+                best = (cost, changed)
+        if best is not None:
+            return best[1]
+        level = further
+    return None
+
+
+def difference(stack: Stack, other: Stack) -> str:
+    """What to type to get from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
+    said = []
+    for field in fields(Stack):
+        before, after = getattr(stack, field.name), getattr(other, field.name)
+        if before == after:
+            continue
+        if field.name == "switches":
+            said += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
+        elif field.name == "ptx":
+            said.append("--ptx" if after else "--no-ptx")
+        elif field.name == "arch_list":
+            said.append(f"--arch-list '{after}'")
+        elif field.name == "msvc":
+            said.append(f"--msvc {toolset(after)}")
+        else:
+            said.append(f"--{field.name} {after}")
+    return " ".join(said)

@@ -1,0 +1,206 @@
+"""What is judged (a stack), what a rule answers (a reason), and the readings of a stack that rules share."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from farm import catalog
+from farm.catalog import gpus
+from farm.errors import UsageError
+from farm.variant import Variant
+
+NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
+_ENTRY = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\(\d{1,2}\.\d\))?")
+MAX_ARCH_LIST = 300
+MAJOR = 10
+"""The SM number of a major version: sm_86 is 8 x 10 + 6."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a build would use, and what else was asked about; None: not asked, or not used by this build.
+
+    Args:
+        base: The base image's name in the catalogue (Linux).
+        gpu: The SM of the card that must run the wheel; `gpu_name` is what the user called it.
+        arch_list: TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`.
+        msvc: `_MSC_VER` of the host compiler on Windows.
+        gcc: Major version of the host compiler on Linux; without it, the base image's.
+        driver: The driver's version; a branch alone (`470`) means its newest release.
+        switches: PyTorch's switches that must be on (`USE_FLASH_ATTENTION`).
+        components: What the recipe takes of a toolkit.
+
+    Raises:
+        UsageError: A version is not one, or the arch list is too long.
+    """
+
+    package: str
+    variant: Variant
+    platform: str
+    base: str | None = None
+    toolkit: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    cudnn: str | None = None
+    ptx: bool = False
+    gpu: int | None = None
+    gpu_name: str | None = None
+    arch_list: str | None = None
+    msvc: int | None = None
+    gcc: int | None = None
+    driver: str | None = None
+    numpy: str | None = None
+    switches: frozenset[str] = frozenset()
+    components: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("driver", "numpy"):
+            value = getattr(self, name)
+            if value is not None and not NUMBERS.fullmatch(value):
+                raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {_EXAMPLES[name]}")
+        if self.arch_list is not None and len(self.arch_list) > MAX_ARCH_LIST:
+            raise UsageError(f"the arch list is longer than {MAX_ARCH_LIST} characters")
+        unknown = self.switches - set(catalog.switches())
+        if unknown:
+            raise UsageError(f"unknown switch {min(unknown)!r}", hint=f"known: {', '.join(catalog.switches())}")
+
+
+_EXAMPLES = {"driver": "470.82.01", "numpy": "1.26.4"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a rule holds against a stack. An error: it cannot be built. A warning: it can, but read this.
+
+    Args:
+        rule: The rule's name, stable.
+        fact: What the reason rests on.
+        source: Where the fact stands.
+        nearest: The options that would do away with the reason, as they are typed.
+        change: The fields of the stack that may be changed to get there, best first.
+    """
+
+    rule: str
+    text: str
+    fact: str
+    source: str
+    nearest: str | None = None
+    severity: Literal["error", "warning"] = "error"
+    change: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text + (f"; nearest that can: {self.nearest}" if self.nearest else "")
+
+    def to_json(self) -> dict[str, str | None]:
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "text": self.text,
+            "fact": self.fact,
+            "source": self.source,
+            "nearest": self.nearest,
+        }
+
+
+Rule = Callable[[Stack], Iterator[Reason]]
+
+
+def doubted(doubt: str | None) -> Literal["error", "warning"]:
+    """A fact that is in doubt only warns."""
+    return "warning" if doubt else "error"
+
+
+def with_doubt(fact: str, doubt: str | None) -> str:
+    return f"{fact} (unconfirmed: {doubt})" if doubt else fact
+
+
+@cache
+def number(version: str) -> tuple[int, ...]:
+    """`(12, 8)` for `12.8`; numbers compare as versions do."""
+    return tuple(map(int, version.split(".")))
+
+
+def reaches(driver: str, floor: str) -> bool:
+    """Whether a driver is at least `floor`; a branch alone counts as its newest release."""
+    have, need = number(driver), number(floor)
+    return have[0] >= need[0] if len(have) == 1 else have >= need
+
+
+def sm_name(sm: int) -> str:
+    """`sm35 (Kepler, Tesla K40)`."""
+    card = catalog.architectures().architectures.get(f"sm{sm}")
+    return f"sm{sm} ({card.name}, {card.example})" if card else f"sm{sm}"
+
+
+def targets(stack: Stack) -> list[int]:
+    """The SMs that must run the wheel, lowest first: the variant's, or the card's that was asked about."""
+    return sorted(stack.variant.sms if stack.gpu is None else {stack.gpu})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of TORCH_CUDA_ARCH_LIST: SASS for `sm`, and PTX as well where `ptx`. `suffix`: "", "a" or "f"."""
+
+    sm: int
+    suffix: str
+    ptx: bool
+
+    def runs_on(self, sm: int) -> bool:
+        """Whether its SASS runs on `sm`: the same major and no lower minor; `a` and Tegra are for one SM alone.
+
+        Source: CUDA C++ Programming Guide, binary compatibility and architecture-specific features.
+        """
+        tegra = gpus.gpus().tegra
+        if self.suffix == "a" or f"sm{sm}" in tegra or f"sm{self.sm}" in tegra:
+            return sm == self.sm
+        return sm // MAJOR == self.sm // MAJOR and sm >= self.sm
+
+    def compiles_on(self, sm: int) -> bool:
+        """Whether a driver can compile its PTX for `sm`."""
+        return self.ptx and not self.suffix and sm >= self.sm
+
+
+def spell(sms: list[int], *, ptx: bool = False) -> str:
+    """`3.5;3.7` for SMs, with `+PTX` on the highest where PTX is wanted."""
+    words = [f"{sm // MAJOR}.{sm % MAJOR}" for sm in sms]
+    if words and ptx:
+        words[-1] += "+PTX"
+    return ";".join(words)
+
+
+def arch_list(stack: Stack) -> str:
+    """TORCH_CUDA_ARCH_LIST as asked, or as it follows from the variant; empty without CUDA."""
+    if stack.arch_list is not None:
+        return stack.arch_list
+    return spell(sorted(stack.variant.sms), ptx=stack.ptx) if stack.cuda else ""
+
+
+def words(text: str) -> list[str]:
+    """The entries of an arch list as they are written."""
+    return [word for word in re.split(r"[;\s]+", text) if word]
+
+
+@cache
+def names_of(torch: str | None) -> dict[str, list[str]]:
+    """The architecture names that this PyTorch takes in an arch list, with the entries they stand for."""
+    found = {}
+    for name, by_release in catalog.arch_list_grammar().names.items():
+        usable = [values for since, values in by_release.items() if torch is None or number(since) <= number(torch)]
+        if usable:
+            found[name] = usable[-1]
+    return found
+
+
+def entries(stack: Stack) -> list[Entry]:
+    """The entries of the arch list that can be read; the rule on its grammar reports the others."""
+    known = names_of(stack.torch if stack.torch in catalog.torch_releases() else None)
+    found = []
+    for word in words(arch_list(stack)):
+        plain = word.removesuffix("+PTX")
+        for item in known.get(plain, [plain]):
+            match = _ENTRY.fullmatch(item)
+            if match:
+                found.append(Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX")))
+    return found

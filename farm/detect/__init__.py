@@ -1,0 +1,1 @@
+"""What this machine is (readings), and which wheel is for it (choose)."""

@@ -1,0 +1,138 @@
+"""Channels: pinned stacks and the variants that they offer (`ci/matrix.yaml`)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from farm.errors import UsageError
+from farm.matrix.channel import Build, Channel, Pins, RuleError
+from farm.matrix.shape import ChannelText, MatrixText
+from farm.variant import Variant
+from farm.yamlfile import load, nearest, where
+
+__all__ = ["Build", "Channel", "Matrix", "Pins", "load_matrix"]
+
+REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The channels in the order of the file."""
+
+    channels: dict[str, Channel]
+
+    def channel(self, name: str) -> Channel:
+        """The channel called `name`.
+
+        Raises:
+            UsageError: There is none; the nearest names are given.
+        """
+        if name not in self.channels:
+            near = nearest(name, list(self.channels)) or list(self.channels)
+            raise UsageError(f"unknown channel {name!r}", hint=f"nearest: {', '.join(near)}")
+        return self.channels[name]
+
+    def default_channel(self, package: str, variant: Variant, platform: str) -> str:
+        """The first channel that offers the package and the variant on the platform.
+
+        When none offers the variant, the first that offers the same GPU and CPU, then the first with the GPU,
+        then the first with the package: its rules then say why not.
+
+        Raises:
+            UsageError: No channel builds the package for the platform.
+        """
+        fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
+        if not fitting:
+            raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
+        nearness: tuple[Callable[[Channel], bool], ...] = (
+            lambda c: bool(c.cudas(package, variant, platform)),
+            lambda c: any(b.variant.group == variant.group for b in c.builds if b.platform == platform),
+            lambda c: variant.gpu in c.gpus,
+        )
+        return next((c.name for near in nearness for c in fitting if near(c)), fitting[0].name)
+
+    def builds(self, channel: str | None = None) -> Iterator[Build]:
+        """Every build of one channel or of all, in the order of the file.
+
+        Raises:
+            UsageError: There is no such channel.
+        """
+        for one in self.channels.values() if channel is None else [self.channel(channel)]:
+            yield from one.builds
+
+
+def load_matrix(project: Path) -> Matrix:
+    """Read `ci/matrix.yaml`; a file whose content is unchanged is not read again.
+
+    Raises:
+        UsageError: It is wrong; file, line and the likely intended key or word are given.
+    """
+    path = project / "ci" / "matrix.yaml"
+    return _load(path, path.read_bytes() if path.is_file() else b"")
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, content: bytes) -> Matrix:  # noqa: ARG001 the content is what the cache goes by
+    written = load(path, MatrixText).channels
+    merged: dict[str, ChannelText] = {}
+    owners: dict[str, dict[str, str]] = {}
+    for name in written:
+        _merge(path, written, name, (), merged, owners)
+    channels = {}
+    for name in written:
+        try:
+            _check_complete(merged[name])
+            channels[name] = Channel(name, merged[name])
+        except RuleError as error:
+            owner = owners[name].get(str(error.loc[0]), name) if error.loc else name
+            heir = f", inherited by {name}" if owner != name else ""
+            loc = ("channels", owner, *error.loc)
+            dotted = ".".join(map(str, loc))
+            raise UsageError(f"{where(path, *loc)}: {dotted}{heir}: {error}") from error
+    return Matrix(channels)
+
+
+def _merge(
+    path: Path,
+    written: dict[str, ChannelText],
+    name: str,
+    heirs: tuple[str, ...],
+    merged: dict[str, ChannelText],
+    owners: dict[str, dict[str, str]],
+) -> None:
+    """Fill `merged[name]`, its parents first, and `owners[name]`: which channel each key was taken from.
+
+    Raises:
+        UsageError: A parent does not exist, or a channel extends itself through others.
+    """
+    if name in merged:
+        return
+    own = written[name]
+    given = own.model_fields_set
+    owners[name] = dict.fromkeys(given, name)
+    if own.extends is None:
+        merged[name] = own
+        return
+    at = f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends"
+    chain = (*heirs, name)
+    if own.extends in chain:
+        raise UsageError(f"{at}: a cycle of inheritance: {' -> '.join((*chain, own.extends))}")
+    if own.extends not in written:
+        near = nearest(own.extends, list(written))
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(written)}"
+        raise UsageError(f"{at}: unknown channel {own.extends!r}; {hint}")
+    _merge(path, written, own.extends, chain, merged, owners)
+    merged[name] = merged[own.extends].model_copy(update={key: getattr(own, key) for key in given})
+    owners[name] = owners[own.extends] | owners[name]
+
+
+def _check_complete(text: ChannelText) -> None:
+    needed = list(REQUIRED)
+    if "linux" in text.platforms:
+        needed.append("base")
+    if any(package != "canary" for package in text.packages):
+        needed.append("torch")
+    if missing := [key for key in needed if not getattr(text, key)]:
+        also = f", nor has {text.extends}" if text.extends else ""
+        raise RuleError(f"the channel has no {' and no '.join(missing)}{also}")

@@ -1,0 +1,210 @@
+"""The catalogue's files: every fact has a source, the files agree with each other, wrong files are refused."""
+
+import re
+
+import pytest
+
+from farm import catalog
+from farm.catalog import models
+from farm.compat.stack import number
+from farm.errors import UsageError
+from farm.variant import PYTHONS
+from farm.yamlfile import load
+
+TABLES = {
+    "architectures.yaml": models.Architectures,
+    "cuda.yaml": models.Toolkits,
+    "cudnn.yaml": models.CudnnReleases,
+    "torch.yaml": models.TorchReleases,
+    "cpus.yaml": models.CpuLevels,
+    "msvc.yaml": models.Msvc,
+    "python.yaml": models.PythonVersions,
+    "windows.yaml": models.Windows,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_fact_has_a_source(name):
+    table = load(catalog.FOLDER / name, TABLES[name])
+    records = [record for field in table.RECORDS for record in getattr(table, field).values()]
+    assert records
+    for record in records:
+        facts = record.model_fields_set - {"sources", "unconfirmed"}
+        assert facts <= set(record.sources)
+        assert all(len(text) > 8 or text == "python.org" for text in record.sources.values())
+        assert set(record.unconfirmed) <= facts
+
+
+@pytest.mark.parametrize(
+    ("versions", "what"),
+    [
+        (catalog.toolkits, "10.2 11.4 11.7 11.8 12.1 12.3 12.4 12.6 12.8 12.9 13.0"),
+        (catalog.torch_releases, "1.12.1 1.13.1 2.0.1 2.1.2 2.3.1 2.5.1 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0"),
+    ],
+)
+def test_versions_in_ascending_order(versions, what):
+    assert " ".join(versions()) == what
+    assert list(versions()) == sorted(versions(), key=number)
+    assert list(catalog.cudnn_releases()) == sorted(catalog.cudnn_releases(), key=number)
+
+
+def test_keys_and_versions_agree():
+    assert all(toolkit.release.startswith(key + ".") for key, toolkit in catalog.toolkits().items())
+    assert all(release.version.startswith(key + ".") for key, release in catalog.cudnn_releases().items())
+    assert all(
+        f"sm{arch.arch_list.replace('.', '')}" == key for key, arch in catalog.architectures().architectures.items()
+    )
+    assert set(catalog.pythons().versions) == set(PYTHONS)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "gcc", "msvc", "sms", "linux"),
+    [
+        ("10.2", 8, (1910, 1929), (30, 75), "440.33"),
+        ("11.4", 11, (1910, 1929), (35, 86), "470.82.01"),
+        ("11.7", 11, (1910, 1939), (35, 87), "515.48.07"),
+        ("11.8", 11, (1910, 1939), (35, 90), "520.61.05"),
+        ("12.1", 12, (1910, 1939), (50, 90), "530.30.02"),
+        ("12.3", 12, (1910, 1939), (50, 90), "545.23.08"),
+        ("12.4", 13, (1910, 1949), (50, 90), "550.54.15"),
+        ("12.6", 13, (1910, 1949), (50, 90), "560.35.05"),
+        ("12.8", 14, (1910, 1949), (50, 120), "570.124.06"),
+        ("12.9", 14, (1910, 1949), (50, 121), "575.57.08"),
+        ("13.0", 15, (1920, 1949), (75, 121), "580.65.06"),
+    ],
+)
+def test_limits_of_each_toolkit(cuda, gcc, msvc, sms, linux):
+    toolkit = catalog.toolkits()[cuda]
+    assert toolkit.gcc_max == gcc
+    assert (toolkit.msvc_min, toolkit.msvc_max) == msvc
+    assert (min(toolkit.sm), max(toolkit.sm)) == sms
+    assert toolkit.driver_linux == linux
+
+
+def test_drivers_rise_with_the_toolkits():
+    for platform in ("linux", "windows"):
+        floors = [toolkit.driver(platform) for toolkit in catalog.toolkits().values()]
+        known = [number(floor) for floor in floors if floor]
+        assert known == sorted(known)
+    for version, toolkit in catalog.toolkits().items():
+        major = catalog.cuda_majors()[version.split(".")[0]]
+        assert number(major.driver_linux) <= number(toolkit.driver_linux)
+
+
+def test_kepler_ends_with_cuda_11_and_cudnn_8_7():
+    assert [version for version, toolkit in catalog.toolkits().items() if 35 in toolkit.sm][-1] == "11.8"
+    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min <= 35][-1] == "8.7.0"
+    assert [name for name, release in catalog.cudnn_releases().items() if release.sm_min < 75][-1] == "9.10.2"
+
+
+def test_every_sm_of_a_variant_has_a_toolkit():
+    for name in catalog.architectures().architectures:
+        assert any(int(name[2:]) in toolkit.sm for toolkit in catalog.toolkits().values()), name
+
+
+def test_archives_exist_for_versions_that_are_in_the_catalogue():
+    """What the nvidia provider offers is judged by the rules."""
+    releases = {toolkit.release for toolkit in catalog.toolkits().values()}
+    for path in (catalog.FOLDER / "redist").glob("cuda-*.yaml"):
+        assert path.stem.removeprefix("cuda-") in releases
+    for path in (catalog.FOLDER / "redist").glob("cudnn-*.yaml"):
+        assert path.stem.removeprefix("cudnn-") in catalog.cudnn_releases()
+
+
+def test_official_combinations_name_known_cudnns():
+    known = {release.version for release in catalog.cudnn_releases().values()}
+    for release in catalog.torch_releases().values():
+        assert release.official
+        assert all(official.cudnn in known for official in release.official if official.cudnn)
+
+
+def test_commits_are_distinct():
+    commits = [release.commit for release in catalog.torch_releases().values()]
+    assert len(set(commits)) == len(commits)
+    assert catalog.torch_releases()["2.0.1"].commit.startswith("e9ebda29")
+    assert catalog.torch_releases()["2.10.0"].commit.startswith("449b1768")
+
+
+@pytest.mark.parametrize(
+    ("since", "takes", "refuses"),
+    [
+        ("1.12.1", ["3.5", "8.6(8.0)"], ["9.0a", "10.0", "12.0f"]),
+        ("2.5.1", ["3.5", "9.0a"], ["10.0", "12.0f"]),
+        ("2.6.0", ["3.5", "9.0a", "10.0", "12.0a"], ["12.0f"]),
+        ("2.9.1", ["3.5", "9.0a", "10.0", "12.0f"], ["12", "x"]),
+    ],
+)
+def test_grammar_of_the_arch_list(since, takes, refuses):
+    pattern = catalog.arch_list_grammar().numbers[since]
+    assert all(re.fullmatch(pattern, text) for text in takes)
+    assert not any(re.fullmatch(pattern, text) for text in refuses)
+
+
+def test_levels_and_switches_name_each_other():
+    for level in catalog.cpu_levels().values():
+        assert set(level.torch_off) <= set(catalog.switches())
+    for switch in catalog.switches().values():
+        assert switch.cpu is None or switch.cpu in catalog.cpu_levels()
+    assert catalog.cpu_levels()["avx"].torch_off == ["USE_FBGEMM", "USE_MKLDNN", "USE_NNPACK"]
+
+
+@pytest.mark.parametrize(
+    ("build", "tags"),
+    [
+        (17763, ["ltsc2019"]),
+        (20348, ["ltsc2022"]),
+        (22631, ["ltsc2022"]),
+        (26100, ["ltsc2025", "ltsc2022"]),
+        (14393, []),
+    ],
+)
+def test_server_core_tags_of_a_host(build, tags):
+    assert catalog.servercore_tags(build) == tags
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.10.0"), ("2.4", None), ("", None)],
+)
+def test_a_version_by_its_beginning(asked, found):
+    assert catalog.find(catalog.torch_releases(), asked) == found
+
+
+def test_8_9_is_not_8_10():
+    assert catalog.find(catalog.cudnn_releases(), "8.9") == "8.9.7"
+    assert catalog.find(catalog.cudnn_releases(), "9.1") == "9.1.0"
+
+
+GOOD = """
+sources: {toolset: "where from", first: "where from", last: "where from", channel: "where from"}
+products:
+  "2019": {toolset: v142, first: "14.20", last: "14.29", channel: 16}
+avx512_leak: {first: "14.30", last: "14.39", text: a, source: b}
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "says"),
+    [
+        (
+            'channel: "where from"}',
+            'channel: "where from", chanel: "x"}',
+            "sources names 'chanel', which no record has",
+        ),
+        (', channel: "where from"', "", "no source for channel"),
+        ("channel: 16}", 'channel: "16"}', r":4: products.2019.channel: Input should be a valid integer"),
+        ('first: "14.20"', "first: 14.20", r":4: products.2019.first"),
+        ("channel: 16}", "channel: 16, chanel: 2}", r":4: unknown key 'products.2019.chanel'; did you mean 'channel'"),
+        ("channel: 16}", "channel: 16, unconfirmed: {colour: x}}", "unconfirmed names 'colour', which is no fact"),
+        ("channel: 16}", "channel: 16, sources: [a]}", r":4: products.2019.sources"),
+        ("products:\n", "products: 3\nx:\n", "products"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path, was, becomes, says):
+    path = tmp_path / "msvc.yaml"
+    assert GOOD.count(was) == 1
+    path.write_text(GOOD)
+    assert load(path, models.Msvc).products["2019"].channel == 16
+    path.write_text(GOOD.replace(was, becomes))
+    with pytest.raises(UsageError, match=says):
+        load(path, models.Msvc)

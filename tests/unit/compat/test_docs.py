@@ -1,0 +1,19 @@
+"""The page on compatibility names every rule, and no other."""
+
+import re
+from pathlib import Path
+
+from farm import catalog
+
+PROJECT = Path(__file__).parents[3]
+
+
+def test_every_rule_is_on_the_page():
+    sources = "".join(path.read_text() for path in (PROJECT / "farm" / "compat").glob("*.py"))
+    rules = set(re.findall(r'Reason\(\s*"([a-z0-9-]+)"', sources))
+    rules |= {f"switch-{name[4:].lower().replace('_', '-')}" for name in catalog.switches()}
+    page = (PROJECT / "docs" / "compatibility.md").read_text()
+    table = page.split("## The rules")[1].split("## ")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert set(re.findall(r"`([a-z0-9-]+)`", " ".join(first_cells))) == rules
+    assert len(rules) > 30

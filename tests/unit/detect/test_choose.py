@@ -1,0 +1,450 @@
+"""The wheel for each recorded machine."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farm import catalog
+from farm.detect.choose import Offer, choose
+from farm.detect.hardware import compatible, cpu_levels, levels
+from farm.detect.readings import Cpu, Gpu, Missing, Os, Python, Readings
+from farm.variant import PYTHONS, Variant
+
+NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
+ROOT = Path(__file__).parents[3]
+
+# Variants of every recorded machine by the hardware alone, and the newest Python found.
+BY_HARDWARE = {
+    "k40-470-sandybridge": "sm35-avx-py313",
+    "k80-haswell": "sm37-avx2-py311",
+    "gtx1080ti-haswell": "sm61-avx2-py313",
+    "rtx2080ti-zen2": "sm75-avx2-py312",
+    "rtx3090-i9-12900k": "sm86-avx512-py313",
+    "rtx5070-windows": "sm120-avx2-py313",
+    "h100-graviton3": "sm90-armv8_2-py313",
+    "h100-graviton3-sve2": "sm90-armv9-py313",
+    "h100-zen4": "sm90-avx512-py313",
+    "h200": "sm90-avx512-py312",
+    "rtx5090-zen4": "sm120-avx512-py313",
+    "dgx-spark": "sm121-armv9-py313",
+    "laptop-sandybridge": "cpu-avx-py313",
+    "laptop-haswell": "cpu-avx2-py313",
+    "m3-macbook": "mps-arm64-py313",
+    "jetson-orin-nano": "sm87-armv8_2-py313",
+    "jetson-nano": None,
+    "k40-and-gtx1080ti": "legacy-avx-py311",
+    "rtx3090-and-rtx4090": "sm86-avx512-py313",
+    "gtx680-470": "cpu-avx-py311",
+    "gt730-470": "sm35-avx2-py311",
+    "k40-no-driver": "cpu-avx-py311",
+}
+
+
+def offer(channel: str, variant: str, torch: str = "2.8.0", cuda: str | None = "12.8") -> Offer:
+    return Offer(channel, torch, cuda, Variant.parse(variant))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_machines(recommend, name):
+    assert recommend(name).variant == BY_HARDWARE[name]
+
+
+class TestScenariosOfTheSeed:
+    """The five "Example Use Cases" of the build-pytorch guide, by their titles."""
+
+    def test_scenario_1_rtx_3090_and_intel_i9_12900k(self, recommend):
+        assert recommend("rtx3090-i9-12900k").variant == "sm86-avx512-py313"
+
+    def test_scenario_2_h100_datacenter_and_amd_epyc_zen_4_for_training(self, recommend):
+        assert recommend("h100-zen4").variant == "sm90-avx512-py313"
+
+    def test_scenario_2_h100_datacenter_and_amd_epyc_zen_4_for_int8_inference(self, recommend):
+        assert recommend("h100-zen4", workload="int8").variant == "sm90-avx512vnni-py313"
+
+    def test_scenario_3_development_laptop_no_gpu(self, recommend):
+        assert recommend("laptop-haswell").variant == "cpu-avx2-py313"
+
+    def test_scenario_4_aws_graviton3_and_h100(self, recommend):
+        assert recommend("h100-graviton3-sve2").variant == "sm90-armv9-py313"
+
+    def test_scenario_5_macbook_pro_m3(self, recommend):
+        assert recommend("m3-macbook").variant == "mps-arm64-py313"
+
+
+class TestDefaultRecommendationsOfTheSeed:
+    """The guide's "Default Recommendations", by their titles."""
+
+    def test_development_testing(self, recommend):
+        assert recommend("laptop-haswell").variant == "cpu-avx2-py313"
+
+    def test_rtx_3090_workstation_intel_i9_xeon(self, recommend):
+        assert recommend("rtx3090-i9-12900k").variant == "sm86-avx512-py313"
+
+    def test_h100_datacenter_x86_64(self, recommend):
+        assert recommend("h100-zen4").variant == "sm90-avx512-py313"
+
+    def test_rtx_5090_gaming_pc(self, recommend):
+        found = recommend("rtx5090-zen4")
+        assert found.variant == "sm120-avx512-py313"
+        assert "sm120-avx2-py313" in {other.variant for other in found.alternatives}
+
+    def test_aws_with_h100_and_graviton3(self, recommend):
+        assert recommend("h100-graviton3-sve2").variant == "sm90-armv9-py313"
+
+    def test_inference_server_int8_models(self, recommend):
+        assert recommend("rtx3090-i9-12900k", workload="int8").variant == "sm86-avx512vnni-py313"
+        assert recommend("h100-zen4", workload="int8").variant == "sm90-avx512vnni-py313"
+        assert recommend("rtx5090-zen4", workload="int8").variant == "sm120-avx512vnni-py313"
+
+
+class TestDecisionTreeOfTheSeed:
+    """Step 3 of its "Quick Decision Tree": what /proc/cpuinfo shows -> the CPU level."""
+
+    AVX512 = ("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq")
+
+    @pytest.mark.parametrize(
+        ("features", "workload", "level"),
+        [
+            ((*AVX512, "avx512_bf16"), "bf16", "avx512bf16"),
+            ((*AVX512, "avx512_vnni"), "int8", "avx512vnni"),
+            ((*AVX512, "avx512_bf16", "avx512_vnni"), "general", "avx512"),
+            (AVX512, "general", "avx512"),
+            (("avx", "avx2", "fma", "f16c"), "general", "avx2"),
+            (("sse4_1", "avx"), "general", "avx"),
+            (("sse4_1",), "general", "sse41"),
+        ],
+    )
+    def test_x86(self, record, replay, features, workload, level):
+        data = record("laptop-haswell")
+        data["files"]["/proc/cpuinfo"] = f"model name: a CPU\nflags: {' '.join(features)}\n"
+        assert choose(replay(data), workload=workload).variant == f"cpu-{level}-py313"
+
+    @pytest.mark.parametrize(("more", "level"), [("sve sve2", "armv9"), ("", "armv8_2"), ("sve", "armv8_2")])
+    def test_arm(self, record, replay, more, level):
+        data = record("h100-graviton3")
+        data["files"]["/proc/cpuinfo"] = f"Features: fp asimd atomics asimdrdm {more}\n"
+        assert choose(replay(data)).variant == f"sm90-{level}-py313"
+
+
+def test_a_workload_that_the_cpu_is_not_for_falls_back_and_says_so(recommend):
+    found = recommend("gtx1080ti-haswell", workload="bf16")
+    assert found.variant == "sm61-avx2-py313"
+    assert any("avx512_bf16" in warning and "lacks" in warning for warning in found.warnings)
+
+
+def test_a_workload_level_is_for_one_kind_of_machine(recommend):
+    found = recommend("dgx-spark", workload="bf16")
+    assert found.variant == "sm121-armv9-py313"
+    assert "--workload bf16 asks for avx512bf16, but avx512bf16 is for x86_64" in found.warnings
+
+
+def test_avx512_without_the_parts_that_the_level_uses_is_not_enough(record, replay):
+    """Xeon Phi has avx512f and neither bw, vl nor dq."""
+    data = record("laptop-haswell")
+    data["files"]["/proc/cpuinfo"] = "flags: avx avx2 fma f16c avx512f avx512cd avx512er avx512pf\n"
+    assert choose(replay(data)).variant == "cpu-avx2-py313"
+
+
+def test_the_k40_gets_its_last_driver_named_and_no_step_up(recommend):
+    found = recommend("k40-470-sandybridge")
+    assert "470 is the last driver branch for Tesla K40c: do not install a newer one" in found.warnings
+    assert "Tesla K40c: sm_35 (by its name, from the catalogue)" in found.reasons
+    assert {"kepler-avx-py313", "legacy-avx-py313", "cpu-avx-py313", "sm35-sse41-py313"} <= {
+        other.variant for other in found.alternatives
+    }
+
+
+def test_graviton3_as_it_is_gets_no_sve2_code_and_the_reason(recommend):
+    found = recommend("h100-graviton3")
+    assert found.variant == "sm90-armv8_2-py313"
+    assert any("SVE but not SVE2" in warning and "SIGILL" in warning for warning in found.warnings)
+    assert not any("SVE2" in warning for warning in recommend("h100-graviton3-sve2").warnings)
+
+
+def test_a_card_that_is_too_old_is_named_with_the_reason(recommend):
+    found = recommend("gtx680-470")
+    assert found.variant == "cpu-avx-py311"
+    text = next(warning for warning in found.warnings if "GTX 680" in warning)
+    assert "sm_30 (Kepler), too old for every variant: CUDA 10.2 was the last" in text
+
+
+def test_a_name_with_several_chips_takes_what_the_driver_can_drive(recommend, record, replay):
+    found = recommend("gt730-470")
+    assert found.variant == "sm35-avx2-py311"
+    assert any("sm_21 and sm_30 and sm_35" in warning and "taken for sm_35" in warning for warning in found.warnings)
+
+
+def test_several_gpus(recommend):
+    found = recommend("k40-and-gtx1080ti")
+    assert (
+        found.reasons[0]
+        == "Tesla K40c is sm_35; GeForce GTX 1080 Ti is sm_61: the set legacy holds code for all of them"
+    )
+    assert {"sm35-avx-py311", "sm61-avx-py311"} <= {other.variant for other in found.alternatives}
+    found = recommend("rtx3090-and-rtx4090")
+    assert found.variant == "sm86-avx512-py313"
+    assert found.reasons[0].endswith("the lowest, sm_86, as no named set holds them all; the others run it too")
+
+
+def test_the_driver_that_ends_first_is_the_limit(recommend):
+    warnings = [warning for warning in recommend("k40-and-gtx1080ti").warnings if "last driver branch" in warning]
+    assert warnings == ["470 is the last driver branch for Tesla K40c: do not install a newer one"]
+    assert not any("last driver" in warning for warning in recommend("rtx3090-and-rtx4090").warnings)
+
+
+def test_a_driver_beyond_the_last_branch(record, replay):
+    data = record("k80-haswell")
+    data["nvml"]["driver"] = "535.183.01"
+    text = "driver 535.183.01 is newer than 470, the last branch for Tesla K80 (sm_37): install 470"
+    assert text in choose(replay(data)).warnings
+
+
+def test_gpus_that_share_nothing_say_which_is_left_out(record, replay):
+    data = record("h100-zen4")
+    data["nvml"]["devices"] = [["NVIDIA H100 PCIe", "9.0", 1], ["NVIDIA GeForce RTX 3090", "8.6", 1]]
+    found = choose(replay(data))
+    assert found.variant == "sm86-avx512-py313"
+    assert found.reasons[0].endswith("the lowest, sm_86, as no named set holds them all; sm_90 cannot run it")
+
+
+def test_a_card_without_a_driver_is_not_passed_over(recommend):
+    found = recommend("k40-no-driver")
+    assert found.warnings[0].startswith("1 NVIDIA display device(s) are on the PCI bus")
+
+
+def test_unknown_gpus(record, replay):
+    data = record("h100-zen4")
+    data["nvml"]["devices"] = [["NVIDIA GeForce RTX 5071", None, 1]]
+    found = choose(replay(data))
+    assert found.variant == "cpu-avx512-py313"
+    assert any("nearest names: GeForce RTX 5070" in warning for warning in found.warnings)
+    data["nvml"]["devices"] = [["NVIDIA GeForce RTX 6090", "13.0", 1]]
+    found = choose(replay(data))
+    assert found.variant == "cpu-avx512-py313"
+    assert any("sm_130, which no variant is for" in warning for warning in found.warnings)
+    data["nvml"]["devices"] = [["NVIDIA Something", "8.8", 1]]
+    found = choose(replay(data))
+    assert found.variant == "sm86-avx512-py313"
+    assert any("it runs sm_86 code" in warning for warning in found.warnings)
+
+
+def test_what_the_driver_says_beats_the_list(record, replay):
+    data = record("h100-zen4")
+    data["nvml"]["devices"] = [["NVIDIA GeForce RTX 3090", "8.9", 1]]
+    assert choose(replay(data)).variant == "sm89-avx512-py313"
+
+
+def test_thor_under_its_old_number(record, replay):
+    data = record("dgx-spark")
+    data["nvml"]["devices"] = [["NVIDIA Thor", "10.1", None]]
+    assert choose(replay(data)).variant == "sm110-armv9-py313"
+
+
+def test_an_armv8_0_board_has_no_variant_and_hears_why(recommend):
+    found = recommend("jetson-nano")
+    assert (found.variant, found.pip, found.alternatives) == (None, None, ())
+    assert found.warnings[0] == "the CPU lacks asimdrdm, atomics, which armv8_2 needs"
+
+
+@pytest.mark.parametrize(
+    "uname", [["Windows", "11", "10.0.26100", "ARM64"], ["FreeBSD", "14", "x", "amd64"], ["Linux", "6", "x", "ppc64le"]]
+)
+def test_systems_without_a_variant(record, replay, uname):
+    data = record("laptop-haswell")
+    data["uname"] = uname
+    found = choose(replay(data))
+    assert found.variant is None
+    assert found.warnings[0].startswith("no variant is for ")
+
+
+def test_intel_macs_have_no_variant(record, replay):
+    data = record("m3-macbook")
+    data["uname"][3] = "x86_64"
+    data["commands"] = {"sw_vers -productVersion": [0, "13.6\n"], "sysctl -n hw.optional.arm64": [1, ""]}
+    data["cpuid"]["features"] = ["avx", "avx2", "fma", "f16c"]
+    found = choose(replay(data))
+    assert found.variant is None
+    assert found.warnings[0] == "no variant is for x86_64 on macOS"
+
+
+def test_obstacles_to_any_wheel(record, replay):
+    data = record("m3-macbook")
+    data["commands"]["sw_vers -productVersion"] = [0, "12.2\n"]
+    data["commands"]["sysctl -n sysctl.proc_translated"] = [0, "1\n"]
+    warnings = choose(replay(data)).warnings
+    assert any("Rosetta" in warning for warning in warnings)
+    assert any(warning.startswith("macOS 12.2 is too old") for warning in warnings)
+    data = record("laptop-haswell")
+    data["libc"] = {"error": "the C library is not glibc"}
+    assert any("manylinux" in warning for warning in choose(replay(data)).warnings)
+
+
+class TestChannels:
+    """What the channels offer decides among what runs."""
+
+    def test_the_newest_python_found_that_is_offered(self, recommend):
+        offers = [offer("a", "sm35-avx-py311", "2.0.1", "11.7"), offer("a", "sm35-avx-py312", "2.0.1", "11.7")]
+        found = recommend("k40-470-sandybridge", offers=offers, index_url="https://w.example/idx/")
+        assert (found.variant, found.channel, found.python) == ("sm35-avx-py311", "a", "/usr/bin/python3.11")
+        assert found.pip == "pip install torch --index-url https://w.example/idx/whl/sm35-avx/simple/"
+        assert [other.variant for other in found.alternatives] == ["sm35-avx-py312"]
+        assert found.alternatives[0].why == "needs Python 3.12, which was not found here"
+
+    def test_the_next_lower_cpu_level_if_the_best_is_not_offered(self, recommend):
+        found = recommend("h100-zen4", offers=[offer("a", "sm90-avx2-py312")])
+        assert found.variant == "sm90-avx2-py312"
+        assert "no channel that fits offers sm90-avx512 for a Python found here" in found.reasons
+
+    def test_a_set_or_a_lower_sm_if_the_exact_one_is_not_offered(self, recommend):
+        offers = [offer("a", "sm35-avx2-py311", cuda="11.8"), offer("b", "kepler-avx-py311", cuda="11.8")]
+        assert recommend("k80-haswell", offers=offers).variant == "kepler-avx-py311"
+        assert recommend("k80-haswell", offers=offers[:1]).variant == "sm35-avx2-py311"
+
+    def test_never_an_sm_whose_code_does_not_run(self, recommend):
+        found = recommend(
+            "k80-haswell", offers=[offer("a", "sm50-avx2-py311"), offer("a", "cpu-avx2-py311", cuda=None)]
+        )
+        assert found.variant == "sm37-avx2-py311"
+        assert "no channel offers sm37-avx2-py311" in found.warnings
+        assert [other.variant for other in found.alternatives] == ["cpu-avx2-py311"]
+
+    def test_nothing_offered_takes_the_running_python(self, recommend):
+        found = recommend("k40-470-sandybridge", offers=[])
+        assert "Python 3.11 is the one that runs this" in found.reasons
+        assert (found.variant, found.channel) == ("sm35-avx-py311", None)
+        assert "no channel offers sm35-avx-py311" in found.warnings
+
+    def test_a_channel_for_a_newer_driver_is_passed_over_and_the_version_pinned(self, recommend):
+        offers = [
+            offer("pytorch-2.10", "sm75-avx2-py312", "2.10.0", "13.0"),
+            offer("pytorch-2.9", "sm75-avx2-py312", "2.9.1", "12.8"),
+        ]
+        found = recommend("rtx2080ti-zen2", offers=offers, index_url="https://w.example/idx")
+        assert (found.variant, found.channel) == ("sm75-avx2-py312", "pytorch-2.9")
+        assert found.pip == "pip install torch==2.9.1 --index-url https://w.example/idx/whl/sm75-avx2/simple/"
+        assert (
+            "channel pytorch-2.10: driver 550.54.14 is too old for CUDA 13.0, which needs 580 or newer"
+            in found.warnings
+        )
+
+    def test_a_driver_too_old_for_every_channel(self, recommend):
+        found = recommend("k80-haswell", offers=[offer("a", "sm37-avx2-py311", cuda="12.8")])
+        assert (found.variant, found.channel) == ("sm37-avx2-py311", None)
+        assert found.warnings[-1].startswith("the driver is too old for every channel that offers sm37-avx2-py311")
+
+    def test_minor_version_compatibility_lets_470_run_cuda_11_8(self, recommend):
+        found = recommend("k80-haswell", offers=[offer("a", "sm37-avx2-py311", "2.0.1", "11.8")])
+        assert found.channel == "a"
+        assert not any("too old for CUDA" in warning for warning in found.warnings)
+
+    def test_windows_has_its_own_driver_floors(self, record, replay):
+        data = record("rtx5070-windows")
+        data["nvml"]["driver"] = "526.98"  # enough on Linux (525), not on Windows (527.41)
+        found = choose(replay(data), offers=[offer("a", "sm120-avx2-py311")])
+        assert any("526.98 is too old for CUDA 12.8, which needs 527.41" in warning for warning in found.warnings)
+
+    def test_several_versions_of_torch_are_listed(self, recommend):
+        offers = [offer("old", "sm61-avx2-py313", "2.8.0"), offer("new", "sm61-avx2-py313", "2.9.1")]
+        found = recommend("gtx1080ti-haswell", offers=offers)
+        assert found.channel == "old"
+        assert (
+            "pip takes the newest torch of the index; to choose: torch==2.8.0 of old, torch==2.9.1 of new"
+            in found.reasons
+        )
+
+    def test_without_an_index_there_is_no_command(self, recommend):
+        found = recommend("gtx1080ti-haswell")
+        assert found.pip is None
+        assert any("no index is configured" in reason for reason in found.reasons)
+
+
+def test_levels_ask_for_what_the_compiler_is_told_to_use():
+    """Each `-m` flag of the catalogue is a feature that the level needs, and the other way round."""
+    needs = {level: words for machine in levels().levels.values() for level, words in machine.items()}
+    needs |= {special.level: special.needs for special in levels().workloads.values()}
+    assert set(needs) == set(catalog.cpu_levels())
+    for name, level in catalog.cpu_levels().items():
+        if level.machine == "x86_64":
+            flags = {flag.removeprefix("-m").replace(".", "") for flag in level.gcc}
+            assert {word.replace("_", "") for word in needs[name]} == flags, name
+
+
+def test_binary_compatibility():
+    assert compatible("sm37") == ["sm35"]
+    assert compatible("sm89") == ["sm86", "sm80"]
+    assert compatible("sm61") == ["sm60"]
+    assert compatible("sm121") == ["sm120"]
+    assert compatible("sm87") == []
+    assert compatible("sm90") == []
+    assert "sm62" not in compatible("sm61")
+    assert "sm53" not in compatible("sm52")
+
+
+WORDS = st.text(max_size=12)
+FEATURES = st.lists(
+    st.sampled_from(
+        ["sse4_1", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16",
+         "avx512_vnni", "sve", "sve2", "atomics", "asimdrdm"]
+    ),
+    max_size=15,
+)  # fmt: skip
+NAMES_OF_GPUS = st.sampled_from(["Tesla K40c", "GT 730", "GTX 680", "RTX 5070", "Jetson Orin Nano", "Quadro M5000M"])
+GPUS = st.builds(
+    Gpu,
+    name=st.one_of(WORDS, NAMES_OF_GPUS),
+    capability=st.one_of(st.none(), st.from_regex(r"\A[0-9]{1,2}\.[0-9]\Z")),
+    memory_mb=st.none(),
+    told_by=st.just("nvml"),
+)
+READINGS = st.builds(
+    Readings,
+    os=st.builds(
+        Os,
+        system=st.sampled_from(["linux", "windows", "macos", "other"]),
+        name=WORDS,
+        version=WORDS,
+        libc=st.one_of(st.none(), WORDS),
+    ),
+    cpu=st.builds(
+        Cpu,
+        machine=st.sampled_from(["x86_64", "aarch64", "arm64", "ppc64le"]),
+        name=st.none(),
+        microarchitecture=st.none(),
+        features=FEATURES.map(tuple),
+    ),
+    gpus=st.lists(GPUS, max_size=3).map(tuple),
+    driver=st.one_of(st.none(), WORDS, st.sampled_from(["470.256.02", "390.157", "550.54.14", "580.95.05"])),
+    unclaimed_gpus=st.integers(0, 2),
+    pythons=st.lists(st.builds(Python, name=st.sampled_from(PYTHONS), path=WORDS), max_size=3).map(tuple),
+    running_python=st.sampled_from(PYTHONS),
+    translated=st.booleans(),
+    missing=st.lists(st.builds(Missing, what=WORDS, why=WORDS), max_size=2).map(tuple),
+)
+OFFERS = [
+    offer(f"c{cuda}", f"{gpu}-{cpu}-{python}", cuda=cuda)
+    for gpu, cpu, python, cuda in itertools.product(
+        ["sm35", "kepler", "sm86", "sm120"], ["avx", "avx512", "armv9"], ["py311", "py313"], ["11.8", "13.0"]
+    )
+]
+
+
+@given(READINGS, st.sampled_from(["general", "bf16", "int8"]), st.sampled_from([None, [], OFFERS]))
+def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings, workload, offers):
+    found = choose(readings, workload=workload, offers=offers, index_url="https://w.example")
+    if found.variant is None:
+        assert found.warnings
+        assert not cpu_levels(readings.cpu, readings.os.system)
+        return
+    for name in (found.variant, *(other.variant for other in found.alternatives)):
+        variant = Variant.parse(name)
+        assert variant.machine == readings.cpu.machine
+        needs = levels().levels[variant.machine].get(variant.cpu) or next(
+            (special.needs for special in levels().workloads.values() if special.level == variant.cpu), []
+        )
+        assert set(needs) <= set(readings.cpu.features)
+    assert found.reasons
+    assert found.pip
+    assert found.variant not in {other.variant for other in found.alternatives}
