@@ -7,13 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from farm.cli import show
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
+from farm.matrix import load_matrix
+from farm.matrix.shape import Platform
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes, Silent
@@ -41,14 +43,22 @@ def _project(args: argparse.Namespace) -> tuple[Path, Settings]:
     return project, load_settings(project)
 
 
-def _selectors(args: argparse.Namespace, settings: Settings) -> Selectors:
-    """Overrides by rank: the file, then the environment, then the command line."""
+def _selectors(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
+    """Overrides by rank: the file, then the environment, then the command line.
+
+    In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
+    """
     unknown = set(settings.options) - set(OPTIONS)
     if unknown:
         raise UsageError(f"ci/farm.yaml: unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(OPTIONS)}")
     options: dict[str, tuple[Any, str]] = {name: (value, "ci/farm.yaml") for name, value in settings.options.items()}
     options |= environment_options(os.environ)
     options |= {name: (value, f"--{name}") for name in OPTIONS if (value := getattr(args, name)) is not None}
+    if "python" in args.variant:
+        build = load_matrix(project).named(args.variant, args.channel)
+        if build.cuda and args.cuda is None:
+            options["cuda"] = (build.cuda, f"alias {args.variant}")
+        return Selectors(build.variant, build.package, cast("Platform", build.platform), build.channel, options)
     return Selectors(
         variant=Variant.parse(args.variant),
         package=args.package,
@@ -64,7 +74,7 @@ def _print_json(data: Mapping[str, Any] | list[Any]) -> None:
 
 def _plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
     project, settings = _project(args)
-    return project, settings, resolve(project, _selectors(args, settings))
+    return project, settings, resolve(project, _selectors(args, project, settings))
 
 
 def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until) -> int:
@@ -111,8 +121,8 @@ def cmd_plan(args: argparse.Namespace) -> int:
 
 def cmd_why(args: argparse.Namespace) -> int:
     project, settings = _project(args)
-    selectors = _selectors(args, settings)
-    judged = judge(project, selectors, questions(args))
+    selectors = _selectors(args, project, settings)
+    judged = judge(project, selectors, questions(args, selectors.variant))
     found, nearest = judged.advised(), judged.nearest()
     if args.json:
         reasons = [reason.to_json() for reason in found]

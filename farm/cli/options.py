@@ -8,7 +8,12 @@ SWITCHES = ("flash-attention", "fbgemm", "mkldnn", "nnpack")
 def add_selectors(parser: argparse.ArgumentParser) -> None:
     """What to build: the same everywhere."""
     group = parser.add_argument_group("selectors")
-    group.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="for example sm35-avx-py311")
+    group.add_argument(
+        "--variant",
+        required=True,
+        metavar="GPU-CPU-PYTHON",
+        help="for example sm35-avx-py311, or an alias that `farm matrix --format names` prints",
+    )
     group.add_argument("--package", default="torch", help="what to build (default: torch)")
     group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
     group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")

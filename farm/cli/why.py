@@ -12,7 +12,7 @@ from farm.errors import UsageError
 from farm.variant import Variant
 
 
-def questions(args: argparse.Namespace) -> dict[str, Any]:
+def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
     """The fields of a stack that were asked about.
 
     Raises:
@@ -21,7 +21,7 @@ def questions(args: argparse.Namespace) -> dict[str, Any]:
     asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
-        asked["gpu"] = _sm(args.gpu, Variant.parse(args.variant))
+        asked["gpu"] = _sm(args.gpu, variant)
         asked["gpu_name"] = args.gpu
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}

@@ -52,6 +52,23 @@ class Matrix:
         )
         return next((c.name for near in nearness for c in fitting if near(c)), fitting[0].name)
 
+    def named(self, name: str, channel: str | None = None) -> Build:
+        """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
+
+        Without a channel in the name or in `channel`, the first channel that has the alias is taken.
+
+        Raises:
+            UsageError: There is none; the nearest are given.
+        """
+        head, slash, alias = name.rpartition("/")
+        wanted = self.channel(head).name if slash else channel
+        builds = {build.alias: build for build in reversed(list(self.builds(wanted)))}
+        if alias not in builds:
+            near = nearest(alias, list(builds))
+            hint = f"nearest: {', '.join(near)}" if near else "farm matrix --format names lists them"
+            raise UsageError(f"no build is called {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint)
+        return builds[alias]
+
     def builds(self, channel: str | None = None) -> Iterator[Build]:
         """Every build of one channel or of all, in the order of the file.
 
