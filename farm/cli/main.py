@@ -32,6 +32,16 @@ def _selectors(parser: argparse.ArgumentParser) -> None:
     over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
 
 
+def _waivers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--waive",
+        action="append",
+        default=[],
+        metavar="CHECK:PATTERN=REASON",
+        help="accept what this check finds in members that fit the pattern; the reason is kept; may be repeated",
+    )
+
+
 def _command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
 ) -> argparse.ArgumentParser:
@@ -68,7 +78,8 @@ def parser() -> argparse.ArgumentParser:
     render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
 
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
-    inspect.add_argument("wheel", type=Path)
+    inspect.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    inspect.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
 
     repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
     repair.add_argument("wheel", type=Path)
@@ -81,10 +92,12 @@ def parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
     verify.add_argument("wheel", type=Path)
     _selectors(verify)
+    _waivers(verify)
 
     publish = _command(commands, "publish", "verify a wheel and put it into the index")
     publish.add_argument("wheel", type=Path)
     _selectors(publish)
+    _waivers(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
