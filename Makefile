@@ -43,7 +43,7 @@ bench: $(VENV)/.dev  ## tables of times
 
 lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

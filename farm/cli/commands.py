@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from farm.cli import show
+from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
 from farm.cli.why import questions
@@ -30,7 +30,9 @@ from farm.text import plain
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
 from farm.wheel.repair import repair
+from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
+from farm.wheel.why126 import why_126
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,6 +152,13 @@ def cmd_render(args: argparse.Namespace) -> int:
 
 
 def cmd_inspect(args: argparse.Namespace) -> int:
+    if args.why_126:
+        found = why_126(args.wheel)
+        if args.json:
+            _print_json(found.model_dump(mode="json"))
+        else:
+            why126.explain(found)
+        return 6 if found.missing else 0
     contents = inspect(args.wheel)
     if args.json:
         _print_json(contents.to_json())
@@ -179,14 +188,21 @@ def cmd_repair(args: argparse.Namespace) -> int:
     return 0
 
 
+def _waivers(args: argparse.Namespace) -> list[Waiver]:
+    return [parse_waiver(text) for text in args.waive]
+
+
 def cmd_verify(args: argparse.Namespace) -> int:
     _, _, plan = _plan_of(args)
-    report = verify(args.wheel, policy_of(plan))
+    report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
     if args.json:
         _print_json(report.to_json())
     else:
         rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
         show.table(report.wheel, ("check", "status", "seen"), rows)
+        for finding in report.findings:
+            if finding.waived is not None:
+                show.say(f"waived: {finding.where}: {finding.what} ({finding.waived})")
         if not report.passed:
             raise refusal(report)
     return 0 if report.passed else 6
@@ -197,7 +213,7 @@ def cmd_publish(args: argparse.Namespace) -> int:
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
     setting = Setting(project, settings, Silent())
-    report = verify(args.wheel, policy_of(plan))
+    report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
     if not report.passed:
         raise refusal(report)
     result = publish_wheel(setting, plan, args.wheel, report)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_questions, add_selectors
+from farm.cli.options import add_questions, add_selectors, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -66,7 +66,8 @@ def parser() -> argparse.ArgumentParser:
     build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
 
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
-    inspect.add_argument("wheel", type=Path)
+    inspect.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    inspect.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
 
     repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
     repair.add_argument("wheel", type=Path)
@@ -79,10 +80,12 @@ def parser() -> argparse.ArgumentParser:
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
     verify.add_argument("wheel", type=Path)
     add_selectors(verify)
+    add_waivers(verify)
 
     publish = _command(commands, "publish", "verify a wheel and put it into the index")
     publish.add_argument("wheel", type=Path)
     add_selectors(publish)
+    add_waivers(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")

@@ -40,6 +40,17 @@ def add_questions(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
 
 
+def add_waivers(parser: argparse.ArgumentParser) -> None:
+    """Findings that are accepted, each with its reason."""
+    parser.add_argument(
+        "--waive",
+        action="append",
+        default=[],
+        metavar="CHECK:PATTERN=REASON",
+        help="accept what this check finds in members that fit the pattern; the reason is kept; may be repeated",
+    )
+
+
 def switch(name: str) -> str:
     """USE_FLASH_ATTENTION for `flash-attention`."""
     return "USE_" + name.upper().replace("-", "_")

@@ -137,7 +137,8 @@ def inspection(contents: WheelContents) -> None:
         if code:
             counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
             beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
-        libraries.append((library.path, f"{library.size / 1e6:.2f}", beyond))
-    table("libraries", ("library", "MB", "CPU features (instructions)"), libraries)
-    needs = [(need.who, need.name, need.answer, need.by or "") for need in contents.needs]
-    table("imports", ("library", "needs", "answered by", "member"), needs)
+        linker = f"MSVC linker {library.linker}" if library.linker else ""
+        libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
+    table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
+    needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
+    table("imports", ("library", "needs", "on", "answered by", "member"), needs)

@@ -41,7 +41,9 @@ def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
 
 def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:
     """The error that says everything that a report found."""
-    lines = [f"  - {f.where}: {f.what}\n    why: {f.why}\n    fix: {f.fix}" for f in report.findings]
+    lines = [
+        f"  - {f.where}: {f.what}\n    why: {f.why}\n    fix: {f.fix}" for f in report.findings if f.waived is None
+    ]
     return VerificationFailedError(
         f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
         hint=f"the whole report: {report_file}" if report_file else None,

@@ -1,6 +1,8 @@
 """Into the index, and how users get at it."""
 
+import hashlib
 import shlex
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +18,16 @@ from farm.wheel.report import Report
 
 
 def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> PublishResult:
-    """Publish a verified wheel into the group of its variant."""
+    """Publish a verified wheel into the group of its variant.
+
+    Raises:
+        PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
+    """
+    with wheel.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if not report.passed or report.sha256 != sha256:
+        reason = "its report is of another file" if report.passed else "it failed verification"
+        raise PublishRefusedError(f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}")
     with Archive(wheel) as archive:
         metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
     try:
@@ -26,12 +37,20 @@ def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> 
             group=Variant.parse(plan.variant).group,
             metadata=metadata,
             upload_time=datetime.now(UTC),
-            provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel},
+            provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel, **_waived(report)},
         )
     except PublishRefusedError as error:
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise
+
+
+def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
+    """What was accepted, for the index: the reasons that were used, and how many findings each covers."""
+    used: Counter[tuple[str, str]] = Counter((f.check, f.waived) for f in report.findings if f.waived is not None)
+    if not used:
+        return {}
+    return {"waivers": [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]}
 
 
 def pip_source(setting: Setting, group: str) -> tuple[str, ...]:

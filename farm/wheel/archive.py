@@ -2,37 +2,55 @@
 
 Opening checks everything that can be known from the directory: names, overlaps, sizes, the compression ratio.
 Reading a member checks the rest: its length and its CRC. All memory is bounded: members are streamed, and one
-that is wanted whole is kept in memory up to 64 MiB and in an unnamed temporary file above.
+that is wanted whole is kept in memory up to 16 MiB and in an unnamed temporary file above.
 """
 
 import hashlib
 import mmap
-import posixpath
 import re
 import stat
 import tempfile
+import threading
 import unicodedata
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self, cast
+from typing import BinaryIO, Protocol, Self, cast, overload
 
 from farm.errors import UsageError, VerificationFailedError
-from farm.wheel.zipformat import STORED, Entry, read_directory, refuse
+from farm.wheel.zipformat import DEFLATED, STORED, Entry, read_directory, refuse
 
 Buffer = bytes | mmap.mmap
 
+
+class View(Protocol):
+    """What can be sliced like `bytes`, of which nobody needs the whole."""
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, place: int, /) -> int: ...
+    @overload
+    def __getitem__(self, place: slice, /) -> bytes: ...
+    def find(self, what: bytes, start: int, stop: int, /) -> int: ...
+
+
 _CHUNK = 1 << 20
-_IN_MEMORY = 64 << 20
+_IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
+_MAGIC = 4  # bytes by which a library is known
 _MAX_NAME = 1024
 _MAX_DEPTH = 64
 _MAX_LINK = 4096
 # Names that Windows gives to devices, with any extension and in any folder.
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
+# What nearly all names are; nothing that is refused matches. The checks one by one take longer than all the rest.
+_PLAIN = re.compile(
+    r"(?:(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|\Z))[a-z0-9_+-][a-z0-9_.+-]*(?<!\.)(?:/|\Z))+",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,7 @@ class Archive:
         self.path = path
         self.limits = limits or Limits()
         try:
+            self._lock = threading.Lock()
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
@@ -88,17 +107,20 @@ class Archive:
     def fileno(self) -> int:
         return self._file.fileno()
 
-    def raw(self, entry: Entry) -> Iterator[bytes]:
+    def raw(self, entry: Entry) -> Generator[bytes, None, None]:
         """The compressed bytes of a member, in chunks of at most 1 MiB."""
-        position, left = entry.data_offset, entry.compressed
-        while left:
-            self._file.seek(position)
-            chunk = self._file.read(min(_CHUNK, left))
+        return self.span(entry.data_offset, entry.data_offset + entry.compressed)
+
+    def span(self, start: int, end: int, most: int = _CHUNK) -> Generator[bytes, None, None]:
+        """The file's bytes from `start` to `end`, in chunks of at most `most`. Several threads may read at a time."""
+        while start < end:
+            with self._lock:
+                self._file.seek(start)
+                chunk = self._file.read(min(most, end - start))
             if not chunk:
-                refuse("the file ends inside it", entry.name)
+                refuse(f"{self.path.name}: the file ends before byte {end}")
             yield chunk
-            position += len(chunk)
-            left -= len(chunk)
+            start += len(chunk)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of a member, in chunks of at most 1 MiB, its length and CRC checked at the end.
@@ -108,7 +130,7 @@ class Archive:
         """
         entry = self.entry(name)
         crc = length = 0
-        for chunk in self.raw(entry) if entry.method == STORED else self._inflate(entry):
+        for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
             crc = zlib.crc32(chunk, crc)
             length += len(chunk)
             if length > entry.size:
@@ -133,51 +155,62 @@ class Archive:
         return b"".join(self.chunks(name))
 
     @contextmanager
-    def content(self, name: str, magic: bytes) -> Iterator[tuple[str, Buffer | None]]:
-        """Read a member once: (its sha256 in hexadecimal, its content if it begins with `magic`, else None).
+    def content(self, name: str, magics: tuple[bytes, ...]) -> Iterator[tuple[str, Buffer | None]]:
+        """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of `magics`, else None).
 
         The content is valid inside the `with` block only.
         """
         sha = hashlib.sha256()
         chunks = self.chunks(name)
         first = b""
-        while len(first) < len(magic) and (chunk := next(chunks, b"")):
+        while len(first) < _MAGIC and (chunk := next(chunks, b"")):
             first += chunk
         sha.update(first)
-        with ExitStack() as stack:
-            if not first.startswith(magic):
-                for chunk in chunks:
-                    sha.update(chunk)
-                yield sha.hexdigest(), None
-                return
-            spool = stack.enter_context(tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY))
-            spool.write(first)
+        if not first.startswith(magics):
             for chunk in chunks:
                 sha.update(chunk)
-                spool.write(chunk)
-            if self.entry(name).size <= _IN_MEMORY:
-                spool.seek(0)
-                yield sha.hexdigest(), spool.read()
-                return
-            spool.flush()
-            view = stack.enter_context(mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ))
-            yield sha.hexdigest(), view
+            yield sha.hexdigest(), None
+        elif self.entry(name).size <= _IN_MEMORY:
+            rest = []
+            for chunk in chunks:
+                sha.update(chunk)
+                rest.append(chunk)
+            yield sha.hexdigest(), b"".join([first, *rest])
+        else:
+            with tempfile.TemporaryFile() as spool:
+                spool.write(first)
+                for chunk in chunks:
+                    sha.update(chunk)
+                    spool.write(chunk)
+                spool.flush()
+                with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                    yield sha.hexdigest(), view
 
-    def _inflate(self, entry: Entry) -> Iterator[bytes]:
+    def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:
+        """Whether a member begins so; reads no more of it than that takes."""
+        entry = self.entry(name)
+        first = b""
+        with closing(self.inflate(entry, 64) if entry.method == DEFLATED else self.raw(entry)) as chunks:
+            while len(first) < _MAGIC and (chunk := next(chunks, b"")):
+                first += chunk
+        return first.startswith(magics)
+
+    def inflate(self, entry: Entry, most: int = _CHUNK) -> Generator[bytes, None, None]:
+        """The content of a deflated member as it comes, in chunks of at most `most`; see `chunks` for the checked."""
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            for raw in self.raw(entry):
+            for raw in self.span(entry.data_offset, entry.data_offset + entry.compressed, max(most, 4096)):
                 if inflater.eof:
                     refuse("compressed data behind its end", entry.name)
                 pending = raw
                 while pending:
-                    chunk = inflater.decompress(pending, _CHUNK)
+                    chunk = inflater.decompress(pending, most)
                     if chunk:
                         yield chunk
                     pending = inflater.unconsumed_tail
             # The loop above stops when the input is used up: more output may wait inside.
             while not inflater.eof:
-                chunk = inflater.decompress(b"", _CHUNK)
+                chunk = inflater.decompress(b"", most)
                 if not chunk:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk
@@ -202,6 +235,8 @@ class Archive:
     def _check_links(self) -> None:
         for entry in self.members.values():
             kind = stat.S_IFMT(entry.mode)
+            if kind == stat.S_IFREG and not entry.is_dir:
+                continue
             if kind == stat.S_IFLNK:
                 raw = self.read(entry.name, _MAX_LINK)
                 _check_link(entry.name, raw)
@@ -215,6 +250,8 @@ def check_name(name: str) -> None:
     Raises:
         VerificationFailedError: With the name and the reason.
     """
+    if len(name) <= _MAX_NAME and name.count("/") < _MAX_DEPTH and _PLAIN.fullmatch(name):
+        return
     if not name or len(name) > _MAX_NAME:
         refuse("its name is empty or too long", name[:80])
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
@@ -251,18 +288,19 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
         members[entry.name] = entry
     checked: set[str] = set()
     for entry in entries:
-        parent = posixpath.dirname(entry.name.removesuffix("/"))
+        parent = entry.name.removesuffix("/").rpartition("/")[0]
         while parent and parent not in checked:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
                 refuse(f"lies below {above!r}, which is not a folder", entry.name)
-            parent = posixpath.dirname(parent)
+            parent = parent.rpartition("/")[0]
     return members
 
 
 def _fold(name: str) -> str:
-    return unicodedata.normalize("NFC", name.removesuffix("/")).casefold()
+    name = name.removesuffix("/")
+    return name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
 
 
 def _check_link(name: str, raw: bytes) -> None:

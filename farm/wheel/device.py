@@ -1,10 +1,11 @@
 """Checks of device code: do the kernels run on the GPUs that the name promises?"""
 
+import posixpath
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from farm.wheel.contents import Contents, FatbinSet, Library
-from farm.wheel.report import Check, Finding, VerifyPolicy
+from farm.wheel.report import Check, Finding, VerifyPolicy, defaults
 
 _Kind = Literal["sass", "ptx"]
 _WHY = {
@@ -15,7 +16,7 @@ _WHY = {
 
 def check_sass(contents: Contents, policy: VerifyPolicy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
-    findings = _missing(contents, policy, "sass", policy.sass)
+    findings = _missing(contents, policy, "sass", policy.sass) + _cudnn(contents, policy)
     if not policy.allow_other_sass:
         findings += _others(contents, policy)
     return _check("sass", findings, contents)
@@ -36,7 +37,7 @@ def _check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
 
 def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tuple[int, ...]) -> list[Finding]:
     findings = []
-    own = [library for library in contents.libraries if library.fatbins and not _is(library, policy.foreign)]
+    own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
     if promised and not own:
         empty = sum(library.empty_fatbins for library in contents.libraries)
         beside = f" ({empty} fat binaries hold no kernel)" if empty else ""
@@ -44,7 +45,7 @@ def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tu
             _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
         )
     for library in contents.libraries:
-        if not library.fatbins:
+        if not library.fatbins or _is_cudnn(library):
             continue
         if _is(library, policy.foreign):
             there = {sm for group in library.fatbins for sm in _of(group, kind)}
@@ -63,7 +64,7 @@ def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tu
 def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
     findings = []
     for library in contents.libraries:
-        if _is(library, policy.foreign):
+        if _is_others(library, policy):
             continue
         for group in _judged(library, policy):
             more = sorted(set(group.sass) - set(policy.sass))
@@ -77,6 +78,31 @@ def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
                         fix="set the architecture list to the variant's, or name the variant after what is built",
                     )
                 )
+    return findings
+
+
+def _cudnn(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
+    """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU.
+
+    Machine code runs on GPUs of the same major version and an equal or higher minor one (CUDA C++ Programming Guide,
+    "Binary Compatibility").
+    """
+    findings = []
+    lowest = min(policy.sass, default=None)
+    for library in contents.libraries:
+        there = sorted({sm for group in library.fatbins for sm in group.sass})
+        if lowest is None or not there or not _is_cudnn(library):
+            continue
+        if not any(sm // 10 == lowest // 10 and sm <= lowest for sm in there):
+            findings.append(
+                Finding(
+                    check="sass",
+                    where=library.path,
+                    what=f"cuDNN without code for sm_{lowest}; it holds {_sm(there)}",
+                    why=f"on sm_{lowest} convolutions fail with CUDNN_STATUS_ARCH_MISMATCH or 'no kernel image'",
+                    fix="vendor an older cuDNN: choose it by the lowest GPU, not by the CUDA version",
+                )
+            )
     return findings
 
 
@@ -97,6 +123,15 @@ def _finding(kind: _Kind, where: str, what: str) -> Finding:
 
 def _is(library: Library, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(library.path, pattern) for pattern in patterns)
+
+
+def _is_cudnn(library: Library) -> bool:
+    name = posixpath.basename(library.path)
+    return any(fnmatchcase(name, pattern) for pattern in defaults("cudnn"))
+
+
+def _is_others(library: Library, policy: VerifyPolicy) -> bool:
+    return _is_cudnn(library) or _is(library, policy.foreign)
 
 
 def _of(group: FatbinSet, kind: _Kind) -> tuple[int, ...]:

@@ -6,11 +6,12 @@ Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioni
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from farm.errors import VerificationFailedError
-from farm.wheel.archive import Buffer
+from farm.wheel.archive import Buffer, View
 
 ELF_MAGIC = b"\x7fELF"
 MACHINES = {
@@ -24,6 +25,7 @@ MACHINES = {
     243: "riscv64",
     258: "loongarch64",
 }
+_BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
@@ -31,11 +33,12 @@ _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
 _SHF_EXECINSTR = 4
 _FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_MAX_SECTIONS = 200_000
+_MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libraries never use
 _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
-_MAX_SYMBOLS = 5_000_000
+_MAX_SYMBOLS = 2_000_000
 _MAX_STRING = 4096
+_MAX_NAMES = 64 << 10  # characters of all names together: a short table may be pointed at many times
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Elf:
     """The facts of one ELF file.
 
     Attributes:
-        machine: As in platform tags (`x86_64`), or `em<number>`.
+        machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are unusual.
         bits: 32 or 64.
         kind: `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`.
         needed: DT_NEEDED in order.
@@ -90,7 +93,7 @@ class Elf:
         return self.kind in ("shared", "executable")
 
 
-def read_elf(data: Buffer) -> Elf:
+def read_elf(data: View) -> Elf:
     """Read the facts of an ELF file.
 
     Raises:
@@ -115,34 +118,47 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
     return ranges
 
 
-def function_symbols(data: Buffer, elf: Elf) -> list[tuple[int, int]]:
-    """(address, file offset of the name) of the defined functions, sorted by address.
+@dataclass(frozen=True)
+class Functions:
+    """Defined functions by address: `names` are file offsets for `symbol_name`, in the same order."""
 
-    From `.symtab`, or from `.dynsym` in a stripped file; see `symbol_name`.
-    """
+    addresses: Sequence[int]
+    names: Sequence[int]
+
+
+def function_symbols(data: Buffer, elf: Elf) -> Functions:
+    """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped file."""
     tables = {section.kind: section for section in elf.sections if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)}
     table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
     if table is None or table.link >= len(elf.sections):
-        return []
+        return Functions((), ())
     [(_, start, end)] = section_ranges(data, [table])
     layout = struct.Struct(("<" if elf.little else ">") + ("IBBHQQ" if elf.bits == 64 else "IIIBBH"))
     count = (end - start) // layout.size
     if count > _MAX_SYMBOLS:
         raise _damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
     names = elf.sections[table.link].offset
-    found = set()
-    for fields in layout.iter_unpack(data[start : start + count * layout.size]):
+    # One integer a symbol: a million tuples would take ten times the memory.
+    found: list[int] = []
+    for at in range(start, start + count * layout.size, layout.size):
+        fields = layout.unpack_from(data, at)
         name, info, section, address = (
             (fields[0], fields[1], fields[3], fields[4])
             if elf.bits == 64
             else (fields[0], fields[3], fields[5], fields[1])
         )
         if info & 15 in _FUNCTIONS and section:
-            found.add((address, names + name))
-    return sorted(found)
+            found.append(address << 32 | name)
+    found.sort()
+    addresses, offsets = array("Q"), array("Q")
+    for each in found:
+        if not addresses or addresses[-1] != each >> 32:
+            addresses.append(each >> 32)
+            offsets.append(min(names + (each & 0xFFFFFFFF), len(data)))
+    return Functions(addresses, offsets)
 
 
-def symbol_name(data: Buffer, offset: int) -> str:
+def symbol_name(data: View, offset: int) -> str:
     """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
     end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
     return _text(data[offset : end if end >= 0 else offset + 200])
@@ -159,13 +175,14 @@ def _damaged(what: str) -> VerificationFailedError:
 
 
 class _Reader:
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: View) -> None:
         self.data = data
         if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
             raise _damaged("no ELF header")
         self.bits = 64 if data[4] == 2 else 32
         self.order = "<" if data[5] == 1 else ">"
         self.loads: list[tuple[int, int, int]] = []
+        self.names = _MAX_NAMES
 
     def read(self) -> Elf:
         wide = self.bits == 64
@@ -182,7 +199,7 @@ class _Reader:
         ]
         paths = {tag: tuple(text.split(":")) for tag, text in texts}
         return Elf(
-            machine=MACHINES.get(machine, f"em{machine}"),
+            machine=self._machine(machine),
             bits=self.bits,
             little=self.order == "<",
             kind=_KINDS.get(kind, "other"),
@@ -194,11 +211,18 @@ class _Reader:
             sections=self._sections(sh, sh_size, sh_count, names),
         )
 
+    def _machine(self, number: int) -> str:
+        """The machine; a library of other width or byte order than such machines run is for another one."""
+        name = MACHINES.get(number, f"em{number}")
+        if self.bits != _BITS.get(name, self.bits) or (name in _BITS and self.order == ">"):
+            return f"{name}, {self.bits} bits, {'little' if self.order == '<' else 'big'}-endian"
+        return name
+
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
         form = self.order + layout
         if offset + struct.calcsize(form) > len(self.data):
             raise _damaged("cut off")
-        return struct.unpack_from(form, self.data, offset)
+        return struct.unpack(form, self.data[offset : offset + struct.calcsize(form)])
 
     def _string(self, offset: int) -> str:
         if offset >= len(self.data):
@@ -206,6 +230,9 @@ class _Reader:
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
             raise _damaged("a name without end")
+        self.names -= end - offset + 1
+        if self.names < 0:
+            raise _damaged(f"its names have more than {_MAX_NAMES} characters")
         return _text(self.data[offset:end])
 
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ _FLAGS_COMPRESSED = 0x2000 | 0x8000  # LZ4, zstd
 _FLAG_SPECIFIC = 0x100000  # the "a" of sm_90a
 _EM_CUDA = 190
 _STUB_BYTES = 2048
-_MAX_ENTRIES = 1_000_000
+_MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,15 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
         first = position + header
         if first + length > end:
             raise _damaged(position - start, "a container reaches beyond the section")
+        budget -= 1
         entries = []
         for entry in _entries(data, first, first + length, start):
             entries.append(entry)
             budget -= 1
             if budget < 0:
-                raise _damaged(position - start, f"more than {_MAX_ENTRIES} entries")
+                break
+        if budget < 0:
+            raise _damaged(position - start, f"more than {_MAX_ENTRIES} entries and containers")
         containers.append(Container(position - start, tuple(entries)))
         position = first + length
     return containers

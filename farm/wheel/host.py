@@ -5,9 +5,14 @@ from farm.wheel.imports import Answer, resolve, system_needs
 from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs
 from farm.wheel.report import Check, CheckId, Finding, VerifyPolicy
 
+_FIX_CODE = "compile with the level's -march; exempt the member only if it asks the CPU at run time"
+_FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
+
 
 def check_platform(contents: Contents, policy: VerifyPolicy, tags: frozenset[str]) -> Check:
     """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
+    if policy.platform.startswith("windows_"):
+        return _check_windows_tags(_machine(policy), tags)
     machine = policy.platform.removeprefix("linux_")
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude))
     findings = []
@@ -40,9 +45,36 @@ def check_platform(contents: Contents, policy: VerifyPolicy, tags: frozenset[str
     return _check("platform", findings, note)
 
 
+def _machine(policy: VerifyPolicy) -> str:
+    """The machine as `Library.machine` has it: Windows has names of its own."""
+    system, _, machine = policy.platform.partition("_")
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine) if system == "windows" else machine
+
+
+def _elsewhere(policy: VerifyPolicy) -> str:
+    windows = policy.platform.startswith("windows_")
+    return "where Windows does not look" if windows else "where its RUNPATH does not lead"
+
+
+def _check_windows_tags(machine: str, tags: frozenset[str]) -> Check:
+    found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
+    findings = [
+        Finding(
+            check="platform",
+            where="",
+            what=f"platform tag {tag} is not win_{machine}",
+            why="pip installs the wheel where it cannot run, or not at all",
+            fix="build it for Windows with Root-Is-Purelib: false; repair keeps Windows' tags",
+        )
+        for tag in found
+        if tag != f"win_{machine}"
+    ]
+    return _check("platform", findings, ", ".join(found))
+
+
 def check_imports(contents: Contents, policy: VerifyPolicy) -> Check:
     """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
-    machine = policy.platform.removeprefix("linux_")
+    machine = _machine(policy)
     findings = [_unreadable(library) for library in contents.libraries if library.error]
     for library in contents.libraries:
         if library.is_loadable and library.machine != machine:
@@ -72,9 +104,9 @@ def check_imports(contents: Contents, policy: VerifyPolicy) -> Check:
                 Finding(
                     check="imports",
                     where=need.who,
-                    what=f"needs {need.name}, which lies at {need.by}, where its RUNPATH does not lead",
+                    what=f"needs {need.name}, which lies at {need.by}, {_elsewhere(policy)}",
                     why="it loads only if something else has loaded that library before",
-                    fix="link it with an $ORIGIN-relative RUNPATH to that folder",
+                    fix="link it with an $ORIGIN-relative RUNPATH to that folder; a DLL belongs beside what needs it",
                 )
             )
     return _check("imports", findings, f"{len(needs)} imports of {len(contents.libraries)} libraries")
@@ -92,14 +124,16 @@ def check_cpu(contents: Contents, policy: VerifyPolicy) -> Check:
             skipped.append(f"{library.path}: {library.instructions.not_checked}")
             continue
         checked += 1
+        on_load = library.instructions.starts is not None
+        which = "instructions run on loading" if on_load else "instructions"
         for feature, (count, places) in library.instructions.beyond.items():
             findings.append(
                 Finding(
                     check="cpu",
                     where=library.path,
-                    what=f"{count} instructions need {feature}, first at {', '.join(places)}",
+                    what=f"{count} {which} need {feature}, first at {', '.join(places)}",
                     why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
-                    fix="compile with the level's -march; exempt the member only if it asks the CPU at run time",
+                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE,
                 )
             )
     if not checked and not findings:
@@ -115,6 +149,7 @@ def _unreadable(library: Library) -> Finding:
         what=f"cannot be read: {library.error}",
         why="the loader refuses it, or loads something else than was checked here",
         fix="build the wheel again; if this comes back, look at what writes this file",
+        waivable=False,
     )
 
 

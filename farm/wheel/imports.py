@@ -7,33 +7,17 @@ not counted on: a wheel that works by such luck works until the order of imports
 
 import posixpath
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from farm.wheel.contents import Frozen, Library
+from farm.wheel.contents import Library
+from farm.wheel.dlls import resolve_dlls
 from farm.wheel.manylinux import SystemNeed, is_system_library
+from farm.wheel.needs import Answer, Need, installed_path
+
+__all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "system_needs"]
 
 # The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
 DRIVER = ("libcuda.so.1", "libnvidia-*")
-
-
-class Answer(StrEnum):
-    """Where a needed library comes from."""
-
-    WHEEL = "wheel"
-    SYSTEM = "system"
-    EXCLUDED = "excluded"
-    UNREACHABLE = "unreachable"  # in the wheel, but no RUNPATH of who needs it leads there
-    MISSING = "missing"
-
-
-class Need(Frozen):
-    """`who` needs `name`; `by` is the member that answers or, if unreachable, could."""
-
-    who: str
-    name: str
-    answer: Answer
-    by: str | None = None
 
 
 def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
@@ -45,7 +29,8 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
         libraries: All libraries of the wheel.
         exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA driver's.
     """
-    loadable = [library for library in libraries if library.is_loadable]
+    everything = list(libraries)
+    loadable = [library for library in everything if library.is_loadable and library.format == "elf"]
     places = {(installed_path(library.path), library.machine): library.path for library in loadable}
     names: dict[tuple[str, str], str] = {}
     for library in loadable:
@@ -57,7 +42,7 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
     for library in loadable:
         inside = search_folders(library)
         needs += [_resolve(library, name, inside, places, names, patterns) for name in library.needed]
-    return needs
+    return needs + resolve_dlls((library for library in everything if library.format == "pe"), exclude)
 
 
 def _resolve(
@@ -94,14 +79,6 @@ def search_folders(library: Library) -> list[str]:
     return folders
 
 
-def installed_path(member: str) -> str:
-    """Where a member lies below site-packages: `x.data/platlib/` and `x.data/purelib/` are unpacked there."""
-    parts = member.split("/", 2)
-    if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
-        return parts[2]
-    return member
-
-
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
     """What each library asks of the system: all that the wheel itself does not answer."""
     inside: dict[str, set[str]] = {}
@@ -110,7 +87,7 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[Sy
             inside.setdefault(need.who, set()).add(need.name)
     result = []
     for library in libraries:
-        if library.is_loadable:
+        if library.is_loadable and library.format == "elf":
             own = inside.get(library.path, set())
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
             asked = frozenset(library.needed) - own

@@ -19,7 +19,7 @@ class WheelContents(Frozen):
         tags: Expanded, from WHEEL.
         size: Bytes of the file.
         unpacked: Bytes of all members.
-        libraries: The ELF files; `instructions` count from the lowest CPU level.
+        libraries: The ELF and PE files; `instructions` count from the lowest CPU level.
         needs: Who needs what and who answers.
         manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
             `manylinux_problem`.

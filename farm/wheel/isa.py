@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import yaml
 
 from farm.errors import UsageError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, function_symbols, section_ranges, symbol_name
+from farm.wheel.elf import Elf, Functions, function_symbols, section_ranges, symbol_name
 
 if TYPE_CHECKING:
     import iced_x86
@@ -72,32 +72,33 @@ def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
     """
     if elf.machine != "x86_64":
         return IsaResult(not_checked=f"machine code for {elf.machine} is not decoded")
-    allowed = _level(level)
-    sweep = _Sweep(allowed)
-    symbols = function_symbols(data, elf)
-    addresses = [address for address, _ in symbols]
+    sweep = Sweep(level)
+    functions = function_symbols(data, elf)
+    addresses = functions.addresses
     for section, start, end in section_ranges(data, (part for part in elf.sections if part.is_code and part.size)):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
-        edges = [section.address, *dict.fromkeys(addresses[first:last]), section.address + end - start]
-        for low, high in pairwise(edges):
+        within = (addresses[index] for index in range(first, last))
+        for low, high in pairwise(chain([section.address], within, [section.address + end - start])):
             sweep.piece(data, start + low - section.address, start + high - section.address, low)
-    beyond = []
-    for feature in sorted(sweep.counts):
-        places = tuple(_place(data, symbols, addresses, address) for address in sweep.places[feature])
-        beyond.append(Beyond(feature, sweep.counts[feature], places))
-    return IsaResult(tuple(beyond), sweep.undecodable)
+    return sweep.result(data, functions)
 
 
-class _Sweep:
-    def __init__(self, allowed: _Level) -> None:
+class Sweep:
+    """Judges instructions against a level, and remembers what is beyond it.
+
+    Raises:
+        UsageError: No such level.
+    """
+
+    def __init__(self, level: str) -> None:
         import iced_x86  # noqa: PLC0415 (half of this program's start-up time, and few commands need it)
 
         self.decoder = iced_x86.Decoder
         self.invalid = iced_x86.Code.INVALID
         self.mnemonics = _names(iced_x86.Mnemonic)
         self.features = _names(iced_x86.CpuidFeature)
-        self.allowed = allowed
+        self.allowed = _level(level)
         self.verdicts: dict[int, tuple[str, ...]] = {}
         self.counts: dict[str, int] = {}
         self.places: dict[str, list[int]] = {}
@@ -112,19 +113,31 @@ class _Sweep:
             border = address + stop - start
             reached = address
             for instruction in decoder:
-                code = instruction.code
-                verdict = self.verdicts.get(code)
-                if verdict is None:
-                    verdict = self._judge(instruction)
-                if verdict:
-                    self._note(verdict, instruction.ip)
-                elif code == self.invalid:
-                    self.undecodable += 1
+                self.see(instruction)
                 reached = instruction.next_ip
                 if reached >= border:
                     break
             start += reached - address
             address = reached
+
+    def see(self, instruction: "iced_x86.Instruction") -> None:
+        """Judge one decoded instruction."""
+        code = instruction.code
+        verdict = self.verdicts.get(code)
+        if verdict is None:
+            verdict = self._judge(instruction)
+        if verdict:
+            self._note(verdict, instruction.ip)
+        elif code == self.invalid:
+            self.undecodable += 1
+
+    def result(self, data: Buffer, functions: Functions) -> IsaResult:
+        """What was seen, with places named by the functions that they lie in."""
+        beyond = []
+        for feature in sorted(self.counts):
+            places = tuple(_place(data, functions, address) for address in self.places[feature])
+            beyond.append(Beyond(feature, self.counts[feature], places))
+        return IsaResult(tuple(beyond), self.undecodable)
 
     def _judge(self, instruction: "iced_x86.Instruction") -> tuple[str, ...]:
         if instruction.code == self.invalid or self.mnemonics[instruction.mnemonic] in self.allowed.instructions:
@@ -147,12 +160,11 @@ def _names(enumeration: object) -> dict[int, str]:
     return {value: name for name, value in vars(enumeration).items() if name.isupper() and isinstance(value, int)}
 
 
-def _place(data: Buffer, symbols: list[tuple[int, int]], addresses: list[int], address: int) -> str:
-    index = bisect_right(addresses, address) - 1
+def _place(data: Buffer, functions: Functions, address: int) -> str:
+    index = bisect_right(functions.addresses, address) - 1
     if index < 0:
         return f"{address:#x}"
-    start, name = symbols[index]
-    return f"{symbol_name(data, name)}+{address - start:#x}"
+    return f"{symbol_name(data, functions.names[index])}+{address - functions.addresses[index]:#x}"
 
 
 @cache

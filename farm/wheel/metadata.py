@@ -13,7 +13,8 @@ from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
-_MAX_TAGS = 1000
+_MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
+_MAX_TAGS = 1000  # of a wheel
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+)_(\w+)")
 
 
@@ -86,7 +87,7 @@ def read_dist_info(archive: Archive) -> DistInfo:
         version=_one(metadata, "Version", f"{folder}/METADATA"),
         requires_python=metadata.get("Requires-Python"),
         requires_dist=tuple(metadata.get_all("Requires-Dist", [])),
-        tags=frozenset(str(tag) for line in wheel.get_all("Tag", []) for tag in _tags(line, folder)),
+        tags=_all_tags(wheel, folder),
     )
 
 
@@ -117,6 +118,13 @@ def platform_machine(tags: frozenset[str]) -> str | None:
     return machines.pop() if len(machines) == 1 else None
 
 
+def windows_machine(tags: frozenset[str]) -> str | None:
+    """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
+    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
+    known = {"win_amd64": "amd64", "win_arm64": "arm64", "win32": "win32"}
+    return known.get(platforms.pop()) if len(platforms) == 1 else None
+
+
 def with_version(metadata: bytes, version: str) -> bytes:
     """METADATA with its Version header replaced; everything else stays byte for byte."""
     head, gap, body = _split(metadata)
@@ -129,7 +137,10 @@ def with_version(metadata: bytes, version: str) -> bytes:
 def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:
     """WHEEL with the platform of its Tag headers replaced: one header a tag, sorted."""
     head, _, _ = _split(wheel)
-    lines = head.decode("utf-8").splitlines()
+    try:
+        lines = head.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise VerificationFailedError("WHEEL: not UTF-8") from error
     tags = {
         (tag.interpreter, tag.abi)
         for line in lines
@@ -151,6 +162,8 @@ def _headers(archive: Archive, member: str) -> Message:
         text = archive.read(member, _LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
+    if len(_split(text.encode())[0]) > _MAX_HEADERS:
+        raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
     headers = HeaderParser().parsestr(text)
     for key in ("Name", "Version", "Requires-Python", "Requires-Dist", "Tag"):
         for value in headers.get_all(key, []):
@@ -164,6 +177,15 @@ def _one(headers: Message, key: str, member: str) -> str:
     if len(values) != 1:
         raise VerificationFailedError(f"member {member!r}: {len(values)} {key} headers; there must be one")
     return str(values[0]).strip()
+
+
+def _all_tags(wheel: Message, folder: str) -> frozenset[str]:
+    tags: set[str] = set()
+    for line in wheel.get_all("Tag", []):
+        tags.update(str(tag) for tag in _tags(line, folder))
+        if len(tags) > _MAX_TAGS:
+            raise VerificationFailedError(f"{folder}: more than {_MAX_TAGS} tags")
+    return frozenset(tags)
 
 
 def _tags(line: str, where: str) -> frozenset[Tag]:

@@ -1,17 +1,22 @@
 """RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects")."""
 
-import base64
 import binascii
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.errors import VerificationFailedError
 
+# 32 bytes are 43 digits, of which the last carries four bits.
+_DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_MAX_ROWS = 250_000  # a wheel has at most 200,000 members
 
-@dataclass(frozen=True)
-class Row:
+
+class Row(NamedTuple):
     """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty."""
 
     path: str
@@ -23,13 +28,20 @@ def parse_record(content: bytes) -> list[Row]:
     """Rows of a RECORD file.
 
     Raises:
-        VerificationFailedError: Not UTF-8, not CSV of three columns, or a hash that is not a sha256.
+        VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or a hash that is not a sha256.
     """
+    rows: list[Row] = []
+    # Line by line: a StringIO would take four bytes a character.
+    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
     try:
-        lines = list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
+        for number, line in enumerate(csv.reader(text, strict=True), 1):
+            if len(rows) == _MAX_ROWS:
+                raise VerificationFailedError(f"RECORD: more than {_MAX_ROWS} rows")
+            if line:
+                rows.append(_row(number, line))
     except (UnicodeDecodeError, csv.Error) as error:
         raise VerificationFailedError(f"RECORD: not CSV in UTF-8 ({error})") from error
-    return [_row(number, line) for number, line in enumerate(lines, 1) if line]
+    return rows
 
 
 def _row(number: int, line: list[str]) -> Row:
@@ -45,13 +57,9 @@ def _digest(number: int, digest: str) -> str:
     algorithm, _, value = digest.partition("=")
     if algorithm != "sha256":
         raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; only sha256 is accepted")
-    try:
-        raw = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raw = b""
-    if len(raw) != 32 or urlsafe_digest(raw.hex()) != value:
+    if not _DIGEST.fullmatch(value):
         raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
-    return raw.hex()
+    return binascii.a2b_base64(value.encode().translate(_STANDARD) + b"=").hex()
 
 
 def render_record(rows: Iterable[Row]) -> bytes:
@@ -66,7 +74,7 @@ def render_record(rows: Iterable[Row]) -> bytes:
 
 def urlsafe_digest(hexadecimal: str) -> str:
     """A sha256 as RECORD writes it: URL-safe base64 without padding (PEP 427)."""
-    return base64.urlsafe_b64encode(bytes.fromhex(hexadecimal)).decode().rstrip("=")
+    return binascii.b2a_base64(bytes.fromhex(hexadecimal), newline=False).translate(_URL_SAFE, b"=").decode()
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
@@ -95,5 +103,6 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
         elif row.size is not None and row.size != files[row.path][1]:
             wrong.append((row.path, "its length is not the one in RECORD"))
         seen.add(row.path)
-    wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen | unhashed]
+    seen |= unhashed
+    wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen]
     return wrong

@@ -1,8 +1,9 @@
 """A wheel as built becomes a wheel that carries its libraries and says truly where it runs.
 
 Libraries go into a folder that the wheel's own libraries already look in (`$ORIGIN` in their RUNPATH), under
-their own names. So no ELF file is changed: patching costs minutes and twice the memory on libraries of PyTorch's
-size, and has broken fat binaries before. What is not changed is copied compressed.
+their own names; DLLs into one that the package adds to Windows' search (torch/lib). So no library is changed: patching
+costs minutes and twice the memory on libraries of PyTorch's size, and has broken fat binaries before. What is not
+changed is copied compressed.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, Limits, check_name
-from farm.wheel.contents import Contents, Frozen, Library, Printable, read_contents, read_library
+from farm.wheel.contents import Contents, Frozen, Library, Printable, magics, read_library, read_needs
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
 from farm.wheel.manylinux import earned_policy
@@ -23,10 +24,11 @@ from farm.wheel.metadata import (
     parse_wheel_name,
     platform_machine,
     read_dist_info,
+    windows_machine,
     with_platforms,
     with_version,
 )
-from farm.wheel.record import compare_record, parse_record
+from farm.wheel.record import Row, compare_record, parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 _MAX_ROUNDS = 100
@@ -48,8 +50,9 @@ class RepairResult(Frozen):
     Attributes:
         wheel: The new file.
         vendored: The libraries that were added.
-        tags: Platform tags, as in the file name.
-        record_corrected: Members whose row in the old RECORD was wrong; the new one is right.
+        tags: Platform tags that the libraries earn, as in the file name; none where the old ones are kept (Windows).
+        record_corrected: Members whose row in the old RECORD was seen to be wrong; the new one is right. Rows with
+            the true length are believed and copied, but for the `.dist-info` folder: `verify` recomputes them all.
     """
 
     wheel: Path
@@ -74,12 +77,12 @@ def repair(
     version: str | None = None,
     limits: Limits | None = None,
 ) -> RepairResult:
-    """Write a wheel that needs nothing but the system: a Linux wheel with its libraries and true tags.
+    """Write a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
 
     Args:
         wheel: The wheel as built.
         dest: An existing folder; the new wheel's name follows from its version and tags.
-        lib_dirs: Where to take libraries from, in this order.
+        lib_dirs: Where to take libraries from, in this order. For DLLs case does not count.
         vendor_into: Folder inside the wheel for them, such as `torch/lib`.
         exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
         version: The new version; None keeps it.
@@ -101,14 +104,14 @@ def repair(
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits) as archive:
         info = read_dist_info(archive)
-        contents = read_contents(archive, lambda _: None)
+        record = parse_record(archive.read(info.record, _RECORD_LIMIT))
+        contents = read_needs(archive, _listed(record), f"{info.folder}/")
         machine = _machine(info, contents)
         found = _collect(contents, machine, folder, lib_dirs, exclude)
-        platforms = _platforms(contents, found, machine, exclude)
+        platforms = _platforms(info, contents, found, machine, exclude)
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(wheel):
             raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
-        record = parse_record(archive.read(info.record, _RECORD_LIMIT))
         written = _write(archive, info, contents, found, target, new_version, platforms)
     return RepairResult(
         wheel=target,
@@ -126,16 +129,20 @@ def repair(
     )
 
 
+def _listed(record: list[Row]) -> dict[str, tuple[str, int]]:
+    return {row.path: (row.sha256, row.size) for row in record if row.sha256 is not None and row.size is not None}
+
+
 def _machine(info: DistInfo, contents: Contents) -> str | None:
     """The machine that the tags name; None for a wheel without libraries."""
     for library in contents.libraries:
         if library.error:
             raise VerificationFailedError(f"member {library.path!r}: {library.error}")
-    machine = platform_machine(info.tags)
+    machine = platform_machine(info.tags) or windows_machine(info.tags)
     loadable = [library.path for library in contents.libraries if library.is_loadable]
     if machine is None and loadable:
         raise VerificationFailedError(
-            f"the wheel holds Linux libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+            f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
     return machine if loadable else None
@@ -149,24 +156,28 @@ def _collect(
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in found.values())]
         needs = resolve([library for library in libraries if library.machine == machine], exclude)
-        missing = {need.name: need for need in needs if need.answer is Answer.MISSING}
+        missing = {_key(need): need for need in needs if need.answer is Answer.MISSING}
         if not missing:
             _check_reach(needs, found, folder)
             return sorted(found.values(), key=lambda item: item.library.path)
-        for name, need in missing.items():
-            found[name] = _find(need, machine or "", folder, lib_dirs)
+        for key, need in missing.items():
+            found[key] = _find(need, machine or "", folder, lib_dirs)
     raise VerificationFailedError(f"libraries need one another over more than {_MAX_ROUNDS} steps")
+
+
+def _key(need: Need) -> str:
+    """Needs with the same key are met by the same file."""
+    return need.name.lower() if need.name.lower().endswith(".dll") else need.name
 
 
 def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _Found:
     # The name comes out of a binary: it must not lead out of the folders given.
-    if "/" in need.name or need.name in ("", ".", ".."):
+    if "/" in need.name or "\\" in need.name or need.name in ("", ".", ".."):
         raise VerificationFailedError(f"{need.who} needs {need.name!r}: a path, which works on one machine only")
-    path = f"{folder}/{need.name}"
-    check_name(path)
     for directory in lib_dirs:
-        source = directory / need.name
-        if source.is_file():
+        for source in _named(directory, _key(need), any_case=_key(need).endswith(".dll")):
+            path = f"{folder}/{source.name}"
+            check_name(path)
             try:
                 library = _read_file(source, path)
             except OSError as error:
@@ -175,16 +186,25 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
                 return _Found(library, source)
     searched = ", ".join(map(str, lib_dirs)) or "none given"
     raise VerificationFailedError(
-        f"{need.who} needs {need.name}, which is not in the wheel, is no system library by any manylinux level, "
+        f"{need.who} needs {need.name}, which is not in the wheel, is no system library (manylinux, Windows), "
         f"and is in none of the library folders ({searched})",
         hint="give the folder that holds it, or exclude it if the user's machine has it",
     )
 
 
+def _named(directory: Path, name: str, *, any_case: bool) -> list[Path]:
+    """The files of this name in a folder; on a Linux disk a DLL may be spelled in any way."""
+    if not any_case:
+        found = [directory / name]
+    else:
+        found = sorted(path for path in directory.glob("*") if path.name.lower() == name)
+    return [path for path in found if path.is_file()]
+
+
 def _read_file(source: Path, path: str) -> Library:
     with source.open("rb") as file:
-        if file.read(len(ELF_MAGIC)) != ELF_MAGIC:  # such as a linker script
-            return Library(path=path, sha256="", size=0, error="not an ELF file")
+        if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
+            return Library(path=path, sha256="", size=0, error="not a library")
         file.seek(0)
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -193,7 +213,12 @@ def _read_file(source: Path, path: str) -> Library:
 
 def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:
     for need in needs:
-        if need.answer is Answer.UNREACHABLE and need.name in found:
+        if need.answer is Answer.UNREACHABLE and _key(need) in found:
+            if found[_key(need)].library.format == "pe":
+                raise VerificationFailedError(
+                    f"{need.who} needs {need.name}, which goes into {folder}, where Windows does not look for it",
+                    hint="vendor into the folder of the library that needs it, or into one that the package adds",
+                )
             ups = "/".join([".."] * len(PurePosixPath(need.who).parent.parts))
             raise VerificationFailedError(
                 f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does not lead there",
@@ -201,9 +226,11 @@ def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> No
             )
 
 
-def _platforms(contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]) -> tuple[str, ...]:
-    """The platform tags that the wheel earns; empty for a wheel without libraries."""
-    if machine is None:
+def _platforms(
+    info: DistInfo, contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]
+) -> tuple[str, ...]:
+    """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
+    if machine is None or platform_machine(info.tags) is None:
         return ()
     libraries = [*contents.libraries, *(item.library for item in found)]
     libraries = [library for library in libraries if library.machine == machine]

@@ -1,7 +1,8 @@
 """A new wheel from an old one, with unchanged members copied as compressed bytes.
 
 Same input, same bytes: order is kept, new members come last in the order given, RECORD at the very end, and what
-is new carries the date 1980-01-01. Nothing is recompressed, so the cost is that of copying the file.
+is new carries the date 1980-01-01. (How new members are packed: see `farm.wheel.deflate`.) Nothing is recompressed,
+and neighbours are copied in one piece, so the cost is that of copying the file.
 """
 
 import hashlib
@@ -9,14 +10,15 @@ import os
 import stat
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, check_name
+from farm.wheel.deflate import BLOCK, deflate
 from farm.wheel.record import Row, render_record
 from farm.wheel.zipformat import (
     DEFLATED,
@@ -28,9 +30,6 @@ from farm.wheel.zipformat import (
     local_header,
     needs_zip64,
 )
-
-_CHUNK = 1 << 20
-_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,8 @@ def rewrite(
     """
     renamed = rename or {}
     kept = [(entry, renamed.get(name, name)) for name, entry in source.members.items() if name not in drop]
-    _check_names([name for _, name in kept] + [member.name for member in new] + [record])
+    added = [*(member.name for member in new), record]
+    _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
     try:
         with ExitStack() as stack:
             handle, temporary_name = tempfile.mkstemp(prefix=".wheel-", suffix=".tmp", dir=dest.parent)
@@ -80,11 +80,8 @@ def rewrite(
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
-                rows = []
-                for entry, name in kept:
-                    writer.copy(source, entry, name)
-                    if not entry.is_dir:
-                        rows.append(Row(name, *hashes[entry.name]))
+                writer.copy(source, kept)
+                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not entry.is_dir]
                 written = {}
                 for member in new:
                     written[member.name] = writer.add(member)
@@ -106,16 +103,33 @@ class _Writer:
         self.file = file
         self.entries: list[Entry] = []
 
-    def copy(self, source: Archive, entry: Entry, name: str) -> None:
-        """Copy a member raw, under a fresh local header: no descriptor, no odd extra fields."""
-        offset = self.file.tell()
-        moved = replace(entry, name=name, header_offset=offset)
-        header = local_header(moved, wide=needs_zip64(entry.size, entry.compressed))
-        self._write(header)
-        if not self._copy_range(source, entry, offset + len(header)):
-            for chunk in source.raw(entry):
-                self._write(chunk)
+    def copy(self, source: Archive, kept: list[tuple[Entry, str]]) -> None:
+        """Copy members raw: those that are plain with their headers, a run of neighbours in one piece."""
+        run_start = run_end = moved_by = 0
+        position = self.file.tell()
+        for entry, name in kept:
+            plain = entry.is_plain and name == entry.name
+            if run_end and not (plain and entry.header_offset == run_end):
+                self._copy_range(source, run_start, run_end)
+                run_end = 0
+            if plain:
+                if not run_end:
+                    run_start, moved_by = entry.header_offset, position - entry.header_offset
+                run_end = entry.data_offset + entry.compressed
+                self.entries.append(entry._replace(header_offset=entry.header_offset + moved_by))
+                position = run_end + moved_by
+            else:
+                position = self._copy_fresh(source, entry, name)
+        if run_end:
+            self._copy_range(source, run_start, run_end)
+
+    def _copy_fresh(self, source: Archive, entry: Entry, name: str) -> int:
+        """Copy a member under a new local header: no descriptor, no odd extra fields. Returns the end."""
+        moved = entry._replace(name=name, header_offset=self.file.tell())
+        self._write(local_header(moved, wide=needs_zip64(entry.size, entry.compressed)))
+        self._copy_range(source, entry.data_offset, entry.data_offset + entry.compressed)
         self.entries.append(moved)
+        return self.file.tell()
 
     def add(self, member: NewMember) -> tuple[str, int]:
         """Deflate a new member, then write its header over the room left for it."""
@@ -127,18 +141,22 @@ class _Writer:
         self._write(local_header(blank, wide=wide))
         data = self.file.tell()
         sha = hashlib.sha256()
-        deflater = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
         crc = size = 0
-        for chunk in _pieces(member.content):
-            sha.update(chunk)
-            crc = zlib.crc32(chunk, crc)
-            size += len(chunk)
-            self._write(deflater.compress(chunk))
-        self._write(deflater.flush())
+
+        def seen() -> Iterator[bytes]:
+            nonlocal crc, size
+            for chunk in _pieces(member.content):
+                sha.update(chunk)
+                crc = zlib.crc32(chunk, crc)
+                size += len(chunk)
+                yield chunk
+
+        for packed in deflate(seen()):
+            self._write(packed)
         if size != length:
             raise VerificationFailedError(f"member {member.name!r}: its file changed while it was read")
         end = self.file.tell()
-        entry = replace(blank, crc=crc, size=size, compressed=end - data)
+        entry = blank._replace(crc=crc, size=size, compressed=end - data)
         self.file.seek(offset)
         self._write(local_header(entry, wide=wide))
         self.file.seek(end)
@@ -150,27 +168,22 @@ class _Writer:
         directory = b"".join(central_header(entry) for entry in self.entries)
         self._write(directory + end_records(len(self.entries), start, len(directory)))
 
-    def _copy_range(self, source: Archive, entry: Entry, position: int) -> bool:
-        """Let the kernel copy (it may share blocks); False, with the file position unmoved, where it cannot."""
-        if not hasattr(os, "copy_file_range"):
-            return False
-        done = 0
-        while done < entry.compressed:
+    def _copy_range(self, source: Archive, start: int, end: int) -> None:
+        """Append bytes of the source, by the kernel (which may share blocks) where it can."""
+        for chunk in source.span(self._copy_by_kernel(source, start, end), end):
+            self._write(chunk)
+
+    def _copy_by_kernel(self, source: Archive, start: int, end: int) -> int:
+        """Returns how far it got: it gives up on another file system or an old kernel."""
+        while start < end and hasattr(os, "copy_file_range"):
             try:
-                count = os.copy_file_range(
-                    source.fileno(),
-                    self.file.fileno(),
-                    entry.compressed - done,
-                    entry.data_offset + done,
-                    position + done,
-                )
+                count = os.copy_file_range(source.fileno(), self.file.fileno(), end - start, start)
             except OSError:
-                count = 0  # another file system, an old kernel
-            if count == 0:
-                return False
-            done += count
-        self.file.seek(position + entry.compressed)
-        return True
+                break
+            if not count:
+                break
+            start += count
+        return start
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -183,17 +196,16 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
         yield content
         return
     with content.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(BLOCK):
             yield chunk
 
 
-def _check_names(names: list[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
+def _check_names(names: list[str], changed: Iterable[str]) -> None:
+    for name in changed:
         check_name(name)
-        if name in seen:
-            raise VerificationFailedError(f"member {name!r}: the new wheel would hold it twice")
-        seen.add(name)
+    if len(set(names)) < len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        raise VerificationFailedError(f"member {twice!r}: the new wheel would hold it twice")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -17,18 +17,22 @@ from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name, same_version
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.report import Check, CheckId, Finding, Report, VerifyPolicy
+from farm.wheel.report import Check, CheckId, Finding, Report, VerifyPolicy, Waiver, waive
+from farm.wheel.requires import check_members, check_metadata
 
 _RECORD_LIMIT = 64 << 20
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 
-def verify(wheel: Path, policy: VerifyPolicy, *, limits: Limits | None = None) -> Report:
+def verify(
+    wheel: Path, policy: VerifyPolicy, *, waivers: Sequence[Waiver] = (), limits: Limits | None = None
+) -> Report:
     """Check a wheel against what it promises.
 
     Args:
         wheel: The file.
         policy: What its name promises.
+        waivers: Findings that are accepted: they stay in the report, with the reason, and do not fail it.
         limits: What the wheel may ask of this machine.
 
     Raises:
@@ -40,33 +44,35 @@ def verify(wheel: Path, policy: VerifyPolicy, *, limits: Limits | None = None) -
         size = wheel.stat().st_size
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks = tuple(_bounded(check) for check in _checks(wheel, policy, limits))
-    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks)
+    checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
+    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
 
 
-def _checks(wheel: Path, policy: VerifyPolicy, limits: Limits | None) -> list[Check]:
+def _checks(wheel: Path, policy: VerifyPolicy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:
     def level_of(member: str) -> str | None:
         exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
         return None if exempt else policy.cpu
 
     try:
         with Archive(wheel, limits) as archive:
-            contents = read_contents(archive, level_of)
+            contents = read_contents(archive, level_of, policy.dispatching)
             info = read_dist_info(archive)
             record = archive.read(info.record, _RECORD_LIMIT)
     except VerificationFailedError as error:
         return _unreadable(error)
-    archive_check = Check(id="archive", status="passed", note=f"{len(contents.files)} files")
-    return [
-        archive_check,
+    checks = [
+        Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),
+        _guarded("metadata", lambda: check_metadata(info, policy)),
         _guarded("record", lambda: _check_record(record, info, contents)),
+        _guarded("members", lambda: check_members(contents, policy)),
         _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
         _guarded("imports", lambda: check_imports(contents, policy)),
         _guarded("sass", lambda: check_sass(contents, policy)),
         _guarded("ptx", lambda: check_ptx(contents, policy)),
         _guarded("cpu", lambda: check_cpu(contents, policy)),
     ]
+    return [waive(check, waivers) for check in checks]
 
 
 def _unreadable(error: VerificationFailedError) -> list[Check]:
@@ -76,6 +82,7 @@ def _unreadable(error: VerificationFailedError) -> list[Check]:
         what=str(error),
         why="installers would refuse it, or unpack something else than was checked",
         fix="build or download the wheel again; do not install this file",
+        waivable=False,
     )
     ids: tuple[CheckId, ...] = get_args(CheckId)
     note = "the archive cannot be read"
@@ -90,7 +97,7 @@ def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
     except VerificationFailedError as error:
         fix = error.hint or "build the wheel again"
         why = "nothing can be said about the rest of this check"
-        finding = Finding(check=check, where="", what=str(error), why=why, fix=fix)
+        finding = Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)
         return Check(id=check, status="failed", findings=(finding,))
 
 

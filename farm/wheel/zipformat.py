@@ -10,8 +10,7 @@ unknown encoding.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import BinaryIO, Never
+from typing import BinaryIO, NamedTuple, Never
 
 from farm.errors import VerificationFailedError
 
@@ -24,6 +23,7 @@ MADE_BY_UNIX = 3 << 8
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
+_LOCAL64 = struct.Struct("<2H2Q")
 _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
@@ -32,9 +32,12 @@ _FLAGS_KNOWN = 0x6 | _FLAG_DESCRIPTOR | _FLAG_UTF8  # 0x6: how hard deflate trie
 _MAX_DIRECTORY = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One member as the directory describes it. `data_offset` is where its compressed bytes begin."""
+class Entry(NamedTuple):
+    """One member as the directory describes it (a tuple, because wheels hold ten thousand of them).
+
+    `data_offset` is where its compressed bytes begin. `is_plain`: its local header is one that `local_header` could
+    have written, times and user numbers of Info-ZIP aside, and no descriptor follows: it may be copied as it stands.
+    """
 
     name: str
     method: int
@@ -47,6 +50,7 @@ class Entry:
     made_by: int
     header_offset: int
     data_offset: int = 0
+    is_plain: bool = False
 
     @property
     def mode(self) -> int:
@@ -91,8 +95,8 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
             refuse("overlaps another member", entry.name)
         if entry.header_offset > position:
             refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
-        data_offset, position = _check_local_header(file, entry, start)
-        checked.append(_with_data_offset(entry, data_offset))
+        placed, position = _check_local_header(file, entry, start)
+        checked.append(placed)
     if position != start:
         refuse("bytes between the last member and the directory belong to no member")
     return checked
@@ -145,7 +149,8 @@ def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
             refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
         if flags & ~_FLAGS_KNOWN or disk:
             refuse("encrypted, patched or on another disk", name)
-        size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
+        if extra:
+            size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
         yield Entry(name, method, time, date, crc, compressed, size, external, made_by, offset)
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
@@ -184,27 +189,47 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[int, int]:
-    """(offset of the data, offset behind the member), after comparing the header with the directory."""
+def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry, int]:
+    """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
+    expected = entry.name.encode()
     file.seek(entry.header_offset)
-    raw = file.read(_LOCAL.size)
+    raw = file.read(_LOCAL.size + len(expected))
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
-    magic, _, flags, method, _, _, crc, compressed, size, name_length, extra_length = _LOCAL.unpack(raw)
-    rest = file.read(name_length + extra_length)
-    if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or _decode(rest[:name_length], flags) != entry.name:
+    magic, _, flags, method, time, date, crc, compressed, size, name_length, extra_length = _LOCAL.unpack_from(raw)
+    if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or raw[_LOCAL.size :] != expected or name_length != len(expected):
         refuse("its local header names another member", entry.name)
-    size, compressed = _zip64(rest[name_length:], (size, compressed), entry.name)
-    said = (method, crc, compressed, size)
-    true = (entry.method, entry.crc, entry.compressed, entry.size)
-    deferred = bool(flags & _FLAG_DESCRIPTOR)
-    if said != true and not (deferred and said == (entry.method, 0, 0, 0)):
-        refuse("its local header contradicts the directory", entry.name)
+    if not flags & _FLAG_UTF8 and not entry.name.isascii():
+        refuse("its local header names another member", entry.name)
     data = entry.header_offset + _LOCAL.size + name_length + extra_length
+    tidy = not extra_length
+    if extra_length:
+        extra = file.read(extra_length)
+        tidy = size == compressed == LIMIT32_FIELD and extra == _LOCAL64.pack(1, 16, entry.size, entry.compressed)
+        if tidy:
+            size, compressed = entry.size, entry.compressed
+        else:
+            size, compressed = _zip64(extra, (size, compressed), entry.name)
+            tidy = _is_harmless(extra)
+    deferred = bool(flags & _FLAG_DESCRIPTOR)
+    same = (method, crc, compressed, size) == (entry.method, entry.crc, entry.compressed, entry.size)
+    if not same and not (deferred and (method, crc, compressed, size) == (entry.method, 0, 0, 0)):
+        refuse("its local header contradicts the directory", entry.name)
     end = data + entry.compressed
     if end > limit:
         refuse("its data overlaps the directory", entry.name)
-    return data, end + (_descriptor_length(file, entry, end) if deferred else 0)
+    plain = tidy and not deferred and time == entry.time and date == entry.date
+    if deferred:
+        end += _descriptor_length(file, entry, end)
+    return entry._replace(data_offset=data, is_plain=plain), end
+
+
+def _is_harmless(extra: bytes) -> bool:
+    """Whether all there is are Info-ZIP's fields of times and user numbers, which no installer reads."""
+    position = 0
+    while position + 4 <= len(extra) and extra[position : position + 2] in (b"UT", b"ux"):
+        position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")
+    return position == len(extra)
 
 
 def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
@@ -224,15 +249,10 @@ def _fits(entry: Entry, sizes: str) -> bool:
     return sizes == "<I2Q" or max(entry.compressed, entry.size) <= 0xFFFFFFFF
 
 
-def _with_data_offset(entry: Entry, data_offset: int) -> Entry:
-    fields = {name: getattr(entry, name) for name in Entry.__slots__}
-    return Entry(**{**fields, "data_offset": data_offset})
-
-
 def local_header(entry: Entry, *, wide: bool) -> bytes:
     """A local header without descriptor; `wide` reserves the ZIP64 field (16 bytes of sizes)."""
     name, flags = _encode(entry.name)
-    extra = struct.pack("<2H2Q", 1, 16, entry.size, entry.compressed) if wide else b""
+    extra = _LOCAL64.pack(1, 16, entry.size, entry.compressed) if wide else b""
     sizes = (LIMIT32_FIELD, LIMIT32_FIELD) if wide else (entry.compressed, entry.size)
     fixed = (entry.method, entry.time, entry.date, entry.crc)
     version = 45 if wide else 20
@@ -246,22 +266,17 @@ def needs_zip64(*values: int) -> bool:
 def central_header(entry: Entry) -> bytes:
     """The directory record of a member, with the ZIP64 field only where a value needs it."""
     name, flags = _encode(entry.name)
-    values = (entry.size, entry.compressed, entry.header_offset)
-    wide = [value for value in values if needs_zip64(value)]
-    extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
-    size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)
-    version = 45 if wide else 20
-    head = (
-        b"PK\1\2",
-        (entry.made_by & 0xFF00) | version,
-        version,
-        flags,
-        entry.method,
-        entry.time,
-        entry.date,
-    )
-    tail = (len(name), len(extra), 0, 0, 0, entry.external_attributes, offset)
-    return _CENTRAL.pack(*head, entry.crc, compressed, size, *tail) + name + extra
+    size, compressed, offset = values = (entry.size, entry.compressed, entry.header_offset)
+    extra = b""
+    version = 20
+    if needs_zip64(*values):
+        wide = [value for value in values if needs_zip64(value)]
+        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
+        size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)
+        version = 45
+    made_by = (entry.made_by & 0xFF00) | version
+    head = (b"PK\1\2", made_by, version, flags, entry.method, entry.time, entry.date, entry.crc, compressed, size)
+    return _CENTRAL.pack(*head, len(name), len(extra), 0, 0, 0, entry.external_attributes, offset) + name + extra
 
 
 def end_records(count: int, start: int, length: int) -> bytes:

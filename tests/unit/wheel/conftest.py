@@ -55,10 +55,14 @@ def build_elf(
     fatbin: bytes | None = None,
     machine: int = 62,
     kind: int = 3,
+    init: Iterable[int] = (),
+    relocate_init: bool = True,
+    relocations: Iterable[tuple[int, int, int]] = (),
 ) -> bytes:
-    """A 64-bit little-endian shared object whose addresses are its file offsets.
+    """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
 
-    `symbols`: function name to offset in `text`.
+    `symbols`: function name to offset in `text`. `init`: offsets in `text` of the static initialisers, put into
+    `.init_array` by relocations or, without `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
     """
     versions = versions or {}
     strings = _Strings()
@@ -86,16 +90,26 @@ def build_elf(
     if versions:
         tags += [(0x6FFFFFFE, place(".gnu.version_r", verneed)), (0x6FFFFFFF, len(versions))]
     place(".dynamic", b"".join(struct.pack("<QQ", *tag) for tag in [*tags, (0, 0)]))
+    starts = [code + offset for offset in init]
+    rows = list(relocations)
+    if starts:
+        stored = [0] * len(starts) if relocate_init else starts
+        array = place(".init_array", struct.pack(f"<{len(starts)}Q", *stored))
+        rows += [(array + 8 * index, 8, address) for index, address in enumerate(starts) if relocate_init]
+    if rows:
+        place(".rela.dyn", b"".join(struct.pack("<QQq", *row) for row in rows))
     if fatbin is not None:
         place(".nv_fatbin", fatbin)
     titles = _Strings()
     kinds = {".text": (1, 6), ".dynsym": (11, 2), ".dynstr": (3, 2), ".dynamic": (6, 3)}
+    kinds |= {".init_array": (14, 3), ".rela.dyn": (4, 2)}
     order = list(places)
     headers = [struct.pack("<IIQQQQIIQQ", *[0] * 10)]
     for name in order:
         section_kind, flags = kinds.get(name, (1, 2))
         offset, size = places[name]
-        link = order.index(".dynstr") + 1 if name == ".dynsym" else 0
+        linked = {".dynsym": ".dynstr", ".rela.dyn": ".dynsym"}.get(name)
+        link = order.index(linked) + 1 if linked else 0
         headers.append(
             struct.pack("<IIQQQQIIQQ", titles.add(name), section_kind, flags, offset, offset, size, link, 0, 1, 0)
         )
@@ -111,6 +125,65 @@ def build_elf(
     body[64:120] = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, len(body), len(body), 4096)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
     return bytes(body)
+
+
+def build_pe(
+    *,
+    needed: Iterable[str] = (),
+    delayed: Iterable[str] = (),
+    exports: Iterable[str] = (),
+    text: bytes = b"\xc3",
+    data: bytes = b"",
+    fatbin: bytes | None = None,
+    machine: int = 0x8664,
+    dll: bool = True,
+    linker: tuple[int, int] = (14, 29),
+    absolute: bool = False,
+) -> bytes:
+    """A 64-bit DLL (32-bit with machine 0x14C). `data` stands in .rdata; `absolute`: delay loads of old linkers."""
+    wide = machine != 0x14C
+    base, at = 0x10000000, 0x2000  # the image, and .rdata in it
+    needed, delayed, exports = list(needed), list(delayed), sorted(exports)
+    rdata = bytearray(data or b"\0")
+
+    def add(content: bytes) -> int:
+        rdata.extend(b"\0" * (-len(rdata) % 8))
+        rdata.extend(content)
+        return at + len(rdata) - len(content)
+
+    thunk = struct.pack("<QQ", 1 << 63 | 1, 0) if wide else struct.pack("<II", 1 << 31 | 1, 0)  # one ordinal
+    places = [(0, 0)] * 16
+    if needed:
+        table = [add(thunk)]
+        records = [struct.pack("<IIIII", *table, 0, 0, add(name.encode() + b"\0"), *table) for name in needed]
+        places[1] = (add(b"".join([*records, b"\0" * 20])), 20 * len(records) + 20)
+    if delayed:
+        flag, off = (0, base) if absolute else (1, 0)
+        thunks = add(thunk)
+        table = [thunks + off] * 2
+        records = [struct.pack("<8I", flag, add(name.encode() + b"\0") + off, 0, *table, 0, 0, 0) for name in delayed]
+        places[13] = (add(b"".join([*records, b"\0" * 32])), 32 * len(records) + 32)
+    if exports:
+        names = add(b"".join(struct.pack("<I", add(name.encode() + b"\0")) for name in exports))
+        head = struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, 0, len(exports), 0, names, 0)
+        places[0] = (add(head), 40)
+    parts = [(b".text", 0x1000, text, 0x60000020), (b".rdata", at, bytes(rdata), 0x40000040)]
+    if fatbin is not None:
+        parts.append((b".nv_fatb", at + 0x1000 * (1 + len(rdata) // 0x1000), fatbin, 0x40000040))
+    optional = struct.pack("<HBB", 0x20B if wide else 0x10B, *linker).ljust(24 if wide else 28, b"\0")
+    optional += struct.pack("<Q" if wide else "<I", base)
+    optional = optional.ljust(108 if wide else 92, b"\0") + struct.pack("<I", 16)
+    optional += b"".join(struct.pack("<II", *place) for place in places)
+    head = b"MZ".ljust(0x3C, b"\0") + struct.pack("<I", 0x40) + b"PE\0\0"
+    head += struct.pack("<HHIIIHH", machine, len(parts), 0, 0, 0, len(optional), 0x2022 if dll else 0x22) + optional
+    offset = 1024
+    body = b""
+    for title, address, content, flags in parts:
+        padded = content.ljust(-(-len(content) // 512) * 512, b"\0")
+        places_ = (len(content), address, len(padded), offset + len(body), 0, 0, 0, 0, flags)
+        head += title.ljust(8, b"\0") + struct.pack("<IIIIIIHHI", *places_)
+        body += padded
+    return head.ljust(offset, b"\0") + body
 
 
 def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
@@ -194,6 +267,11 @@ def make_elf() -> Callable[..., bytes]:
 
 
 @pytest.fixture(scope="session")
+def make_pe() -> Callable[..., bytes]:
+    return build_pe
+
+
+@pytest.fixture(scope="session")
 def make_wheel() -> Callable[..., Path]:
     return build_wheel
 
@@ -211,3 +289,8 @@ def make_container() -> Callable[..., bytes]:
 @pytest.fixture(scope="session")
 def make_cubin() -> Callable[..., bytes]:
     return cubin
+
+
+@pytest.fixture(scope="session")
+def make_digest() -> Callable[[bytes], str]:
+    return digest

@@ -236,7 +236,7 @@ def test_refuses_bombs(tmp_path):
         Archive(path)
     with Archive(path, Limits(ratio=1100)) as archive:
         assert archive.members["zeros"].size == 70 << 20
-        with archive.content("zeros", b"\0\0\0\0") as (_, data):
+        with archive.content("zeros", (b"\0\0\0\0",)) as (_, data):
             assert len(data) == 70 << 20  # above what is kept in memory
 
 
@@ -262,7 +262,7 @@ def test_magic_is_seen_through_empty_blocks(tmp_path):
     entry = Entry("a.so", 8, *DOS_EPOCH, zlib.crc32(content), len(packed), len(content), 0, MADE_BY_UNIX, 0)
     path = tmp_path / "w.whl"
     path.write_bytes(assemble([local_header(entry, wide=False), packed], [entry]))
-    with Archive(path) as archive, archive.content("a.so", b"\x7fELF") as (_, data):
+    with Archive(path) as archive, archive.content("a.so", (b"\x7fELF",)) as (_, data):
         assert data == content
 
 

@@ -185,6 +185,34 @@ def test_a_wrong_record_is_corrected_and_said(tmp_path, make_wheel):
     assert rows["canary/a.py"] == hashlib.sha256(b"x").hexdigest()
 
 
+def test_a_wrong_hash_of_metadata_is_mended(tmp_path, make_wheel):
+    """As in the official wheels of PyTorch 1.12.1: the length is right, the hash is not."""
+    good = make_wheel(tmp_path / "good", {"canary/a.py": b"x"})
+    info = "canary-1.0.dist-info"
+    record = contents(good)[f"{info}/RECORD"].decode().splitlines(keepends=True)
+    false = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
+    lines = [
+        ",".join([line.split(",")[0], false, line.split(",")[2]]) if "METADATA" in line else line for line in record
+    ]
+    path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, record="".join(lines).encode())
+    result = run(path, tmp_path)
+    assert result.record_corrected == (f"{info}/METADATA",)
+    inside = contents(result.wheel)
+    rows = {row.path: row.sha256 for row in parse_record(inside[f"{info}/RECORD"])}
+    assert rows[f"{info}/METADATA"] == hashlib.sha256(inside[f"{info}/METADATA"]).hexdigest()
+
+
+def test_rows_of_the_right_length_are_believed(tmp_path, make_wheel, monkeypatch):
+    """Hashing every file is the work of verify; a wheel of 800 MB is repaired without unpacking it."""
+    path = make_wheel(tmp_path / "in", {"canary/a.py": b"x", "canary/b.bin": b"y" * 5000})
+    read = []
+    original = Archive.chunks
+    monkeypatch.setattr(Archive, "chunks", lambda self, name: read.append(name) or original(self, name))
+    assert run(path, tmp_path).record_corrected == ()
+    assert read
+    assert all(name.startswith("canary-1.0.dist-info/") for name in read)
+
+
 def test_a_pure_wheel_keeps_its_tags(tmp_path, make_wheel):
     path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, tag="py3-none-any")
     result = run(path, tmp_path, version="1.1")

@@ -78,21 +78,48 @@ def test_the_result_does_not_depend_on_how_the_bytes_are_copied(tmp_path, source
     assert (tmp_path / "kernel.zip").read_bytes() == (tmp_path / "loop.zip").read_bytes()
 
 
+def test_members_that_are_not_plain_get_fresh_headers(tmp_path):
+    """A descriptor and an extra field are left behind; the neighbours on both sides keep their own bytes."""
+    path = tmp_path / "odd.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", b"a" * 500, zipfile.ZIP_DEFLATED)
+        odd = zipfile.ZipInfo("odd")
+        odd.extra = b"\x99\x99\x04\x00abcd"
+        archive.writestr(odd, b"o" * 500, zipfile.ZIP_DEFLATED)
+        dated = zipfile.ZipInfo("b")
+        dated.extra = b"UT\x05\x00\x03\x94\xbfFd"
+        archive.writestr(dated, b"b" * 500, zipfile.ZIP_DEFLATED)
+        archive.writestr("c", b"c" * 500)
+        archive.writestr(RECORD, b"")
+    dest = tmp_path / "dest.zip"
+    copy(path, dest)
+    assert b"\x99\x99\x04\x00abcd" in path.read_bytes()
+    assert b"\x99\x99\x04\x00abcd" not in dest.read_bytes()
+    assert dest.read_bytes().count(b"UT\x05\x00") == 1  # copied with its member; the directory is written anew
+    with Archive(path) as old, Archive(dest) as new:
+        assert [old.members[name].is_plain for name in ("a", "odd", "b", "c")] == [True, False, True, True]
+        assert all(entry.is_plain for entry in new.members.values())
+        assert [new.read(name) for name in ("a", "odd", "b", "c")] == [name * 500 for name in (b"a", b"o", b"b", b"c")]
+    with zipfile.ZipFile(dest) as archive:
+        assert archive.testzip() is None
+
+
 def test_zip64_where_needed(tmp_path, source, monkeypatch):
     """With the limit lowered, every size and offset above it takes the ZIP64 way; other readers must agree."""
     monkeypatch.setattr(zipformat, "LIMIT32", 100)
     monkeypatch.setattr(zipformat, "LIMIT16", 3)
     dest = tmp_path / "dest.zip"
-    copy(source, dest, new=[NewMember("n", b"n" * 5000)])
+    names = {"pkg/a.py": "pkg/b.py", "pkg/lib.so": "pkg/lib2.so"}
+    copy(source, dest, rename=names, new=[NewMember("n", b"n" * 5000)])
     monkeypatch.undo()
     raw = dest.read_bytes()
     assert raw.count(b"PK\6\6") == 1
-    for name in (b"pkg/a.py", b"pkg/lib.so"):  # 32-bit sizes of the local headers: "see the ZIP64 field"
+    for name in (b"pkg/b.py", b"pkg/lib2.so"):  # 32-bit sizes of the local headers: "see the ZIP64 field"
         at = raw.index(name) - 30
         assert raw[at + 18 : at + 26] == b"\xff" * 8
     with zipfile.ZipFile(dest) as archive, zipfile.ZipFile(source) as old:
         assert archive.testzip() is None
-        assert archive.read("pkg/lib.so") == old.read("pkg/lib.so")
+        assert archive.read("pkg/lib2.so") == old.read("pkg/lib.so")
         assert archive.getinfo("n").file_size == 5000
     with Archive(dest) as archive:
         assert archive.read("n") == b"n" * 5000

@@ -1,0 +1,200 @@
+"""A few bytes out of a large deflated member, without unpacking it whole.
+
+Deflate (RFC 1951) can be read from its beginning only, and what a library needs is written near its end: behind
+200 MB of code in PyTorch's case. But a deflate stream is made of blocks, and one can be found without what stands
+before it: its header must hold a complete Huffman code, which of a hundred thousand bit positions hardly one does
+by chance. From there on only the 32 KiB before the block are unknown, which later bytes may be copies of. So the
+stream is unpacked twice, with two dictionaries that differ in every byte: what comes out alike does not depend on
+them, and as soon as 32 KiB in a row do, all that follows is known. The stream has to stop exactly at the member's
+end, which also tells where in the member the bytes belong.
+
+What is read so has not passed the member's CRC: it serves to ask what a library needs, never to vouch for a wheel.
+The search is the one of rapidgzip (Knespel and Brunst, 2023) and pugz (Kerbiriou and Chikhi, 2019).
+"""
+
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain, islice
+from tempfile import SpooledTemporaryFile
+from typing import IO, overload
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Archive
+from farm.wheel.zipformat import DEFLATED, Entry
+
+_WHOLE = 16 << 20  # smaller members are simply unpacked
+_HEAD = 32 << 20  # of this much is kept in memory
+_TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
+_IN_MEMORY = 4 << 20
+_SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
+_PIECE = 1 << 16
+_MOST = 72 << 20  # deflate packs at most 1032 to 1
+_WINDOW = 1 << 15
+_ENOUGH = 20_000  # bytes that a false block start does not yield
+_TRIES = 4
+_LEFT = bytes(range(256)) * (_WINDOW >> 8)
+_RIGHT = bytes(255 - byte for byte in _LEFT)
+_LITERALS = (0b000010011, 0b111111111)  # 144 and 255, as the fixed codes write them
+# Where a block with its own codes may begin, with the usual numbers of codes: RFC 1951 section 3.2.7.
+_BLOCK = re.compile(
+    b"(?=[%s][%s])"
+    % (
+        re.escape(bytes(byte for byte in range(256) if byte & 7 == 4 and 12 <= byte >> 3 <= 29)),
+        re.escape(bytes(byte for byte in range(256) if 20 <= byte & 31 <= 29)),
+    )
+)
+
+
+class OutOfSightError(Exception):
+    """The bytes cannot be had cheaply: unpack the member."""
+
+
+class Glimpse:
+    """A member that can be sliced like `bytes`. Close it: its tail may lie in a temporary file.
+
+    Raises (from every access):
+        OutOfSightError: The bytes lie too far inside.
+        VerificationFailedError: The member is damaged.
+    """
+
+    def __init__(self, archive: Archive, entry: Entry) -> None:
+        self._archive = archive
+        self._entry = entry
+        self._head = bytearray()
+        self._tail: IO[bytes] | None = None
+        self._tail_from = entry.size
+        if entry.method == DEFLATED and entry.size > _WHOLE:
+            self._more: Iterator[bytes] = archive.inflate(entry)
+        else:
+            self._more = archive.chunks(entry.name)
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+
+    def __len__(self) -> int:
+        return self._entry.size
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+    def __getitem__(self, place: int | slice) -> int | bytes:
+        if isinstance(place, int):
+            return self._read(place, place + 1)[0]
+        start, stop, _ = place.indices(len(self))
+        return self._read(start, stop) if start < stop else b""
+
+    def find(self, what: bytes, start: int, stop: int) -> int:
+        at = self[start:stop].find(what)
+        return at if at < 0 else start + at
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if stop > len(self._head):
+            size = len(self)
+            if size > _WHOLE and self._entry.method == DEFLATED and start > size // 2:
+                tail = self._tail if self._tail and start >= self._tail_from else self._load_tail(start)
+                tail.seek(start - self._tail_from)
+                return tail.read(stop - start)
+            if stop > _HEAD:
+                raise OutOfSightError
+            while len(self._head) < stop and (chunk := next(self._more, b"")):
+                self._head += chunk
+            if len(self._head) < min(stop, size):
+                raise VerificationFailedError(f"member {self._entry.name!r}: its compressed data are cut off")
+        return bytes(self._head[start:stop])
+
+    def _load_tail(self, start: int) -> IO[bytes]:
+        entry = self._entry
+        wanted = entry.size - start
+        end = entry.data_offset + entry.compressed
+        back = _SEARCH * 4 + entry.compressed * wanted * 3 // (entry.size * 4)  # tables pack better than code
+        while wanted <= _TAIL and back < entry.compressed:
+            self.close()
+            for place, shift in islice(self._block_starts(end - back), _TRIES):
+                with ExitStack() as stack:
+                    tail = stack.enter_context(SpooledTemporaryFile(_IN_MEMORY))
+                    if (
+                        _unpack(self._archive.span(place, end, _PIECE), shift, tail)
+                        and wanted <= tail.tell() <= entry.size
+                    ):
+                        stack.pop_all()
+                        self._tail, self._tail_from = tail, entry.size - tail.tell()
+                        return tail
+            back *= 2
+        raise OutOfSightError
+
+    def _block_starts(self, begin: int) -> Iterator[tuple[int, int]]:
+        """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""
+        span = int.from_bytes(b"".join(self._archive.span(begin, begin + _SEARCH)), "little")
+        for shift in range(8):
+            moved = (span >> shift).to_bytes(_SEARCH, "little")
+            for match in _BLOCK.finditer(moved):
+                at = match.start()
+                if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
+                    continue
+                try:
+                    probe = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_LEFT).decompress(moved[at : at + _PIECE])
+                except zlib.error:
+                    continue
+                if len(probe) >= _ENOUGH:
+                    yield begin + at, shift
+
+
+def _is_complete(header: int) -> bool:
+    """Whether the code for the code lengths is complete: the sum of 2^-length over its symbols is 1."""
+    count = (header >> 13 & 15) + 4
+    header >>= 17
+    total = 0
+    for _ in range(count):
+        if header & 7:
+            total += 128 >> (header & 7)
+        header >>= 3
+    return total == 128
+
+
+def _with_start(first: int, shift: int, literal: int) -> bytes:
+    """What to put in place of a byte in which a block begins at bit `shift`, so that a stream begins there.
+
+    A block of the fixed codes, ten bits when empty, that literals of nine bits lengthen to end at that bit. (Moving
+    the stream instead would not do: stored blocks begin at a byte's border.)
+    """
+    count = (shift - 2) % 8
+    bits = 0b010 | sum(literal << 3 + 9 * index for index in range(count))
+    length = 10 + 9 * count
+    return (bits | first >> shift << length).to_bytes((length + 8 - shift) // 8, "little")
+
+
+def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
+    """Unpack from bit `shift` of the first piece on; write what is known of the output, up to the stream's end.
+
+    Returns:
+        Whether the stream ends where the pieces do.
+    """
+    left = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_LEFT)
+    right = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_RIGHT)
+    first = next(pieces)
+    starts = [_with_start(first[0], shift, literal) for literal in _LITERALS]
+    settled = False
+    room = 2 * _TAIL
+    try:
+        left.decompress(starts[0])
+        right.decompress(starts[1])
+        for piece in chain([first[1:]], pieces):
+            output = left.decompress(piece, _MOST)
+            room -= len(output)
+            if room < 0 or left.unconsumed_tail:
+                return False
+            if not settled:
+                if output != right.decompress(piece, _MOST):
+                    known.seek(0)
+                    known.truncate()
+                    continue
+                settled = known.tell() + len(output) >= _WINDOW
+            known.write(output)
+    except zlib.error:
+        return False
+    return settled and left.eof and not left.unused_data

@@ -1,0 +1,207 @@
+"""PE facts (DLLs and Python's .pyd files), read as the Windows loader reads them: what a library needs of which DLL.
+
+Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-format).
+"""
+
+import struct
+from dataclasses import dataclass
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import View
+
+PE_MAGIC = b"MZ"
+PE_FATBIN_SECTION = ".nv_fatb"  # a section's name has eight bytes: the end of .nv_fatbin is cut off
+MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
+_DLL = 0x2000
+_CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
+_PE32, _PE64 = 0x10B, 0x20B
+_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
+_RAW_ALIGNMENT = 512
+_MAX_SECTIONS = 1000
+_MAX_IMPORTS = 4096  # DLLs
+_MAX_DLL_NAME = 260  # MAX_PATH
+_MAX_EXPORTS = 1_000_000
+_MAX_EXPORT_NAME = 4096
+_MAX_EXPORT_TEXT = 64 << 20
+
+
+@dataclass(frozen=True)
+class PeSection:
+    """One section: its place in memory relative to the image base (`address`), and in the file; all in bytes."""
+
+    name: str
+    address: int
+    size: int
+    offset: int
+    raw_size: int
+    is_code: bool
+
+    @property
+    def end(self) -> int:
+        """File offset behind the last byte that is loaded; padding to the file alignment is left out."""
+        return self.offset + min(self.raw_size, self.size or self.raw_size)
+
+
+@dataclass(frozen=True)
+class Pe:
+    """The facts of one PE file.
+
+    Attributes:
+        machine: As in platform tags (`amd64`), or `pe0x<number>`.
+        needed: DLLs that must be there when it is loaded, in order, as written.
+        delay_needed: DLLs that must be there when one of their functions is first called.
+        linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
+        exports: (relative address, bytes) of the export directory; see `export_names`.
+    """
+
+    machine: str
+    is_dll: bool
+    needed: tuple[str, ...]
+    delay_needed: tuple[str, ...]
+    linker: str
+    sections: tuple[PeSection, ...]
+    image_base: int
+    exports: tuple[int, int]
+
+
+def read_pe(data: View) -> Pe:
+    """Read the facts of a PE file.
+
+    Raises:
+        VerificationFailedError: It is not a PE file, or damaged.
+    """
+    return _Reader(data).read()
+
+
+def export_names(data: View, pe: Pe) -> list[str]:
+    """The names that a DLL exports, in its order (sorted, by the format).
+
+    Raises:
+        VerificationFailedError: The table is damaged, or larger than any real one.
+    """
+    address, size = pe.exports
+    if not address or not size:
+        return []
+    reader = _Reader(data, pe.sections)
+    (count,) = reader.at_address("I", address + 24)
+    (names,) = reader.at_address("I", address + 32)
+    if count > _MAX_EXPORTS:
+        raise _damaged(f"{count} exported names; more than {_MAX_EXPORTS} are refused")
+    found = []
+    budget = _MAX_EXPORT_TEXT
+    for (name,) in struct.iter_unpack("<I", reader.slice_address(names, 4 * count)):
+        found.append(reader.string(name, _MAX_EXPORT_NAME))
+        budget -= len(found[-1])
+        if budget < 0:
+            raise _damaged("its exported names are too long")
+    return found
+
+
+def _damaged(what: str) -> VerificationFailedError:
+    return VerificationFailedError(f"damaged PE file: {what}")
+
+
+class _Reader:
+    def __init__(self, data: View, sections: tuple[PeSection, ...] = ()) -> None:
+        self.data = data
+        self.sections = sections
+
+    def read(self) -> Pe:
+        if self._slice(0, 2) != PE_MAGIC:
+            raise _damaged("no DOS header")
+        (header,) = self._at("I", 0x3C)
+        if self._slice(header, 4) != b"PE\0\0":
+            raise _damaged("no PE header")
+        machine, count, _, _, _, optional_size, flags = self._at("HHIIIHH", header + 4)
+        optional = header + 24
+        magic, major, minor = self._at("HBB", optional)
+        if magic not in (_PE32, _PE64):
+            raise _damaged(f"unknown kind 0x{magic:x}")
+        wide = magic == _PE64
+        if optional_size < (112 if wide else 96):
+            raise _damaged("its optional header is cut off")
+        if count > _MAX_SECTIONS:
+            raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+        (base,) = self._at("Q", optional + 24) if wide else self._at("I", optional + 28)
+        table = optional + (112 if wide else 96)
+        (directories,) = self._at("I", table - 4)
+        directories = min(directories, 16, (optional + optional_size - table) // 8)
+        places = [self._at("II", table + 8 * index) for index in range(directories)]
+        places += [(0, 0)] * (16 - len(places))
+        self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
+        return Pe(
+            machine=MACHINES.get(machine, f"pe0x{machine:x}"),
+            is_dll=bool(flags & _DLL),
+            needed=self._names(places[_IMPORTS][0], 20, 12, 16),
+            delay_needed=self._names(places[_DELAYED][0], 32, 4, 12, base),
+            linker=f"{major}.{minor:02}",
+            sections=self.sections,
+            image_base=base,
+            exports=(places[_EXPORTS][0], places[_EXPORTS][1]),
+        )
+
+    def at_address(self, layout: str, address: int) -> tuple[int, ...]:
+        return struct.unpack("<" + layout, self.slice_address(address, struct.calcsize("<" + layout)))
+
+    def slice_address(self, address: int, size: int) -> bytes:
+        start, end = self._place(address)
+        if start + size > end:
+            raise _damaged("a table reaches beyond its section")
+        return self._slice(start, size)
+
+    def string(self, address: int, longest: int) -> str:
+        start, end = self._place(address)
+        raw = self.data[start : min(end, start + longest)]
+        length = raw.find(b"\0")
+        if length < 0:
+            raise _damaged("a name without end")
+        text = raw[:length].decode("utf-8", "backslashreplace")
+        # What could not be printed is escaped, so it names no file either.
+        return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+    def _at(self, layout: str, offset: int) -> tuple[int, ...]:
+        return struct.unpack("<" + layout, self._slice(offset, struct.calcsize("<" + layout)))
+
+    def _slice(self, offset: int, size: int) -> bytes:
+        if offset + size > len(self.data):
+            raise _damaged("cut off")
+        return self.data[offset : offset + size]
+
+    def _section(self, header: int) -> PeSection:
+        raw = self._slice(header, 40)
+        size, address, raw_size, offset = struct.unpack_from("<IIII", raw, 8)
+        (flags,) = struct.unpack_from("<I", raw, 36)
+        name = raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace")
+        if not name.isprintable():
+            name = name.encode("unicode_escape").decode("ascii")
+        start = offset - offset % _RAW_ALIGNMENT  # as the loader does
+        if raw_size and start + min(raw_size, size or raw_size) > len(self.data):
+            raise _damaged(f"section {name!r} reaches beyond the end")
+        return PeSection(name, address, size, start, raw_size, bool(flags & _CODE))
+
+    def _place(self, address: int) -> tuple[int, int]:
+        """File offset of an address, and where the section that holds it ends in the file."""
+        for section in self.sections:
+            if section.address <= address < section.address + section.end - section.offset:
+                return section.offset + address - section.address, section.end
+        raise _damaged("a table lies outside its sections")
+
+    def _names(self, table: int, size: int, name_at: int, thunk_at: int, base: int | None = None) -> tuple[str, ...]:
+        """The DLL names of an import directory: records until one without a name or without functions.
+
+        `base`: records whose lowest bit of the first word is not set hold absolute addresses (delay loads of old
+        linkers).
+        """
+        if not table:
+            return ()
+        found: list[str] = []
+        for index in range(_MAX_IMPORTS):
+            record = self.slice_address(table + index * size, size)
+            (name,), (thunk,) = struct.unpack_from("<I", record, name_at), struct.unpack_from("<I", record, thunk_at)
+            if not name or not thunk:
+                return tuple(dict.fromkeys(found))
+            if base is not None and not record[0] & 1:
+                name -= base
+            found.append(self.string(name, _MAX_DLL_NAME))
+        raise _damaged(f"more than {_MAX_IMPORTS} imports")

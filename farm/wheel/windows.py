@@ -1,0 +1,117 @@
+"""What is known of Windows: which DLLs a machine has without the wheel, and which are loaded by name.
+
+Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
+"""
+
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import import_module, resources
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from farm.errors import InfrastructureError
+from farm.wheel.archive import View
+
+Owner = Literal["driver", "python", "vc runtime", "system"]
+_MAX_MENTIONS = 10_000
+_LONGEST = 64
+
+
+class _ByName(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    where: str = Field(alias="in")
+    names: tuple[str, ...]
+
+
+class _Lists(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    system: tuple[str, ...]
+    driver: tuple[str, ...]
+    python: tuple[str, ...]
+    runtime: tuple[str, ...]
+    folders: tuple[str, ...]
+    loaded_by_name: tuple[_ByName, ...]
+
+
+@cache
+def _lists() -> _Lists:
+    text = (resources.files("farm.wheel") / "windows.yaml").read_text(encoding="utf-8")
+    return _Lists.model_validate(yaml.safe_load(text))
+
+
+@cache
+def windows_dlls() -> frozenset[str]:
+    """Windows' own DLLs of 64-bit x86, in lower case: what delvewheel leaves out of every wheel.
+
+    Raises:
+        InfrastructureError: The installed delvewheel keeps the list elsewhere.
+    """
+    try:
+        lists = import_module("delvewheel._dll_list")
+        return frozenset(name.lower() for name in lists.ignore_names[lists.MachineType.AMD64])
+    except (ImportError, AttributeError, KeyError) as error:
+        raise InfrastructureError(
+            f"the list of Windows' DLLs cannot be read from delvewheel ({error})",
+            hint="pip install 'delvewheel>=1.13.1'",
+        ) from error
+
+
+def owner(name: str) -> Owner | None:
+    """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
+    lists = _lists()
+    known: tuple[tuple[Owner, tuple[str, ...]], ...] = (
+        ("driver", lists.driver),
+        ("python", lists.python),
+        ("vc runtime", lists.runtime),
+        ("system", lists.system),
+    )
+    low = name.lower()
+    for who, patterns in known:
+        if fits(low, patterns):
+            return who
+    return "system" if low in windows_dlls() else None
+
+
+def added_folders() -> tuple[str, ...]:
+    """Patterns of folders below site-packages that packages add to the search for DLLs."""
+    return _lists().folders
+
+
+def fits(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a name fits one of the patterns, by Windows' rules: case does not count."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+
+
+def loaded_by_name(data: View, filename: str) -> tuple[str, ...]:
+    """DLLs that a file is known to load by name, as far as their names stand in it, sorted; in lower case.
+
+    `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
+    """
+    wanted = tuple(name for rule in _lists().loaded_by_name if fits(filename, (rule.where,)) for name in rule.names)
+    found: set[str] = set()
+    if wanted:
+        for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):
+            position = -1
+            for _ in range(_MAX_MENTIONS):
+                position = data.find(ending, position + 1, len(data))
+                if position < 0:
+                    break
+                name = _name_before(data[max(0, position - _LONGEST * step) : position], step)
+                if fits(name + ".dll", wanted) and name + ".dll" != filename.lower():
+                    found.add(name + ".dll")
+    return tuple(sorted(found))
+
+
+def _name_before(raw: bytes, step: int) -> str:
+    """The file name, without its ending, that ends where `raw` ends; each character takes `step` bytes."""
+    raw = raw[len(raw) % step :]
+    characters = [raw[at : at + step] for at in range(0, len(raw), step)]
+    name = ""
+    for character in reversed(characters):
+        letter = chr(int.from_bytes(character, "little"))
+        if not (letter.isascii() and (letter.isalnum() or letter in "_-.")):
+            break
+        name = letter + name
+    return name.lower()

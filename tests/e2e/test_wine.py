@@ -1,0 +1,211 @@
+"""Windows without Windows: real DLLs from MinGW-w64 in torch-like wheels, and from torch itself, loaded by Wine."""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GCC = "x86_64-w64-mingw32-gcc"
+PACKAGES = ("wine64", "wine", "gcc-mingw-w64-x86-64")
+TIMEOUT_S = 300
+INFO = "torch-1.0.dist-info"
+NOT_FOUND = 126  # ERROR_MOD_NOT_FOUND
+# As torch/__init__.py: LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, no PATH.
+LOADER = r"""
+#include <windows.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+    SetErrorMode(SEM_FAILCRITICALERRORS);
+    for (int i = 1; i < argc; i++) {
+        HMODULE module = LoadLibraryExA(argv[i], NULL, 0x1100);
+        printf("%lu\n", module ? 0 : GetLastError());
+        fflush(stdout);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """Wine and MinGW-w64; root installs them. Gives the environment for Wine: a prefix of its own."""
+    if not (shutil.which(GCC) and shutil.which("wine")) and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-q"], check=False, timeout=TIMEOUT_S)
+        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES]
+        subprocess.run(command, check=False, timeout=3 * TIMEOUT_S)
+    if not (shutil.which(GCC) and shutil.which("wine")):
+        need("Wine or MinGW-w64", f"install the Debian packages {' '.join(PACKAGES)}")
+    prefix = tmp_path_factory.mktemp("wine") / "prefix"
+    return {**os.environ, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "DISPLAY": ""}
+
+
+@pytest.fixture(scope="module")
+def load(tools, tmp_path_factory):
+    """Loads DLLs one after another in one process; gives GetLastError of each, 0 for one that loaded."""
+    folder = tmp_path_factory.mktemp("loader")
+    compile_c(folder, "loader.exe", LOADER, "-static")
+
+    def run(*paths):
+        command = ["wine", str(folder / "loader.exe"), *(f"Z:{path}".replace("/", "\\") for path in paths)]
+        result = subprocess.run(command, env=tools, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        return [int(line) for line in result.stdout.split()]
+
+    return run
+
+
+def need(what, reason):
+    """Skip, or fail where everything is required."""
+    message = f"{what} is missing: {reason}"
+    if os.environ.get("FARM_REQUIRE") == "all":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def compile_c(folder, name, source, *options):
+    path = folder / f"{name}.c"
+    path.write_text(source)
+    subprocess.run([GCC, "-O1", "-o", str(folder / name), str(path), *options], check=True, timeout=TIMEOUT_S)
+    return folder / name
+
+
+def farm(*arguments):
+    command = [sys.executable, "-m", "farm.cli.main", *map(str, arguments)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert "Traceback" not in result.stderr, result.stderr
+    return result
+
+
+def pack(path, files):
+    """A wheel of `files` (member name to content)."""
+    files = {
+        **files,
+        f"{INFO}/METADATA": b"Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n",
+        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: cp311-cp311-win_amd64\n",
+    }
+    rows = [f"{INFO}/RECORD,,"]
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        rows.append(f"{name},sha256={digest},{len(content)}")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {**files, f"{INFO}/RECORD": "\n".join(rows).encode()}.items():
+            archive.writestr(name, content)
+    return path
+
+
+def install(wheel, folder):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder / "torch"
+
+
+@pytest.fixture(scope="module")
+def built(tools, tmp_path_factory):
+    """A torch-like wheel that lacks two DLLs, one behind the other, and the folder that has them."""
+    folder = tmp_path_factory.mktemp("built")
+
+    def dll(name, function, *needs):
+        calls = "".join(f"int {other}(void);\n" for _, other in needs)
+        body = " + ".join([f"{other}()" for _, other in needs] or ["1"])
+        source = f"{calls}__declspec(dllexport) int {function}(void) {{ return {body}; }}\n"
+        libraries = [str(folder / needed) for needed, _ in needs]
+        return compile_c(folder, name, source, "-shared", "-static-libgcc", *libraries)
+
+    deep = dll("deepmath.dll", "deep")
+    omp = dll("libiomp5md.dll", "omp", (deep.name, "deep"))
+    cpu = dll("torch_cpu.dll", "cpu", (omp.name, "omp"))
+    c10 = dll("c10.dll", "c10")
+    first = dll("aoti_custom_ops.dll", "aoti", (c10.name, "c10"), (cpu.name, "cpu"))
+    libs = folder / "libs"
+    libs.mkdir()
+    shutil.move(deep, libs / "DeepMath.DLL")
+    shutil.move(omp, libs)
+    files = {f"torch/lib/{path.name}": path.read_bytes() for path in (first, c10, cpu)}
+    wheel = pack(folder / "torch-1.0-cp311-cp311-win_amd64.whl", {"torch/__init__.py": b"", **files})
+    return wheel, libs
+
+
+def test_error_126_before_repair_and_none_after(built, load, tmp_path):
+    wheel, libs = built
+    before = install(wheel, tmp_path / "before") / "lib"
+    names = ["aoti_custom_ops.dll", "c10.dll", "torch_cpu.dll"]
+    assert load(*(before / name for name in names)) == [NOT_FOUND, 0, NOT_FOUND]
+
+    for given in (wheel, before.parent):
+        told = farm("inspect", "--why-126", given, "--json")
+        assert told.returncode == 6, told.stderr
+        found = json.loads(told.stdout)
+        assert (found["named"], found["innocent"]) == ("torch/lib/aoti_custom_ops.dll", True)
+        [missing] = found["missing"]
+        assert missing["chain"] == ["torch/lib/aoti_custom_ops.dll", "torch/lib/torch_cpu.dll", "libiomp5md.dll"]
+        assert "intel-openmp" in missing["source"]
+    said = farm("inspect", "--why-126", wheel).stdout
+    assert "libiomp5md.dll is missing" in said
+    assert "aoti_custom_ops.dll: it is innocent" in said
+
+    repaired = farm("repair", wheel, "--lib-dir", libs, "--into", "torch/lib", "-o", tmp_path / "out", "--json")
+    assert repaired.returncode == 0, repaired.stderr
+    result = json.loads(repaired.stdout)
+    added = ["torch/lib/DeepMath.DLL", "torch/lib/libiomp5md.dll"]
+    assert [item["path"] for item in result["vendored"]] == added
+    after = install(result["wheel"], tmp_path / "after") / "lib"
+    assert load(*(after / name for name in names)) == [0, 0, 0]
+    assert farm("inspect", "--why-126", result["wheel"]).returncode == 0
+
+
+def download(folder, requirement):
+    options = ["--no-deps", "--only-binary=:all:", "--platform", "win_amd64", "--python-version", "3.11", "-q"]
+    command = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False)
+    if done.returncode:
+        need(f"the wheel of {requirement}", done.stderr.strip()[-200:])
+    return next(folder.glob("*.whl"))
+
+
+def without(wheel, folder, member):
+    """The wheel without one member (its row in RECORD stays, as careless tools leave it)."""
+    path = folder / wheel.name
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
+        for entry in source.infolist():
+            if entry.filename != member:
+                with source.open(entry) as stream, target.open(entry.filename, "w") as out:
+                    shutil.copyfileobj(stream, out, 1 << 20)
+    return path
+
+
+def test_the_official_wheel_gets_its_openmp_back(load, tmp_path):
+    """torch 2.0.1 (172 MB): what is broken is named, repaired, the same twice, and Wine loads it."""
+    for name in ("torch", "intel", "broken", "libs"):
+        (tmp_path / name).mkdir()
+    official = download(tmp_path / "torch", "torch==2.0.1")
+    broken = without(official, tmp_path / "broken", "torch/lib/libiomp5md.dll")
+    with zipfile.ZipFile(download(tmp_path / "intel", "intel-openmp==2023.1.0")) as archive:
+        [member] = [name for name in archive.namelist() if name.endswith("Library/bin/libiomp5md.dll")]
+        (tmp_path / "libs" / "libiomp5md.dll").write_bytes(archive.read(member))
+    told = json.loads(farm("inspect", "--why-126", broken, "--json").stdout)
+    assert [(item["name"], item["needed_by"]) for item in told["missing"]] == [
+        ("libiomp5md.dll", ["torch/lib/torch_cpu.dll"])
+    ]
+    lib = install(broken, tmp_path / "before") / "lib"
+    assert load(lib / "c10.dll", lib / "torch_cpu.dll") == [0, NOT_FOUND]
+    hashes = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        done = farm("repair", broken, "--lib-dir", tmp_path / "libs", "--into", "torch/lib", "-o", folder)
+        assert done.returncode == 0, done.stderr
+        [wheel] = folder.iterdir()
+        assert wheel.name == official.name
+        hashes.append(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    assert hashes[0] == hashes[1]
+    assert farm("inspect", "--why-126", wheel).returncode == 0
+    with zipfile.ZipFile(wheel) as archive:
+        Path(lib / "libiomp5md.dll").write_bytes(archive.read("torch/lib/libiomp5md.dll"))
+    assert load(lib / "c10.dll", lib / "torch_cpu.dll") == [0, 0]

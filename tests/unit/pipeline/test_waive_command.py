@@ -1,0 +1,74 @@
+"""`farm verify --waive` and `farm publish --waive`, as typed."""
+
+import base64
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm.cli.main import main
+
+ROOT = Path(__file__).parents[3]
+SELECT = ["--variant", "cpu-avx-py311", "--package", "canary"]
+
+
+@pytest.fixture
+def farm(capsys):
+    def run(*arguments):
+        code = main(["--project", str(ROOT), *arguments])
+        seen = capsys.readouterr()
+        return code, seen.out, seen.err
+
+    return run
+
+
+@pytest.fixture
+def wheel(farm, tmp_path):
+    """A pure wheel with one forbidden member, for the plan's version."""
+    _, out, _ = farm("plan", *SELECT, "--json")
+    version = json.loads(out)["version"]
+    info = f"canary-{version}.dist-info"
+    tag = "cp311-cp311-manylinux_2_17_x86_64"
+    files = {
+        "canary/__init__.py": b"",
+        "torch/lib/x_test.so": b"",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n".encode(),
+    }
+    rows = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}\n"
+        for name, data in files.items()
+    ]
+    path = tmp_path / f"canary-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**files, f"{info}/RECORD": "".join(rows).encode() + f"{info}/RECORD,,\n".encode()}.items():
+            archive.writestr(name, data)
+    return str(path)
+
+
+def test_verify(farm, wheel):
+    code, out, err = farm("verify", wheel, *SELECT)
+    assert (code, "torch/lib/x_test.so: has no place" in err) == (6, True)
+    code, out, err = farm("verify", wheel, *SELECT, "--waive", "members:torch/lib/*=the testers want it")
+    assert (code, err) == (0, "")
+    assert "waived: torch/lib/x_test.so: has no place" in out
+    assert "the testers want it" in out
+    code, out, _ = farm("verify", wheel, *SELECT, "--json", "--waive", "members:torch/lib/*=the testers want it")
+    assert (code, json.loads(out)["waivers"][0]["reason"]) == (0, "the testers want it")
+
+
+def test_publish(farm, wheel, tmp_path):
+    index = tmp_path / "index"
+    code, _, err = farm("publish", wheel, *SELECT, "--index", str(index))
+    assert (code, "has no place" in err, index.exists()) == (6, True, False)
+    code, _, err = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted")
+    assert (code, err) == (0, "")
+    assert any('"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json"))
+
+
+@pytest.mark.parametrize("waiver", ["members:*", "members:*= ", "archive:*=why"])
+def test_a_waiver_without_reason_is_a_usage_error(farm, wheel, waiver):
+    code, _, err = farm("verify", wheel, *SELECT, "--waive", waiver)
+    assert (code, "CHECK:PATTERN=REASON" in err) == (2, True)

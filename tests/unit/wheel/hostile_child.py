@@ -1,0 +1,87 @@
+"""Runs verify, inspect and repair on files named on stdin, each in a fork of its own with little memory and time.
+
+A line in: the folder of a case, which holds `in/`, `out/`, `tmp/`. A line out: JSON, operation to [outcome, text].
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import iced_x86  # noqa: F401 (what is loaded before the fork does not count)
+
+from farm.errors import FarmError
+from farm.wheel.inspect import inspect
+from farm.wheel.manylinux import policies
+from farm.wheel.repair import repair
+from farm.wheel.report import VerifyPolicy
+from farm.wheel.verify import verify
+
+MEMORY = 256 << 20
+SECONDS = 20
+POLICY = VerifyPolicy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx")
+
+
+def attempt(run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    try:
+        return run()
+    except FarmError as error:
+        return type(error).__name__, str(error)
+    except BaseException as error:
+        return "CRASH", repr(error)[:500]
+
+
+def operations(wheel: Path, out: Path) -> dict[str, Callable[[], tuple[str, str]]]:
+    def verified() -> tuple[str, str]:
+        report = verify(wheel, POLICY)
+        return "passed" if report.passed else "failed", "\n".join(f.what for f in report.findings)
+
+    def inspected() -> tuple[str, str]:
+        return "ok", json.dumps(inspect(wheel).to_json())[:1000]
+
+    def repaired() -> tuple[str, str]:
+        result = repair(wheel, out, lib_dirs=[], vendor_into="canary/lib")
+        return "ok", result.wheel.name
+
+    return {"verify": verified, "inspect": inspected, "repair": repaired}
+
+
+def limited(case: Path, run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    """The outcome of `run` in a fork that may take `MEMORY` bytes and `SECONDS` of CPU more than it has."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.chdir(case)
+        tempfile.tempdir = str(case / "tmp")
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        limit = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        os.write(write, json.dumps(attempt(run)).encode()[:60_000])
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answers:
+        answer = answers.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return "KILLED", signal.Signals(os.WTERMSIG(status)).name
+    kind, text = json.loads(answer)
+    return kind, text
+
+
+def main() -> None:
+    policies()
+    for line in sys.stdin:
+        case = Path(line.strip())
+        [wheel] = (case / "in").iterdir()
+        found = {name: limited(case, run) for name, run in operations(wheel, case / "out").items()}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

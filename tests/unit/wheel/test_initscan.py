@@ -1,0 +1,135 @@
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.errors import VerificationFailedError
+from farm.wheel.elf import read_elf
+from farm.wheel.initscan import scan_starts
+
+CODE = 176  # where build_elf puts the text
+RET = b"\xc3"
+VPADDD_YMM = bytes.fromhex("c5f5fec2")  # AVX2
+JMP_RAX = b"\xff\xe0"
+
+
+def call(at, to):
+    return b"\xe8" + struct.pack("<i", to - at - 5)
+
+
+def jump(at, to):
+    return b"\xe9" + struct.pack("<i", to - at - 5)
+
+
+def text(**pieces):
+    """Machine code from pieces at given offsets (`p16` at 16), int3 between."""
+    code = bytearray(b"\xcc" * 256)
+    for name, piece in pieces.items():
+        at = int(name[1:])
+        code[at : at + len(piece)] = piece
+    return bytes(code)
+
+
+@pytest.fixture
+def scan(make_elf):
+    def run(code, *, level="avx", depth=2, symbols=None, **kwargs):
+        raw = make_elf(text=code, symbols=symbols or {"ctor": 0, "kernel": 64}, **kwargs)
+        return scan_starts(raw, read_elf(raw), level, depth)
+
+    return run
+
+
+def features(found):
+    return {find.feature: (find.count, find.places) for find in found.result.beyond}
+
+
+def test_code_behind_dispatch_does_not_count(scan):
+    found = scan(text(p0=RET, p64=VPADDD_YMM + RET), init=[0])
+    assert (features(found), found.starts, found.instructions) == ({}, 1, 1)
+
+
+@pytest.mark.parametrize("relocate_init", [True, False])
+def test_an_initialiser_beyond_the_level(scan, relocate_init):
+    """As a relocation writes it, or as it stands in the file (DT_RELR)."""
+    found = scan(text(p0=b"\x90" + VPADDD_YMM + RET), init=[0], relocate_init=relocate_init)
+    assert features(found) == {"AVX2": (1, ("ctor+0x1",))}
+    assert features(scan(text(p0=VPADDD_YMM + RET), init=[0], level="avx2")) == {}
+
+
+def test_every_initialiser_is_entered(scan):
+    found = scan(text(p0=RET, p64=VPADDD_YMM + RET), init=[0, 64])
+    assert (features(found), found.starts) == ({"AVX2": (1, ("kernel+0x0",))}, 2)
+
+
+def test_jumps_are_followed(scan):
+    both = b"\x74\x3e" + RET  # je 64
+    assert features(scan(text(p0=both, p64=VPADDD_YMM + RET), init=[0], depth=0)) == {"AVX2": (1, ("kernel+0x0",))}
+    found = scan(text(p0=jump(0, 64), p64=VPADDD_YMM + jump(68, 0)), init=[0], depth=0)
+    assert (features(found)["AVX2"], found.instructions) == ((1, ("kernel+0x0",)), 3)
+
+
+def test_what_follows_an_end_is_not_executed(scan):
+    for end in (RET, JMP_RAX, b"\x0f\x0b", jump(0, 64)):
+        assert features(scan(text(p0=end + VPADDD_YMM, p64=RET), init=[0])) == {}
+    assert features(scan(text(p0=call(0, 64) + VPADDD_YMM + RET, p64=RET), init=[0], depth=0)) != {}
+
+
+def test_calls_are_followed_to_the_depth(scan):
+    code = text(p0=call(0, 32) + RET, p32=call(32, 64) + RET, p64=VPADDD_YMM + RET)
+    assert [bool(features(scan(code, init=[0], depth=depth))) for depth in (0, 1, 2)] == [False, False, True]
+    # the shorter way counts, whichever is met first
+    code = text(p0=call(0, 32) + RET, p32=call(32, 48) + RET, p48=call(48, 64) + RET, p64=VPADDD_YMM + RET)
+    assert features(scan(code, init=[0], depth=2)) == {}
+    assert features(scan(code, init=[0, 48], depth=2)) != {}
+
+
+def test_calls_through_the_own_plt(scan):
+    """A call of an exported function goes to a stub that jumps through the GOT."""
+    got = 0x5000
+    stub = b"\xff\x25" + struct.pack("<i", got - (CODE + 32 + 6))
+    code = text(p0=call(0, 32) + RET, p32=stub, p64=VPADDD_YMM + RET)
+    slot = (got, 2 << 32 | 7, 0)  # JUMP_SLOT of symbol 2, kernel
+    assert features(scan(code, init=[0], relocations=[slot])) == {"AVX2": (1, ("kernel+0x0",))}
+    assert features(scan(code, init=[0], relocations=[(got, 1 << 32 | 7, 0)])) == {}
+    direct = b"\xff\x15" + struct.pack("<i", got - (CODE + 6)) + RET  # call [rip+x], as with -fno-plt
+    code = text(p0=direct, p64=VPADDD_YMM + RET)
+    assert features(scan(code, init=[0], relocations=[(got, 2 << 32 | 6, 0)])) != {}
+
+
+def test_resolvers_of_indirect_functions_run_on_loading(scan):
+    found = scan(text(p64=VPADDD_YMM + RET), relocations=[(0x5000, 37, CODE + 64)])
+    assert (found.starts, features(found)) == (1, {"AVX2": (1, ("kernel+0x0",))})
+
+
+def test_what_cannot_be_checked_is_said(make_elf):
+    raw = make_elf(machine=183)
+    assert "aarch64" in scan_starts(raw, read_elf(raw), "avx").result.not_checked
+    raw = bytearray(make_elf())
+    struct.pack_into("<Q", raw, 40, 0)
+    assert "section table" in scan_starts(bytes(raw), read_elf(raw), "avx").result.not_checked
+
+
+def test_nothing_to_run(scan):
+    found = scan(text(p0=VPADDD_YMM))
+    assert (found.starts, features(found), found.result.not_checked) == (0, {}, None)
+
+
+def test_pointers_that_lead_nowhere(scan):
+    assert scan(text(), init=[1 << 40, 100_000]).starts == 0
+    with pytest.raises(VerificationFailedError, match="symbol beyond"):
+        scan(text(), relocations=[(0x5000, 77 << 32 | 7, 0)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_mutated_libraries_give_one_error_only(make_elf, data):
+    code = text(p0=call(0, 32) + RET, p32=jump(32, 64), p64=VPADDD_YMM + RET)
+    raw = bytearray(make_elf(text=code, symbols={"f": 0}, init=[0, 32], relocations=[(0x5000, 1 << 32 | 7, 0)]))
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(16, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = scan_starts(bytes(raw), read_elf(raw), "sse41")
+    except VerificationFailedError:
+        return
+    assert found.instructions <= len(raw)

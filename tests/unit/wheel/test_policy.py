@@ -1,0 +1,198 @@
+"""Requirements, forbidden members, cuDNN, libraries that dispatch, and waivers."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from farm.errors import UsageError
+from farm.wheel.report import Check, Finding, Report, VerifyPolicy, Waiver, parse_waiver
+from farm.wheel.verify import verify
+
+TAG = "cp311-cp311-manylinux_2_17_x86_64"
+VPADDD_YMM = bytes.fromhex("c5f5fec2")
+POLICY = {"name": "canary", "version": "1.0", "python": "cp311", "platform": "linux_x86_64", "sass": [35], "cpu": "avx"}
+
+
+@pytest.fixture
+def check(tmp_path, make_wheel, make_elf, make_container, make_entry):
+    """Verify a good wheel with changes: (status by check, report)."""
+    good = make_elf(fatbin=make_container(make_entry("sass", 35)))
+
+    def run(changes=None, policy=None, waivers=(), requires=(), **kwargs):
+        metadata = "Name: canary\nVersion: 1.0\n" + "".join(f"Requires-Dist: {each}\n" for each in requires)
+        files = {"canary/_C.so": good, **(changes or {})}
+        path = make_wheel(tmp_path, files, tag=TAG, **{"metadata": metadata.encode(), **kwargs})
+        report = verify(path, VerifyPolicy.model_validate({**POLICY, **(policy or {})}), waivers=waivers)
+        assert Report.model_validate_json(json.dumps(report.to_json())) == report
+        return {each.id: each.status for each in report.checks}, report
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("bound", "requires", "witness"),
+    [
+        ("<2", ["numpy<2"], None),
+        ("<2", ["numpy>=1.20,<1.25"], None),
+        ("<2", ["numpy==1.26.*"], None),
+        ("<2", ["numpy~=1.21"], None),
+        ("<2", ["NumPy>=1", "numpy<2"], None),
+        ("<2", ['numpy<2; python_version >= "3.9"'], None),
+        ("<2", ['numpy<1.20; python_version < "3.8"', "numpy<2"], None),
+        (">=2", ["numpy>=2.1"], None),
+        ("<2", [], "9999"),
+        ("<2", ["numpy"], "9999"),
+        ("<2", ["numpy>=1.20"], "9999"),
+        ("<2", ["numpy<2.1"], "2.0.9999"),
+        ("<2", ["numpy<=2"], "2"),
+        ("<2", ["numpy==2.*"], "2.0.1"),
+        ("<2", ["numpy!=1.5"], "9999"),
+        ("<2", ['numpy<2; extra == "all"'], "9999"),
+        ("<2", ['numpy<2; python_version < "3.8"'], "9999"),
+        ("<2", ['numpy<2; sys_platform == "win32"'], "9999"),
+        (">=2", ["numpy<3"], "1.9999"),
+    ],
+)
+def test_numpy_bound(check, bound, requires, witness):
+    statuses, report = check(policy={"numpy": bound}, requires=["filelock", *requires])
+    assert statuses["metadata"] == ("passed" if witness is None else "failed")
+    found = [finding for finding in report.findings if finding.check == "metadata"]
+    assert [finding.where for finding in found] == ["canary-1.0.dist-info/METADATA"] * (witness is not None)
+    assert all(f"allows numpy {witness};" in finding.what and f"numpy{bound}" in finding.fix for finding in found)
+
+
+def test_numpy_is_not_asked_for_where_nothing_is_promised(check):
+    statuses, report = check(requires=["numpy>=1"])
+    assert (statuses["metadata"], report.passed) == ("not_run", True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy<<2",
+        "!",
+        "numpy; nonsense == 1",
+        "(" * 5000,
+        "numpy" + ",".join(["<2"] * 500),
+        "numpy; " + "(" * 900,
+        'numpy; python_version ~= "x"',
+    ],
+)
+def test_requirements_that_cannot_be_read(check, line):
+    statuses, report = check(policy={"numpy": "<2"}, requires=[line])
+    assert statuses["metadata"] == "failed"
+    assert len(report.findings[0].what) < 1500
+
+
+def test_test_libraries_are_forbidden(check, make_elf):
+    names = ["libaoti_custom_ops.so", "libbackend_with_compiler.so", "libjitbackend_test.so", "libtorchbind_test.so"]
+    names += ["aoti_custom_ops.dll", "backend_with_compiler.dll", "c10_test.dll"]
+    statuses, report = check({f"torch/lib/{name}": b"" for name in names})
+    assert statuses["members"] == "failed"
+    assert [finding.where for finding in report.findings] == [f"torch/lib/{name}" for name in names]
+    innocent = [
+        "torch/lib/libtorch.so.1",
+        "torch/testing/_internal/x_test.py",
+        "torch/lib/libc10.txt",
+        "torch/a_test.so",
+    ]
+    assert check(dict.fromkeys(innocent, b""))[1].passed
+    assert not check({"canary/x.pdb": b""}, {"forbidden": ["*.pdb"]})[1].passed
+
+
+def test_cudnn_must_run_on_the_lowest_gpu(check, make_elf, make_container, make_entry):
+    def cudnn(*sms):
+        return make_elf(fatbin=b"".join(make_container(make_entry("sass", sm)) for sm in sms))
+
+    name = "canary/lib/libcudnn_ops_infer.so.8"
+    assert check({name: cudnn(35, 50, 60)})[1].passed
+    statuses, report = check({name: cudnn(50, 60)})
+    assert statuses["sass"] == "failed"
+    assert [(f.where, f.what) for f in report.findings] == [
+        (name, "cuDNN without code for sm_35; it holds sm_50, sm_60")
+    ]
+    assert "older cuDNN" in report.findings[0].fix
+    # a shim without device code, and code of the same major version, are in order
+    assert check({name: make_elf()})[1].passed
+    own = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 37), make_entry("sass", 50)))}
+    assert check({**own, name: cudnn(35, 61)}, {"sass": [37, 50]})[1].passed
+    assert not check({**own, name: cudnn(30, 61)}, {"sass": [35, 50]})[1].passed
+    assert not check({**own, name: cudnn(50)}, {"sass": [37, 50]})[1].passed
+    fifty = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 50)))}
+    assert not check({**fifty, name: cudnn(37, 61)}, {"sass": [50]})[1].passed
+    # it is no code of the wheel's own
+    assert check({"canary/_C.so": make_elf(), name: cudnn(35)})[0]["sass"] == "failed"
+
+
+def test_libraries_that_dispatch_are_held_to_what_runs_on_loading(check, make_elf):
+    code = b"\xc3" + VPADDD_YMM + b"\xc3"
+    sleeping = make_elf(text=code, symbols={"ctor": 0, "fast": 1}, init=[0])
+    assert check({"canary/k.so": sleeping})[0]["cpu"] == "failed"
+    assert check({"canary/k.so": sleeping}, {"dispatching": ["canary/k*"]})[1].passed
+    awake = make_elf(text=code, symbols={"ctor": 0, "fast": 1}, init=[0, 1])
+    statuses, report = check({"canary/k.so": awake}, {"dispatching": ["canary/k*"]})
+    assert statuses["cpu"] == "failed"
+    assert [f.what for f in report.findings] == ["1 instructions run on loading need AVX2, first at fast+0x0"]
+    assert "static initialisers" in report.findings[0].fix
+
+
+def test_a_waiver_keeps_the_finding_and_its_reason(check):
+    name = "torch/lib/libtorchbind_test.so"
+    waiver = Waiver(check="members", member="torch/lib/*bind*", reason=" the testers want it ")
+    statuses, report = check({name: b""}, waivers=[waiver])
+    assert (statuses["members"], report.passed) == ("waived", True)
+    assert [(f.where, f.waived) for f in report.findings] == [(name, "the testers want it")]
+    assert report.to_json()["waivers"] == [
+        {"check": "members", "member": "torch/lib/*bind*", "reason": "the testers want it"}
+    ]
+    for other in (Waiver(check="cpu", member="*", reason="x"), Waiver(check="members", member="canary/*", reason="x")):
+        assert not check({name: b""}, waivers=[other])[1].passed
+    statuses, report = check({name: b"", "torch/lib/x_test.so": b""}, waivers=[waiver])
+    assert (statuses["members"], report.passed) == ("failed", False)
+    assert [f.waived for f in report.findings] == [None, "the testers want it"]
+
+
+def test_open_findings_are_not_hidden_behind_waived_ones(check):
+    files = {f"torch/lib/{number:03}_test.so": b"" for number in range(99)}
+    _, report = check(
+        {**files, "torch/test/z": b""}, waivers=[Waiver(check="members", member="torch/lib/*", reason="x")]
+    )
+    assert not report.passed
+    assert (report.findings[0].where, report.findings[0].waived, len(report.findings)) == ("torch/test/z", None, 50)
+
+
+def test_what_hides_other_things_cannot_be_waived(check, make_elf, tmp_path):
+    checks = ("names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu")
+    everything = [Waiver(check=each, member="*", reason="whatever") for each in checks]
+    assert not check({"canary/a.so": make_elf()[:100]}, waivers=everything)[1].passed
+    assert not check(record=b"\xff", waivers=everything)[1].passed
+    path = tmp_path / f"canary-1.0-{TAG}.whl"
+    path.write_bytes(b"PK")
+    assert not verify(path, VerifyPolicy.model_validate(POLICY), waivers=everything).passed
+
+
+@pytest.mark.parametrize(
+    "text", ["members:x", "members:x=", "members:x=  ", "members=why", ":x=why", "archive:*=why", "nothing:*=why", ""]
+)
+def test_waivers_without_check_member_or_reason_are_refused(text):
+    with pytest.raises(UsageError, match="waiver") as caught:
+        parse_waiver(text)
+    assert "CHECK:PATTERN=REASON" in caught.value.hint
+
+
+def test_a_waiver_as_typed():
+    assert parse_waiver("cpu:torch/lib/x.so=a=b: c") == Waiver(check="cpu", member="torch/lib/x.so", reason="a=b: c")
+
+
+def test_a_check_agrees_with_its_findings():
+    finding = Finding(check="cpu", where="a", what="b", why="c", fix="d")
+    waived = Finding(**{**finding.model_dump(), "waived": "because"})
+    for status, findings in [("passed", [finding]), ("waived", [finding]), ("failed", []), ("failed", [waived]),
+                             ("waived", [waived, finding]), ("not_run", [finding]), ("waived", [])]:  # fmt: skip
+        with pytest.raises(ValidationError):
+            Check(id="cpu", status=status, findings=findings)
+    with pytest.raises(ValidationError, match="cannot be waived"):
+        Finding(**{**waived.model_dump(), "waivable": False})
+    with pytest.raises(ValidationError):
+        VerifyPolicy.model_validate({**POLICY, "numpy": "two"})

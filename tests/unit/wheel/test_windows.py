@@ -1,0 +1,215 @@
+"""Windows wheels: who answers, what repair adds, and what WinError 126 was about."""
+
+import hashlib
+import zipfile
+
+import pytest
+
+from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.inspect import inspect
+from farm.wheel.record import parse_record
+from farm.wheel.repair import repair
+from farm.wheel.report import VerifyPolicy
+from farm.wheel.verify import verify
+from farm.wheel.why126 import source_of, why_126
+
+pytest.importorskip("delvewheel")
+TAG = "cp311-cp311-win_amd64"
+
+
+@pytest.fixture
+def files(make_pe):
+    return {
+        "torch/__init__.py": b"",
+        "torch/_C.cp311-win_amd64.pyd": make_pe(needed=["torch_cpu.dll", "python311.dll"]),
+        "torch/lib/aoti_custom_ops.dll": make_pe(needed=["C10.dll"]),
+        "torch/lib/c10.dll": make_pe(needed=["KERNEL32.dll", "torch_cpu.dll"]),
+        "torch/lib/torch_cpu.dll": make_pe(
+            needed=["LIBIOMP5MD.dll", "MSVCP140.dll"], delayed=["nvcuda.dll", "lazy.dll"]
+        ),
+        "torch/bin/tool.exe": make_pe(needed=["nowhere.dll"], dll=False),
+        "torch/data.dll.txt": b"MZ is how this text begins",
+    }
+
+
+@pytest.fixture
+def libs(tmp_path, make_pe):
+    first, second = tmp_path / "lib1", tmp_path / "lib2"
+    first.mkdir()
+    second.mkdir()
+    (first / "libiomp5md.dll").write_bytes(make_pe(machine=0x14C))
+    (second / "LibIomp5md.dll").write_bytes(make_pe(needed=["Deep.dll", "kernel32.dll"]))
+    (second / "deep.dll").write_bytes(make_pe(needed=["ucrtbase.dll"]))
+    (second / "lazy.dll").write_bytes(make_pe())
+    return [first, second]
+
+
+@pytest.fixture
+def wheel(tmp_path, files, make_wheel):
+    return make_wheel(tmp_path / "in", files, name="torch", tag=TAG)
+
+
+def answers(path):
+    return {(need.who.rpartition("/")[2], need.name): (str(need.answer), need.when) for need in inspect(path).needs}
+
+
+def test_who_answers(wheel):
+    assert answers(wheel) == {
+        ("_C.cp311-win_amd64.pyd", "torch_cpu.dll"): ("wheel", "load"),
+        ("_C.cp311-win_amd64.pyd", "python311.dll"): ("python", "load"),
+        ("aoti_custom_ops.dll", "C10.dll"): ("wheel", "load"),
+        ("c10.dll", "KERNEL32.dll"): ("system", "load"),
+        ("c10.dll", "torch_cpu.dll"): ("wheel", "load"),
+        ("torch_cpu.dll", "LIBIOMP5MD.dll"): ("missing", "load"),
+        ("torch_cpu.dll", "MSVCP140.dll"): ("vc runtime", "load"),
+        ("torch_cpu.dll", "nvcuda.dll"): ("driver", "call"),
+        ("torch_cpu.dll", "lazy.dll"): ("missing", "call"),
+    }
+
+
+def run(wheel, tmp_path, libs, out="out", **kwargs):
+    dest = tmp_path / out
+    dest.mkdir(exist_ok=True)
+    return repair(wheel, dest, **{"lib_dirs": libs, "vendor_into": "torch/lib", **kwargs})
+
+
+def test_repair_adds_what_is_missing_and_what_that_needs(tmp_path, wheel, libs, files):
+    result = run(wheel, tmp_path, libs)
+    assert result.wheel.name == wheel.name
+    added = ["torch/lib/LibIomp5md.dll", "torch/lib/deep.dll", "torch/lib/lazy.dll"]
+    assert [item.path for item in result.vendored] == added
+    with zipfile.ZipFile(result.wheel) as archive:
+        assert archive.testzip() is None
+        inside = {name: archive.read(name) for name in archive.namelist()}
+    assert {name: inside[name] for name in files} == files
+    assert inside["torch/lib/LibIomp5md.dll"] == (libs[1] / "LibIomp5md.dll").read_bytes()
+    assert f"Tag: {TAG}\n".encode() in inside["torch-1.0.dist-info/WHEEL"]
+    rows = {row.path: row.sha256 for row in parse_record(inside["torch-1.0.dist-info/RECORD"])}
+    assert rows["torch/lib/deep.dll"] == hashlib.sha256(inside["torch/lib/deep.dll"]).hexdigest()
+    assert {answer for answer, _ in answers(result.wheel).values()} == {
+        "wheel",
+        "system",
+        "python",
+        "vc runtime",
+        "driver",
+    }
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path, wheel, libs):
+    first = run(wheel, tmp_path, libs).wheel.read_bytes()
+    assert first == run(wheel, tmp_path, libs, out="again").wheel.read_bytes()
+
+
+def test_a_new_version(tmp_path, wheel, libs):
+    result = run(wheel, tmp_path, libs, version="1.0+cu117.sm35")
+    assert result.wheel.name == f"torch-1.0+cu117.sm35-{TAG}.whl"
+
+
+def test_excluded_in_any_case(tmp_path, wheel):
+    assert run(wheel, tmp_path, [], exclude=["LibIomp5*", "lazy.dll"]).vendored == ()
+
+
+def test_not_found(tmp_path, wheel, libs):
+    (libs[1] / "deep.dll").unlink()
+    with pytest.raises(VerificationFailedError, match=r"LibIomp5md\.dll needs Deep\.dll"):
+        run(wheel, tmp_path, libs)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_folder_where_windows_does_not_look(tmp_path, wheel, libs):
+    with pytest.raises(VerificationFailedError, match="where Windows does not look"):
+        run(wheel, tmp_path, libs, vendor_into="torch/elsewhere")
+
+
+@pytest.mark.parametrize("name", ["..\\evil.dll", "C:\\x.dll", "../x.dll"])
+def test_a_needed_name_cannot_lead_out_of_the_library_folders(tmp_path, make_pe, make_wheel, libs, name):
+    path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=[name])}, tag=TAG)
+    with pytest.raises(VerificationFailedError, match="works on one machine only"):
+        run(path, tmp_path, libs)
+
+
+def test_hidden_needs_of_cudnn_are_met(tmp_path, make_pe, make_wheel, libs):
+    (libs[0] / "cudnn64_8.dll").write_bytes(make_pe(data=b"\0zlibwapi.dll\0cudnn_ops_infer64_8.dll\0"))
+    (libs[0] / "cudnn_ops_infer64_8.dll").write_bytes(make_pe(data=b"\0zlibwapi.dll\0"))
+    (libs[0] / "zlibwapi.dll").write_bytes(make_pe())
+    path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["cudnn64_8.dll"])}, tag=TAG)
+    added = [item.path.rpartition("/")[2] for item in run(path, tmp_path, libs).vendored]
+    assert added == ["cudnn64_8.dll", "cudnn_ops_infer64_8.dll", "zlibwapi.dll"]
+
+
+def test_a_damaged_dll_is_refused(tmp_path, make_pe, make_wheel):
+    path = make_wheel(tmp_path / "in", {"torch/lib/a.dll": make_pe(needed=["b.dll"])[:500]}, tag=TAG)
+    with pytest.raises(VerificationFailedError, match="damaged PE"):
+        run(path, tmp_path, [])
+
+
+def judged(path, platform="windows_x86_64"):
+    policy = VerifyPolicy(name="torch", version="1.0", python="cp311", platform=platform, cpu="avx")
+    return {check.id: [finding.what for finding in check.findings] for check in verify(path, policy).checks}
+
+
+def test_verify_judges_imports_and_tags(tmp_path, wheel, libs):
+    found = judged(wheel)
+    assert [what.partition(",")[0] for what in found["imports"]] == ["needs LIBIOMP5MD.dll", "needs lazy.dll"]
+    assert found["platform"] == []
+    repaired = run(wheel, tmp_path, libs).wheel
+    assert (judged(repaired)["imports"], judged(repaired)["platform"]) == ([], [])
+    assert judged(repaired, "windows_aarch64")["platform"] == ["platform tag win_amd64 is not win_arm64"]
+    assert "is built for amd64, not for x86_64" in judged(repaired, "linux_x86_64")["imports"]
+
+
+def test_why_126_of_a_wheel(wheel):
+    found = why_126(wheel)
+    assert (found.named, found.innocent) == ("torch/lib/aoti_custom_ops.dll", True)
+    first, second = found.missing
+    assert (first.name, first.needed_by, first.when) == ("LIBIOMP5MD.dll", ("torch/lib/torch_cpu.dll",), "load")
+    assert first.chain == (
+        "torch/lib/aoti_custom_ops.dll",
+        "torch/lib/c10.dll",
+        "torch/lib/torch_cpu.dll",
+        "LIBIOMP5MD.dll",
+    )
+    assert "intel-openmp" in first.source
+    assert (second.name, second.when, second.chain) == ("lazy.dll", "call", ())
+
+
+def test_why_126_after_repair(tmp_path, wheel, libs):
+    found = why_126(run(wheel, tmp_path, libs).wheel)
+    assert (found.named, found.missing) == (None, ())
+
+
+@pytest.mark.parametrize("given", ["torch", "torch/lib", "."])
+def test_why_126_of_an_installation(tmp_path, files, make_pe, given):
+    site = tmp_path / "env" / "Lib" / "site-packages"
+    for name, content in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_bytes(content)
+    assert [item.name for item in why_126(site / given).missing] == ["LIBIOMP5MD.dll", "lazy.dll"]
+    shared = tmp_path / "env" / "Library" / "bin"  # where pip puts intel-openmp, and torch looks
+    shared.mkdir(parents=True)
+    (shared / "libiomp5md.dll").write_bytes(make_pe())
+    (shared / "unused.dll").write_bytes(make_pe(needed=["nowhere.dll"]))
+    found = why_126(site / given)
+    assert ([item.name for item in found.missing], found.named) == (["lazy.dll"], None)
+
+
+def test_why_126_of_a_file_that_needs_it_itself(tmp_path, make_pe, make_wheel):
+    path = make_wheel(tmp_path / "in", {"torch/lib/b.dll": make_pe(needed=["cupti64_2022.3.0.dll"])}, tag=TAG)
+    found = why_126(path)
+    assert (found.named, found.innocent) == ("torch/lib/b.dll", False)
+    assert "11.8.87" in found.missing[0].source
+
+
+def test_why_126_of_nothing(tmp_path, make_wheel):
+    with pytest.raises(UsageError, match="no DLL"):
+        why_126(make_wheel(tmp_path, {"a.py": b""}))
+    with pytest.raises(UsageError, match="cannot be read"):
+        why_126(tmp_path / "none.whl")
+
+
+def test_sources_are_known_by_pattern():
+    assert "mkl 2021.4.0" in source_of("MKL_core.1.dll")
+    assert "extras/CUPTI" in source_of("cupti64_2024.1.0.dll")
+    assert "Redistributable" in source_of("msvcp140_1.dll")
+    assert "debug" in source_of("MSVCP140D.dll")
+    assert source_of("unheard-of.dll") == ""
