@@ -16,14 +16,11 @@ MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
 _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
 _PE32, _PE64 = 0x10B, 0x20B
-_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
+_IMPORTS, _DELAYED = 1, 13
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
 _MAX_DLL_NAME = 260  # MAX_PATH
-_MAX_EXPORTS = 1_000_000
-_MAX_EXPORT_NAME = 4096
-_MAX_EXPORT_TEXT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,6 @@ class Pe:
         needed: DLLs that must be there when it is loaded, in order, as written.
         delay_needed: DLLs that must be there when one of their functions is first called.
         linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
-        exports: (relative address, bytes) of the export directory; see `export_names`.
     """
 
     machine: str
@@ -62,7 +58,6 @@ class Pe:
     linker: str
     sections: tuple[PeSection, ...]
     image_base: int
-    exports: tuple[int, int]
 
 
 def read_pe(data: View) -> Pe:
@@ -72,30 +67,6 @@ def read_pe(data: View) -> Pe:
         VerificationFailedError: It is not a PE file, or damaged.
     """
     return _Reader(data).read()
-
-
-def export_names(data: View, pe: Pe) -> list[str]:
-    """The names that a DLL exports, in its order (sorted, by the format).
-
-    Raises:
-        VerificationFailedError: The table is damaged, or larger than any real one.
-    """
-    address, size = pe.exports
-    if not address or not size:
-        return []
-    reader = _Reader(data, pe.sections)
-    (count,) = reader.at_address("I", address + 24)
-    (names,) = reader.at_address("I", address + 32)
-    if count > _MAX_EXPORTS:
-        raise _damaged(f"{count} exported names; more than {_MAX_EXPORTS} are refused")
-    found = []
-    budget = _MAX_EXPORT_TEXT
-    for (name,) in struct.iter_unpack("<I", reader.slice_address(names, 4 * count)):
-        found.append(reader.string(name, _MAX_EXPORT_NAME))
-        budget -= len(found[-1])
-        if budget < 0:
-            raise _damaged("its exported names are too long")
-    return found
 
 
 def _damaged(what: str) -> VerificationFailedError:
@@ -138,7 +109,6 @@ class _Reader:
             linker=f"{major}.{minor:02}",
             sections=self.sections,
             image_base=base,
-            exports=(places[_EXPORTS][0], places[_EXPORTS][1]),
         )
 
     def at_address(self, layout: str, address: int) -> tuple[int, ...]:

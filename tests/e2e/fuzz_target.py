@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.inspect import inspect
     from farm.wheel.isa import scan_isa
     from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
-    from farm.wheel.pe import export_names, read_pe
+    from farm.wheel.pe import read_pe
     from farm.wheel.record import parse_record, render_record
     from farm.wheel.repair import repair
     from farm.wheel.report import VerifyPolicy
@@ -118,7 +118,7 @@ def elf(data: bytes) -> None:
 
 
 def pe(data: bytes) -> None:
-    export_names(data, read_pe(data))
+    read_pe(data)
 
 
 def fatbin(data: bytes) -> None:

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from elftools.elf import elffile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,7 +77,6 @@ def test_32_bits_big_endian():
 
 def test_agrees_with_pyelftools_on_this_python():
     """A real file that is at hand wherever tests run on Linux: an extension module or the interpreter itself."""
-    elffile = pytest.importorskip("elftools.elf.elffile")
     if sys.platform != "linux":
         pytest.skip("the interpreter is no ELF file here")
     with Path(sys.executable).open("rb") as file:

@@ -13,7 +13,6 @@ from farm.wheel.report import VerifyPolicy
 from farm.wheel.verify import verify
 from farm.wheel.why126 import source_of, why_126
 
-pytest.importorskip("delvewheel")
 TAG = "cp311-cp311-win_amd64"
 
 
