@@ -40,6 +40,7 @@ e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPU
 
 bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/main_job.py
+	$(BIN)/python tests/bench/plan_all.py
 
 lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements.lock

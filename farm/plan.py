@@ -1,143 +1,31 @@
 """Plans: one build, fully resolved. Pure data, JSON, content-addressed, with the origin of every choice."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import Field, ValidationError, model_validator
+from typing import Any, Literal
 
 from farm import catalog
 from farm.catalog import redist
+from farm.catalog.models import TorchRelease
 from farm.compat import Reason, Stack, advise, check, difference, solve
+from farm.compat.host import host_gcc, redist_platform
+from farm.compat.torch import switch_off
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
+from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, Plan, SourcePlan, ToolkitPlan, VerifyPlan
 from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
 from farm.variant import Variant
-from farm.yamlfile import Model, nearest
+from farm.yamlfile import nearest
+
+__all__ = ["MAX_PLAN_BYTES", "OPTIONS", "Plan", "Selectors", "ToolkitPlan", "environment_options", "judge", "resolve"]
 
 OPTIONS = ("cuda", "toolkit", "torch", "cudnn", "blas", "ptx", "rebuild")
 """What a channel decides and an override may change; the same names on the command line and in FARM_<NAME>."""
 
-MAX_PLAN_BYTES = 1 << 20
 MAX_REBUILD = 9999
-
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4000)]
-"""One line: what goes into a script or a Dockerfile."""
-
-
-class ArchivePlan(Model):
-    """One archive to install: `size` in bytes, `sha256` in lower-case hex."""
-
-    component: Text
-    version: Text
-    url: str = Field(pattern=r"^https://[!-~]{1,400}$")
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    size: int = Field(gt=0)
-
-
-class ToolkitPlan(Model):
-    """Where CUDA comes from; `archives` are set for the `nvidia` provider."""
-
-    provider: Literal["debian", "nvidia"]
-    cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
-    components: list[Text]
-    archives: list[ArchivePlan] = []
-
-
-class SourcePlan(Model):
-    """The source: a folder by the digest of its files, or a commit of a git repository."""
-
-    kind: Literal["path", "git"]
-    digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
-    url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
-    tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
-    commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        wanted = {"path": ("digest",), "git": ("url", "tag", "commit")}[self.kind]
-        if any(getattr(self, name) is None for name in wanted):
-            raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
-        return self
-
-
-class VerifyPlan(Model):
-    """What the wheel promises. `sass` and `ptx` are SM numbers."""
-
-    python_tag: str
-    sass: list[int]
-    ptx: list[int]
-    cpu: str
-    cpu_exempt: list[str]
-    exclude: list[str]
-
-
-class Plan(Model):
-    """One build, fully resolved."""
-
-    schema_version: Literal[1] = Field(default=1, alias="schema")
-    package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
-    version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
-    variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
-    platform: Literal["linux", "windows", "macos"]
-    channel: Text
-    options: dict[str, str | bool | int | None]
-    base: Text
-    toolkit: ToolkitPlan | None
-    apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
-    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
-    source: SourcePlan
-    tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
-    memory_per_job_gb: float = Field(gt=0)
-    timeout_minutes: int = Field(gt=0)
-    vendor_into: Text
-    exclude: list[str]
-    verify: VerifyPlan
-    requires: list[str]
-    origins: dict[str, str]
-
-    @property
-    def digest(self) -> str:
-        """Sha256 of what is built; where a value came from does not change it."""
-        data = self.model_dump(mode="json", by_alias=True, exclude={"origins"})
-        return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-    def to_json(self) -> str:
-        return json.dumps({**self.model_dump(mode="json", by_alias=True), "digest": self.digest}, indent=2) + "\n"
-
-    @classmethod
-    def read(cls, path: Path) -> "Plan":
-        """Read a plan file and check it against its own digest.
-
-        Raises:
-            UsageError: The file is absent, is no plan of this schema, or was changed by hand.
-        """
-        hint = "make one with `farm plan --json`"
-        try:
-            with path.open("rb") as stream:
-                raw = stream.read(MAX_PLAN_BYTES + 1)
-            if len(raw) > MAX_PLAN_BYTES:
-                raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
-            data = json.loads(raw)
-            if not isinstance(data, dict):
-                raise UsageError(f"{path}: not a plan: no JSON object", hint=hint)
-            digest = data.pop("digest", None)
-            plan = cls.model_validate(data)
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
-        if digest != plan.digest:
-            raise UsageError(f"{path}: its content and its digest differ", hint="make it again with `farm plan --json`")
-        return plan
 
 
 @dataclass(frozen=True)
@@ -174,7 +62,8 @@ def _typed(name: str, text: str, where: str) -> Any:
 
 
 def _choose(recipe_: Recipe, name: str, pins: Pins, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
-    if (name in ("torch", "blas") and recipe_.package != "torch") or (name == "cudnn" and not recipe_.cudnn):
+    concerned = {"torch": "torch" in (recipe_.package, *recipe_.needs), "cudnn": recipe_.cudnn}
+    if not concerned.get(name, name != "blas" or recipe_.package == "torch"):
         return None, f"recipe {recipe_.package}"  # not an axis of this package, whatever was asked for
     if name in overrides:
         return overrides[name]
@@ -273,11 +162,11 @@ def _resolve(
         components=tuple(recipe_.components),
         **(asked or {}),
     )
-    offer = _not_offered(name, channel, pins, recipe_, variant, platform)
+    offer = [*_not_offered(name, channel, recipe_, variant, platform), *_no_source(recipe_, values["torch"])]
     judged = Judgement(stack, offer, check(stack))
-    if not judged.buildable or pins.base is None:
+    if not judged.buildable:
         return None, judged
-    return _plan(recipe_, variant, platform, name, pins.base, values, origins), judged
+    return _plan(recipe_, stack, platform, name, pins, values, origins), judged
 
 
 def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
@@ -295,9 +184,7 @@ def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None
             raise UsageError(f"unknown {option} {values[option]!r}", hint=f"nearest: {', '.join(near)}")
 
 
-def _not_offered(
-    name: str, channel: Channel, pins: Pins, recipe_: Recipe, variant: Variant, platform: str
-) -> list[Reason]:
+def _not_offered(name: str, channel: Channel, recipe_: Recipe, variant: Variant, platform: str) -> list[Reason]:
     """What the channel does not offer, apart from what the rules explain better."""
     source, found = "ci/matrix.yaml", []
     if recipe_.package not in channel.packages:
@@ -307,13 +194,24 @@ def _not_offered(
         both = [p for p in channel.platforms if p in recipe_.platforms]
         fact = f"platforms of {recipe_.package} in {name}: {', '.join(both) or 'none'}"
         found.append(Reason("channel", f"{recipe_.package} in {name} is not built for {platform}", fact, source))
-    elif pins.base is None:
-        fact = f"base images of {name}: {channel.text.base or 'none'}, for Linux"
-        found.append(Reason("channel", f"channel {name} has no base image for {platform}", fact, source))
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
         found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
     return found
+
+
+def _no_source(recipe_: Recipe, torch: str | None) -> list[Reason]:
+    """A companion of a torch release whose commit is not known cannot be built."""
+    release = catalog.torch_releases().get(torch or "")
+    if not isinstance(recipe_.source, GitSource) or release is None or _commit(recipe_.source, release):
+        return []
+    known = [name for name, other in catalog.torch_releases().items() if _commit(recipe_.source, other)]
+    text = f"the commit of {recipe_.package} for torch {torch} is not in the catalogue"
+    return [Reason("source", text, f"known for torch {', '.join(known)}", "farm/catalog/torch.yaml")]
+
+
+def _commit(source: GitSource, release: TorchRelease) -> str | None:
+    return {"torch": release.commit, "vision": release.vision_commit, "audio": release.audio_commit}[source.release]
 
 
 def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
@@ -336,41 +234,55 @@ def arch_list(variant: Variant, *, ptx: bool) -> str:
 
 def _plan(
     recipe_: Recipe,
-    variant: Variant,
+    stack: Stack,
     platform: Literal["linux", "windows", "macos"],
     channel_name: str,
-    base_name: str,
+    pins: Pins,
     values: Mapping[str, Any],
     origins: dict[str, str],
 ) -> Plan:
-    cuda: str | None = values["cuda"]
-    base = catalog.debian_releases()[base_name]
+    cuda, variant = stack.cuda, stack.variant
     level = catalog.cpu_levels()[variant.cpu]
-    source_version = values["torch"] or recipe_.version
+    source_version = _source_version(recipe_, stack.torch)
     version = wheel_version(source_version, cuda, variant, values["rebuild"])
+    release = catalog.torch_releases().get(stack.torch or "")
     sms = sorted(variant.sms)
     fill = {
         "version": version,
+        "torch_version": wheel_version(stack.torch, cuda, variant, 0) if stack.torch else "",
+        "numpy_end": str(release.numpy_major_max + 1) if release else "",
         "use_cuda": "1" if cuda else "0",
         "use_cudnn": "1" if values["cudnn"] else "0",
-        "blas": {"mkl": "MKL", "openblas": "OpenBLAS"}.get(values["blas"], ""),
+        "blas": {"mkl": "MKL", "openblas": "OpenBLAS"}.get(values["blas"], "vecLib" if platform == "macos" else ""),
         "cuda_home": catalog.nvidia_provider().prefix if values["toolkit"] == "nvidia" else "/usr",
     }
+    gcc = host_gcc(stack)
     flags = " ".join(level.gcc)
+    cc, cxx = (f"gcc-{gcc}", f"g++-{gcc}") if gcc else ("clang", "clang++")
     parts = {
-        f"base {base_name}": {"CC": f"gcc-{base.gcc}", "CXX": f"g++-{base.gcc}"},
-        f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags},
-        f"recipe {recipe_.package}": recipe_.env | (recipe_.env_cuda if cuda else {}),
+        f"base {pins.base or 'of the host'}": {"CC": cc, "CXX": cxx},
+        f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
+        f"recipe {recipe_.package}": recipe_.env
+        | (recipe_.env_cuda if cuda else {})
+        | recipe_.env_platform.get(platform, {}),
     }
     if cuda:
-        parts[f"base {base_name}"]["CUDAHOSTCXX"] = f"/usr/bin/g++-{base.gcc}"
+        parts[f"base {pins.base}"]["CUDAHOSTCXX"] = f"/usr/bin/{cxx}"
         parts[f"variant: {variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(variant, ptx=values["ptx"])}
+    for name in recipe_.switches:
+        if name in pins.switches:
+            parts.setdefault(f"channel {channel_name}", {})[name] = str(int(pins.switches[name]))
+        elif cuda or catalog.switches()[name].sm_min is None:
+            against = switch_off(stack, name)
+            parts.setdefault(f"off: {against}" if against else "rules: nothing against it", {})[name] = str(
+                int(not against)
+            )
     env = {}
     for origin, variables in parts.items():
         for key, value in variables.items():
             env[key] = _fill(value, fill, f"recipe {recipe_.package}: env {key}")
             origins[f"env.{key}"] = origin
-    packages = {f"gcc-{base.gcc}", f"g++-{base.gcc}", *recipe_.apt}
+    packages = {cc, cxx, *recipe_.apt} if gcc else set()
     if values["toolkit"] == "nvidia":
         packages.add("ca-certificates")  # its archives come over https
     return Plan(
@@ -378,16 +290,18 @@ def _plan(
         version=version,
         variant=str(variant),
         platform=platform,
+        machine=variant.machine,
         channel=channel_name,
         options=dict(values),
-        base=base_name,
-        toolkit=_toolkit(recipe_, values) if cuda else None,
+        base=pins.base,
+        toolkit=_toolkit(recipe_, stack) if cuda else None,
         apt=sorted(packages),
         env=dict(sorted(env.items())),
-        source=_source(recipe_, source_version),
+        source=_source(recipe_, source_version, stack.torch),
         tiers_off=level.without,
         memory_per_job_gb=recipe_.memory_per_job_gb,
         timeout_minutes=recipe_.timeout_minutes,
+        needs=[f"{name}=={fill['torch_version']}" for name in recipe_.needs],
         vendor_into=recipe_.vendor_into,
         exclude=recipe_.exclude,
         verify=VerifyPlan(
@@ -398,7 +312,7 @@ def _plan(
             cpu_exempt=recipe_.cpu_exempt,
             exclude=recipe_.exclude,
         ),
-        requires=recipe_.requires,
+        requires=[_fill(text, fill, f"recipe {recipe_.package}: requires") for text in recipe_.requires],
         origins=origins,
     )
 
@@ -411,26 +325,42 @@ def _fill(text: str, fill: Mapping[str, str], where: str) -> str:
     return text
 
 
-def _toolkit(recipe_: Recipe, values: Mapping[str, Any]) -> ToolkitPlan:
-    if values["toolkit"] == "debian":
-        return ToolkitPlan(provider="debian", cuda=values["cuda"], components=recipe_.components)
-    provider = catalog.nvidia_provider()
-    release = catalog.toolkits()[values["cuda"]].release
-    names = sorted({part for component in recipe_.components for part in provider.components[component]})
-    found = redist.archives("cuda", release, "linux-x86_64", names)
-    if values["cudnn"]:
-        major = int(values["cuda"].split(".")[0])
-        found += redist.archives("cudnn", values["cudnn"], "linux-x86_64", ["cudnn"], cuda_major=major)
-    archives = [
+def _toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan:
+    assert stack.cuda
+    if stack.toolkit == "debian":
+        return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components)
+    platform = redist_platform(stack)
+    assert platform
+    archives = _archives(platform, stack.cuda, stack.cudnn, tuple(recipe_.components))
+    return ToolkitPlan(provider="nvidia", cuda=stack.cuda, components=recipe_.components, archives=archives)
+
+
+@cache
+def _archives(
+    platform: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
+) -> list[ArchivePlan]:
+    parts = catalog.nvidia_provider().parts(cuda)
+    names = sorted({part for component in components for part in parts[component]})
+    found = redist.archives("cuda", catalog.toolkits()[cuda].release, platform, names)
+    if cudnn:
+        found += redist.archives("cudnn", cudnn, platform, ["cudnn"], cuda_major=int(cuda.partition(".")[0]))
+    return [
         ArchivePlan(component=a.component, version=a.version, url=a.url, sha256=a.sha256, size=a.size) for a in found
     ]
-    return ToolkitPlan(provider="nvidia", cuda=values["cuda"], components=recipe_.components, archives=archives)
 
 
-def _source(recipe_: Recipe, version: str) -> SourcePlan:
+def _source_version(recipe_: Recipe, torch: str | None) -> str:
+    if not isinstance(recipe_.source, GitSource) or torch is None:
+        return recipe_.version
+    release = catalog.torch_releases()[torch]
+    return {"torch": torch, "vision": release.vision, "audio": release.audio}[recipe_.source.release]
+
+
+def _source(recipe_: Recipe, version: str, torch: str | None) -> SourcePlan:
     source = recipe_.source
     if isinstance(source, GitSource):
-        commit = catalog.torch_releases()[version].commit
+        assert torch
+        commit = _commit(source, catalog.torch_releases()[torch])
         return SourcePlan(kind="git", url=source.url, tag=source.tag.replace("{version}", version), commit=commit)
     return SourcePlan(kind="path", digest=tree_digest(folder(recipe_.package) / source.path))
 

@@ -21,15 +21,20 @@ class PathSource(Model):
 
 
 class GitSource(Model):
-    """A tag of a git repository; the commit that it must be comes from the catalogue of releases."""
+    """A tag of a git repository; version and commit come from the catalogue's PyTorch release, by `release`."""
 
     kind: Literal["git"]
     url: str
     tag: str
+    release: Literal["torch", "vision", "audio"] = "torch"
 
 
 class Recipe(Model):
-    """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{arch_list}`, … are filled by the plan."""
+    """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
+
+    `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
+    `needs` are packages whose wheels for the same variant the build imports.
+    """
 
     package: str
     summary: str
@@ -41,6 +46,9 @@ class Recipe(Model):
     apt: list[str]
     env: dict[str, str]
     env_cuda: dict[str, str] = {}
+    env_platform: dict[Literal["linux", "windows", "macos"], dict[str, str]] = {}
+    switches: list[str] = []
+    needs: list[Literal["torch"]] = []
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
     vendor_into: str

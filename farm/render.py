@@ -8,6 +8,7 @@ import hashlib
 import json
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import jinja2
@@ -15,7 +16,7 @@ import jinja2
 from farm import catalog
 from farm.catalog import redist
 from farm.errors import UsageError
-from farm.plan import Plan
+from farm.plan import Plan, ToolkitPlan
 from farm.variant import Variant
 
 EPOCH = 315532800
@@ -27,7 +28,7 @@ TOOLKIT_SCRIPT = {"debian": "install_debian_cuda.py", "nvidia": "install_toolkit
 
 @dataclass(frozen=True)
 class Rendered:
-    """Relative path -> content, for the image's context and for the job."""
+    """Relative path -> content, for the image's context and for the job; no image where the host itself builds."""
 
     image: dict[str, str]
     job: dict[str, str]
@@ -57,30 +58,43 @@ def render(project: Path, plan: Plan) -> Rendered:
         UsageError: There is no template for the plan's platform, or a template is wrong.
     """
     templates = project / "dockerfiles"
-    if plan.platform != "linux":
+    if not (templates / plan.platform / "build.sh.j2").is_file():
         raise UsageError(f"there are no templates for {plan.platform} yet", hint="--platform linux")
-    if plan.base not in catalog.debian_releases():
+    if plan.platform == "linux" and plan.base not in catalog.debian_releases():
         raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates / "linux"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`
-    )
-    environment.filters["quote"] = shlex.quote
+    environment = _environment(templates / plan.platform)
     try:
-        return Rendered(image=_image(environment, templates, plan), job=_job(environment, plan))
+        image = _image(environment, templates, plan, plan.base) if plan.base else {}
+        return Rendered(image=image, job=_job(environment, plan))
     except jinja2.TemplateError as error:
         raise UsageError(f"{templates}: {error}") from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
 
 
-def _image(environment: jinja2.Environment, templates: Path, plan: Plan) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def _environment(folder: Path) -> jinja2.Environment:
+    """The templates of a folder; one that changes on disk is read again."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - Dockerfiles and shell, quoted by the filter `quote`
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment
+
+
+@lru_cache(maxsize=64)
+def _text(path: Path, modified_ns: int) -> str:  # noqa: ARG001 a file that changes is read again
+    return path.read_text(encoding="utf-8")
+
+
+def _image(environment: jinja2.Environment, templates: Path, plan: Plan, base_name: str) -> dict[str, str]:
     toolkit = plan.toolkit
-    base = catalog.debian_releases()[plan.base]
+    base = catalog.debian_releases()[base_name]
     cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
     provider = catalog.nvidia_provider()
     scripts = list(COMMON_SCRIPTS)
@@ -89,45 +103,46 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan) -> dict
     if toolkit:
         scripts.append(TOOLKIT_SCRIPT[toolkit.provider])
         image_env = base.env if toolkit.provider == "debian" else provider.env
-        manifest = _debian_manifest(plan) if toolkit.provider == "debian" else _nvidia_manifest(plan)
+        manifest = _debian_manifest(toolkit, base_name) if toolkit.provider == "debian" else _nvidia_manifest(plan)
         files["scripts/toolkit.json"] = json.dumps(manifest, indent=2) + "\n"
     files["Dockerfile"] = environment.get_template("Dockerfile.j2").render(
-        base=plan.base,
+        base=base_name,
         toolkit=toolkit,
         apt=plan.apt,
         prefix=provider.prefix,
         image_env=image_env,
-        cxx=f"g++-{base.gcc}",
+        cxx=plan.env["CXX"],
         lowest_sm=min(cuda.sm) if cuda else None,
     )
     for name in scripts:
-        files[f"scripts/{name}"] = (templates / "scripts" / name).read_text(encoding="utf-8")
+        path = templates / "scripts" / name
+        files[f"scripts/{name}"] = _text(path, path.stat().st_mtime_ns)
     return dict(sorted(files.items()))
 
 
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
-    values = {**plan.model_dump(), "digest": plan.digest, "epoch": EPOCH, "cpu": Variant.parse(plan.variant).cpu}
-    return {
-        "build.sh": environment.get_template("build.sh.j2").render(values),
-        "plan.json": plan.to_json(),
-        "tiers.cmake": environment.get_template("tiers.cmake.j2").render(values),
-    }
+    variant = Variant.parse(plan.variant)
+    values = {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    files = {"plan.json": plan.to_json()}
+    for name in environment.list_templates():
+        if name != "Dockerfile.j2":
+            files[name.removesuffix(".j2")] = environment.get_template(name).render(values)
+    return dict(sorted(files.items()))
 
 
-def _debian_manifest(plan: Plan) -> dict[str, object]:
-    assert plan.toolkit
-    known = catalog.debian_releases()[plan.base].components
-    missing = [name for name in plan.toolkit.components if name not in known]
+def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
+    known = catalog.debian_releases()[base].components
+    missing = [name for name in toolkit.components if name not in known]
     if missing:
         raise UsageError(
-            f"the debian toolkit of {plan.base} has no component {', '.join(missing)}",
+            f"the debian toolkit of {base} has no component {', '.join(missing)}",
             hint=f"known: {', '.join(known)}; or use --toolkit nvidia",
         )
-    parts = [part.model_dump() for name in plan.toolkit.components for part in known[name]]
+    parts = [part.model_dump() for name in toolkit.components for part in known[name]]
     return {"schema": 1, "parts": parts}
 
 
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:
     assert plan.toolkit
-    archives = [redist.Archive(**entry.model_dump()) for entry in plan.toolkit.archives]
-    return redist.install_manifest(archives, "linux-x86_64")
+    archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
+    return redist.install_manifest(archives, catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"])

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from farm import catalog
+from farm.catalog.models import Machine
 from farm.errors import UsageError
 from farm.yamlfile import nearest
 
@@ -83,7 +84,7 @@ class Variant:
         return f"{self.python[2]}.{self.python[3:]}"
 
     @property
-    def machine(self) -> str:
+    def machine(self) -> Machine:
         return catalog.cpu_levels()[self.cpu].machine
 
 

@@ -117,6 +117,13 @@ def debian_releases() -> dict[str, DebianRelease]:
 
 
 @cache
+def base_of(python: str) -> str:
+    """The base image that has this Python (`py311`), else the first of the catalogue: a rule then says what it has."""
+    known = debian_releases()
+    return next((name for name, release in known.items() if release.python == python), next(iter(known)))
+
+
+@cache
 def nvidia_provider() -> NvidiaProvider:
     return load(FOLDER / "nvidia.yaml", NvidiaProvider)
 

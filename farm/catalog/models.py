@@ -12,6 +12,8 @@ VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
 MSC_VER = Field(ge=1900, le=1999)
 
 
+Machine = Literal["x86_64", "aarch64", "arm64"]
+
 Date = Annotated[date, Field(strict=False)]
 """Written as text: "2031-10-14"."""
 
@@ -142,14 +144,16 @@ class CpuLevel(Facts):
     """A CPU level of variant names: the machine, the host compilers' flags, the run-time tiers to leave out.
 
     `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really is, where that
-    is not the level. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level.
+    is not the level. `gcc_min` is the first gcc that knows the flags; None: every gcc of the base images
+    does. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level.
     """
 
-    machine: Literal["x86_64", "aarch64", "arm64"]
+    machine: Machine
     gcc: list[str]
     msvc: list[str] | None
     msvc_as: str | None = None
     without: list[str]
+    gcc_min: int | None = None
     torch_off: list[str] = []
     torch_effect: str | None = None
     example: str
@@ -159,6 +163,7 @@ class Switch(Facts):
     """A switch of PyTorch that does not work everywhere; None: no limit of that kind is known."""
 
     platforms: list[Literal["linux", "windows", "macos"]]
+    machines: list[Machine] | None = None
     sm_min: int | None = None
     cuda_min: str | None = Field(default=None, pattern=VERSION)
     cpu: str | None = None
@@ -190,7 +195,10 @@ class Official(Model):
 
 
 class TorchRelease(Facts):
-    """A PyTorch release: what it can be built with. `gcc_min` is a major version, `msvc_min` an _MSC_VER."""
+    """A PyTorch release: what it can be built with. `gcc_min` is a major version, `msvc_min` an _MSC_VER.
+
+    `vision` and `audio` are the companions' versions; without their commits they cannot be built.
+    """
 
     commit: str = Field(pattern=r"^[0-9a-f]{40}$")
     cuda_min: str = Field(pattern=VERSION)
@@ -206,6 +214,8 @@ class TorchRelease(Facts):
     official: list[Official]
     vision: str = Field(pattern=VERSION)
     audio: str = Field(pattern=VERSION)
+    vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    audio_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
 
 
 class ArchListGrammar(Model):
@@ -311,16 +321,27 @@ class PackagePart(Model):
 
 
 class DebianRelease(Model):
-    """A distribution release as base image and as toolkit provider."""
+    """A release of Debian or a descendant as base image and as toolkit provider.
+
+    `python` is its only Python, `gccs` are its compilers. `sections` are what its first installation takes packages
+    from. `cuda` is the version of its own toolkit, None where the farm takes none from it; that toolkit is for
+    `cuda_machine`.
+    """
 
     image: str
+    distribution: Literal["debian", "ubuntu"]
     suite: str
+    keyring: str
+    keyring_package: str
+    sections: list[str]
     python: str
-    gcc: int
-    cuda: str
+    gccs: list[int] = Field(min_length=1)
+    cuda: str | None
+    cuda_machine: str = "x86_64"
     env: dict[str, str]
     components: dict[str, list[PackagePart]]
     source: str
+    unconfirmed: str | None = None
 
 
 class DebianReleases(Model):
@@ -328,9 +349,23 @@ class DebianReleases(Model):
 
 
 class NvidiaProvider(Model):
-    """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives."""
+    """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives.
+
+    `since` holds, by the CUDA version from which on they hold, other names for some components. `platforms` gives
+    NVIDIA's name for a platform and machine (`linux-aarch64`).
+    """
 
     prefix: str
     env: dict[str, str]
+    platforms: dict[str, Literal["linux-x86_64", "linux-sbsa", "windows-x86_64"]]
     components: dict[str, list[str]]
+    since: dict[str, dict[str, list[str]]]
     source: str
+
+    def parts(self, cuda: str) -> dict[str, list[str]]:
+        """What each component is made of in the CUDA version `cuda`."""
+        found = dict(self.components)
+        for first, other in self.since.items():
+            if tuple(map(int, cuda.split("."))) >= tuple(map(int, first.split("."))):
+                found |= other
+        return found

@@ -2,7 +2,7 @@
 
 import argparse
 
-SWITCHES = ("flash-attention", "fbgemm", "mkldnn", "nnpack")
+SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
 
 def add_selectors(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,8 @@ from farm.catalog import redist
 from farm.compat.stack import Reason, Stack, doubted, with_doubt
 from farm.errors import UsageError
 
-SYSTEMS = {"linux": "x86_64", "windows": "x86_64", "macos": "arm64"}
-"""The machine that the farm builds on, by platform."""
-REDIST_PLATFORM: dict[str, redist.Platform] = {"linux": "linux-x86_64", "windows": "windows-x86_64"}
+MACHINES = {"linux": ("x86_64", "aarch64"), "windows": ("x86_64",), "macos": ("arm64",)}
+"""The machines that the farm builds on, by platform."""
 MSVC_BASE = 1900
 """`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined macros)."""
 
@@ -50,6 +49,26 @@ def parse_msvc(text: str) -> int:
     raise UsageError(f"{text!r} is no Visual Studio and no MSVC version", hint=f"known: {', '.join(known)}")
 
 
+def redist_platform(stack: Stack) -> redist.Platform | None:
+    """NVIDIA's name for the platform and machine; None: it has no archives for it."""
+    return catalog.nvidia_provider().platforms.get(f"{stack.platform}-{stack.variant.machine}")
+
+
+def host_gcc(stack: Stack) -> int | None:
+    """The gcc that compiles: what was asked about, else the base image's newest that the CUDA toolkit takes.
+
+    None: no Linux, or no base image. Where the toolkit takes none of them it is the oldest; a rule says so.
+    """
+    if stack.platform != "linux" or stack.gcc is not None:
+        return stack.gcc
+    base = catalog.debian_releases().get(stack.base or "")
+    if base is None:
+        return None
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    taken = [gcc for gcc in base.gccs if toolkit is None or gcc <= toolkit.gcc_max]
+    return max(taken, default=min(base.gccs))
+
+
 def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
     """CUDA is for Linux and Windows, MPS for macOS."""
     if stack.variant.gpu == "mps" and stack.platform != "macos":
@@ -70,12 +89,13 @@ def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
 
 def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
     """The CPU level is one of the machine that the farm builds on."""
-    machine = SYSTEMS.get(stack.platform, "x86_64")
-    if stack.variant.machine != machine:
+    machines = MACHINES[stack.platform]
+    if stack.variant.machine not in machines:
         yield Reason(
             "machine",
-            f"{stack.variant.cpu} is for {stack.variant.machine}; the farm's {stack.platform} builds are for {machine}",
-            "the base images and toolkits of the catalogue are x86_64, its Macs arm64",
+            f"{stack.variant.cpu} is for {stack.variant.machine}; "
+            f"the farm's {stack.platform} builds are for {' and '.join(machines)}",
+            "Linux is built on x86_64 and aarch64, Windows on x86_64, macOS on arm64",
             "farm/catalog/debian.yaml",
         )
 
@@ -86,10 +106,20 @@ def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
     if base and stack.toolkit == "debian" and stack.cuda is not None and stack.cuda != base.cuda:
         yield Reason(
             "toolkit-cuda",
-            f"the debian toolkit of {stack.base} has CUDA {base.cuda}, not {stack.cuda}",
-            f"nvidia-cuda-toolkit of {base.suite} is {base.cuda}",
+            f"the debian toolkit of {stack.base} has CUDA {base.cuda}, not {stack.cuda}"
+            if base.cuda
+            else f"the farm takes no CUDA from the packages of {stack.base}",
+            f"nvidia-cuda-toolkit of {base.suite} is {base.cuda or 'not used'}",
             base.source,
             change=("toolkit", "cuda"),
+        )
+    elif base and stack.toolkit == "debian" and stack.cuda is not None and stack.variant.machine != base.cuda_machine:
+        yield Reason(
+            "toolkit-machine",
+            f"the debian toolkit of {stack.base} is for {base.cuda_machine}, not {stack.variant.machine}",
+            "what the catalogue takes out of its packages is what they hold for that machine",
+            base.source,
+            change=("toolkit",),
         )
 
 
@@ -103,13 +133,13 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
     if stack.toolkit == "debian" and base:
         have, source = list(base.components), base.source
         wanted += ["cuDNN"] if stack.cudnn else []
-    elif stack.toolkit == "nvidia" and stack.platform in REDIST_PLATFORM:
+    elif stack.toolkit == "nvidia" and (platform := redist_platform(stack)) and stack.cuda:
         provider = catalog.nvidia_provider()
         if toolkit.release not in redist.versions("cuda"):
             have = []
         else:
-            archives = set(redist.components("cuda", toolkit.release, REDIST_PLATFORM[stack.platform]))
-            have = [name for name, parts in provider.components.items() if archives.issuperset(parts)]
+            archives = set(redist.components("cuda", toolkit.release, platform))
+            have = [name for name, parts in provider.parts(stack.cuda).items() if archives.issuperset(parts)]
         source = provider.source
     else:
         return
@@ -127,8 +157,7 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
 def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
     """Nvcc accepts the host's gcc."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
-    base = catalog.debian_releases().get(stack.base or "")
-    gcc = stack.gcc if stack.gcc is not None else base.gcc if base else None
+    gcc = host_gcc(stack)
     if stack.platform == "linux" and toolkit and gcc is not None and gcc > toolkit.gcc_max:
         doubt = toolkit.doubt("gcc_max")
         yield Reason(
@@ -138,6 +167,19 @@ def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
             toolkit.sources["gcc_max"],
             severity=doubted(doubt),
             change=("gcc", "cuda"),
+        )
+
+
+def gcc_has_level(stack: Stack) -> Iterator[Reason]:
+    """The host's gcc knows the flags of the CPU level."""
+    level, gcc = catalog.cpu_levels()[stack.variant.cpu], host_gcc(stack)
+    if stack.platform == "linux" and gcc is not None and level.gcc_min is not None and gcc < level.gcc_min:
+        yield Reason(
+            "gcc-cpu",
+            f"gcc {gcc} does not know {' '.join(level.gcc)}, the flags of {stack.variant.cpu}",
+            f"first gcc that does: {level.gcc_min}",
+            level.sources["gcc_min"],
+            change=("gcc", "cuda", "cpu"),
         )
 
 
@@ -214,6 +256,7 @@ RULES = (
     toolkit_has_cuda,
     toolkit_has_components,
     nvcc_takes_gcc,
+    gcc_has_level,
     nvcc_takes_msvc,
     msvc_has_level,
     msvc_keeps_avx2,

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from farm import catalog
 from farm.catalog.models import TorchRelease
-from farm.compat.host import compiler
+from farm.compat.host import compiler, host_gcc
 from farm.compat.stack import (
     Reason,
     Stack,
@@ -110,8 +111,7 @@ def torch_takes_compiler(stack: Stack) -> Iterator[Reason]:
     release = _release(stack)
     if release is None:
         return
-    base = catalog.debian_releases().get(stack.base or "")
-    gcc = stack.gcc if stack.gcc is not None else base.gcc if base else None
+    gcc = host_gcc(stack)
     if stack.platform == "linux" and release.gcc_min is not None and gcc is not None and gcc < release.gcc_min:
         yield Reason(
             "torch-gcc",
@@ -267,6 +267,17 @@ def switches_work(stack: Stack) -> Iterator[Reason]:
                 switch.sources["platforms"],
                 change=("switches",),
             )
+        machine = stack.variant.machine
+        if switch.machines is not None and machine not in switch.machines:
+            doubt = switch.doubt("machines")
+            yield Reason(
+                rule,
+                f"{part} is for {' and '.join(switch.machines)}, not {machine}",
+                with_doubt(f"machines of {name}: {', '.join(switch.machines)}", doubt),
+                switch.sources["machines"],
+                severity=doubted(doubt),
+                change=("switches",),
+            )
         cards = targets(stack)
         if switch.sm_min is not None and (not cards or cards[0] < switch.sm_min):
             some = bool(cards) and cards[-1] >= switch.sm_min
@@ -300,6 +311,11 @@ def switches_work(stack: Stack) -> Iterator[Reason]:
                 severity=doubted(doubt),
                 change=("switches", "cpu"),
             )
+
+
+def switch_off(stack: Stack, name: str) -> str | None:
+    """Why the farm turns a switch off for the stack, also where that is in doubt; None: it turns it on."""
+    return next((reason.text for reason in switches_work(replace(stack, switches=frozenset({name})))), None)
 
 
 RULES = (

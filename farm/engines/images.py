@@ -27,7 +27,8 @@ from farm.errors import InfrastructureError, NoRunnerError
 
 Line = Callable[[str], None]
 
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+OTHER_NAMES = {"arm64": "aarch64", "amd64": "x86_64"}
+"""What an engine may call a machine -> what the kernel calls it."""
 LOG_TAIL = 15
 
 
@@ -38,6 +39,20 @@ class Image:
     tag: str
     id: str
     reused: bool
+
+
+def check_machine(client: docker.DockerClient, machine: str) -> None:
+    """Refuse to build for a machine that the engine's is not: an emulated build of PyTorch takes days.
+
+    Raises:
+        NoRunnerError: The engine runs on another architecture than `machine` (`x86_64`, `aarch64`).
+    """
+    said = str(client.info().get("Architecture"))
+    if OTHER_NAMES.get(said, said) != machine:
+        raise NoRunnerError(
+            f"the plan is for {machine}, the Docker engine runs on {said}",
+            hint=f"give the runner in ci/runners.yaml the URL of a Docker engine on {machine}",
+        )
 
 
 def base_image(
@@ -69,14 +84,14 @@ def base_image(
         return str(client.images.get(release.image).id)
     line(f"base image: {problem}")
     tried.append(problem)
-    problem = _cannot_debootstrap()
+    problem = _cannot_debootstrap(release)
     if problem is None:
         line(f"base image: making {own} with debootstrap (about 30 s)")
-        return _debootstrap(client, own, release.suite, mirror)
+        return _debootstrap(client, own, release, mirror)
     tried.append(problem)
     raise InfrastructureError(
         "no base image: " + "; ".join(tried),
-        hint=f"`docker load` or `docker tag` an image of Debian {release.suite} as {release.image}, "
+        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
         "or run as root where debootstrap is installed",
     )
 
@@ -97,26 +112,29 @@ def _pull(client: docker.DockerClient, name: str, timeout_s: int) -> str | None:
     return None
 
 
-def _cannot_debootstrap() -> str | None:
+def _cannot_debootstrap(release: DebianRelease) -> str | None:
     if os.geteuid() != 0:
         return "debootstrap needs root"
     if not shutil.which("debootstrap"):
         return "debootstrap is not installed (Debian package debootstrap)"
-    if not KEYRING.exists():
-        return f"{KEYRING} is absent (Debian package debian-archive-keyring)"
+    if not Path(release.keyring).exists():
+        return f"{release.keyring} is absent (its package: {release.keyring_package})"
     return None
 
 
-def _debootstrap(client: docker.DockerClient, tag: str, suite: str, mirror: str | None) -> str:
+def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None) -> str:
     with tempfile.TemporaryDirectory(prefix="farm-base-") as folder:
         root = Path(folder, "root")
-        command = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}", suite, str(root)]
-        if mirror:
+        command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
+        command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
+        if mirror and release.distribution == "debian":  # the setting names a mirror of Debian
             command.append(mirror)
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode:
             tail = "\n".join(result.stdout.splitlines()[-LOG_TAIL:] + result.stderr.splitlines()[-LOG_TAIL:])
-            raise InfrastructureError(f"debootstrap {suite} failed:\n{tail}", hint="is a Debian mirror reachable?")
+            raise InfrastructureError(
+                f"debootstrap {release.suite} failed:\n{tail}", hint=f"is a mirror of {release.distribution} reachable?"
+            )
         shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
         packed = Path(folder, "root.tar")

@@ -146,8 +146,6 @@ def _merge(
 
 def _check_complete(text: ChannelText) -> None:
     needed = list(REQUIRED)
-    if "linux" in text.platforms:
-        needed.append("base")
     if any(package != "canary" for package in text.packages):
         needed.append("torch")
     if missing := [key for key in needed if not getattr(text, key)]:

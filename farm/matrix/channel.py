@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
+from farm import catalog
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.variant import SPECIAL_GPUS, Variant
 
@@ -22,7 +23,7 @@ class RuleError(Exception):
 
 @dataclass(frozen=True)
 class Pins:
-    """What a channel pins for one build. `base` is the image of Linux builds, None elsewhere."""
+    """What a channel pins for one build. `base` is the image of Linux builds, by their Python where it pins none."""
 
     base: str | None
     toolkit: str | None
@@ -31,6 +32,7 @@ class Pins:
     cudnn: str | None
     blas: str | None
     ptx: bool
+    switches: dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -124,13 +126,14 @@ class Channel:
             if _names(exception, key):
                 options |= exception.options
         return Pins(
-            base=self.text.base if platform == "linux" else None,
+            base=(self.text.base or catalog.base_of(variant.python)) if platform == "linux" else None,
             toolkit=self.text.toolkit,
             cuda=cuda,
             torch=self.text.torch,
             cudnn=options["cudnn"],
             blas=options["blas"],
             ptx=self.text.ptx,
+            switches=self.text.switches,
         )
 
     @cached_property

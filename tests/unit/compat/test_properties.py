@@ -36,7 +36,8 @@ stacks = st.builds(
     gpu_name=st.none(),
     arch_list=st.none()
     | st.lists(
-        st.sampled_from(["3.5", "3.5+PTX", "8.9", "9.0a", "12.0f", "Kepler", "Volta+Tegra", "8.6(8.0)", "x"])
+        st.sampled_from(["3.5", "3.5+PTX", "8.9", "9.0a", "12.0f", "Kepler", "Volta+Tegra", "8.6(8.0)", "x"]),
+        max_size=20,
     ).map(";".join),
     msvc=st.none() | st.integers(1900, 1999),
     gcc=st.none() | st.integers(4, 16),

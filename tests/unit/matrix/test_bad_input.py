@@ -35,7 +35,6 @@ from farm.matrix import load_matrix
         ),
         # a key that is needed
         ("    pythons: [py311, py312]\n", "", 2, "channels.one: the channel has no pythons"),
-        ("    base: debian-bookworm\n", "", 2, "channels.one: the channel has no base"),
         ('    torch: "2.9.1"\n', "", 2, "channels.one: the channel has no torch"),
         # duplicates
         ("sm90]", "sm80]", 10, "channels.one.gpus.2: 'sm80' is there twice: a duplicate variant"),

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan cda56f79e8b6; runs in the
+# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan 9349b586d678; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export CANARY_BUILD_VERSION=0.1.0+cpu.avx
-export CC=gcc-11
+export CC=gcc-12
 export CFLAGS=-mavx
-export CXX=g++-11
+export CXX=g++-12
 export CXXFLAGS=-mavx
 export USE_CUDA=0
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan 1962c2a74647; runs in the
+# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan d604c5c93edf; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS
@@ -18,13 +18,16 @@ export TORCH_CUDA_ARCH_LIST=3.5
 export TORCH_NVCC_FLAGS='-Xfatbin -compress-all'
 export USE_CUDA=1
 export USE_CUDNN=1
+export USE_CUFILE=0
 export USE_DISTRIBUTED=0
 export USE_FBGEMM=0
 export USE_FLASH_ATTENTION=0
 export USE_KINETO=0
 export USE_MAGMA=0
 export USE_MEM_EFF_ATTENTION=0
+export USE_MKLDNN=1
 export USE_NCCL=0
+export USE_NNPACK=0
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 mkdir -p /farm/out/wheel /farm/out/lib
 cd /farm/src

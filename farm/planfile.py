@@ -1,0 +1,136 @@
+"""The shape of a plan: what a plan file may hold, its digest, and how it is read back."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from farm.catalog.models import Machine
+from farm.errors import UsageError
+from farm.yamlfile import Model
+
+MAX_PLAN_BYTES = 1 << 20
+
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=4000)]
+"""One line: what goes into a script or a Dockerfile."""
+
+
+class ArchivePlan(Model):
+    """One archive to install: `size` in bytes, `sha256` in lower-case hex."""
+
+    component: Text
+    version: Text
+    url: str = Field(pattern=r"^https://[!-~]{1,400}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    size: int = Field(gt=0)
+
+
+class ToolkitPlan(Model):
+    """Where CUDA comes from; `archives` are set for the `nvidia` provider."""
+
+    provider: Literal["debian", "nvidia"]
+    cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
+    components: list[Text]
+    archives: list[ArchivePlan] = []
+
+
+class SourcePlan(Model):
+    """The source: a folder by the digest of its files, or a commit of a git repository."""
+
+    kind: Literal["path", "git"]
+    digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
+    tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
+    commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        wanted = {"path": ("digest",), "git": ("url", "tag", "commit")}[self.kind]
+        if any(getattr(self, name) is None for name in wanted):
+            raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
+        return self
+
+
+class VerifyPlan(Model):
+    """What the wheel promises. `sass` and `ptx` are SM numbers."""
+
+    python_tag: str
+    sass: list[int]
+    ptx: list[int]
+    cpu: str
+    cpu_exempt: list[str]
+    exclude: list[str]
+
+
+class Plan(Model):
+    """One build, fully resolved."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
+    variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
+    platform: Literal["linux", "windows", "macos"]
+    machine: Machine
+    channel: Text
+    options: dict[str, str | bool | int | None]
+    base: Text | None = Field(description="None: built on the host itself")
+    toolkit: ToolkitPlan | None
+    apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
+    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
+    source: SourcePlan
+    tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
+    memory_per_job_gb: float = Field(gt=0)
+    timeout_minutes: int = Field(gt=0)
+    needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
+    vendor_into: Text
+    exclude: list[str]
+    verify: VerifyPlan
+    requires: list[str]
+    origins: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Sha256 of what is built; where a value came from does not change it."""
+        return self._digest(self.model_dump(mode="json", by_alias=True))
+
+    @staticmethod
+    def _digest(whole: Mapping[str, Any]) -> str:
+        data = {name: value for name, value in whole.items() if name != "origins"}
+        return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def to_json(self) -> str:
+        whole = self.model_dump(mode="json", by_alias=True)
+        return json.dumps({**whole, "digest": self._digest(whole)}, indent=2) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> "Plan":
+        """Read a plan file and check it against its own digest.
+
+        Raises:
+            UsageError: The file is absent, is no plan of this schema, or was changed by hand.
+        """
+        hint = "make one with `farm plan --json`"
+        try:
+            with path.open("rb") as stream:
+                raw = stream.read(MAX_PLAN_BYTES + 1)
+            if len(raw) > MAX_PLAN_BYTES:
+                raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
+            data = json.loads(raw)
+            if not isinstance(data, dict):
+                raise UsageError(f"{path}: not a plan: no JSON object", hint=hint)
+            digest = data.pop("digest", None)
+            plan = cls.model_validate(data)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
+        if digest != plan.digest:
+            raise UsageError(f"{path}: its content and its digest differ", hint="make it again with `farm plan --json`")
+        return plan

@@ -1,0 +1,39 @@
+#!/bin/bash
+# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan e6056de9216b; runs in the
+# toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
+set -euo pipefail
+export BLAS=OpenBLAS
+export BUILD_TEST=0
+export CC=gcc-12
+export CFLAGS=-mavx
+export CMAKE_PROJECT_Torch_INCLUDE=/farm/job/tiers.cmake
+export CUDAHOSTCXX=/usr/bin/g++-12
+export CUDA_HOME=/opt/cuda
+export CUDNN_ROOT=/opt/cuda
+export CXX=g++-12
+export CXXFLAGS=-mavx
+export PYTORCH_BUILD_NUMBER=1
+export PYTORCH_BUILD_VERSION=2.9.1+cu129.sm70.avx
+export TORCH_CUDA_ARCH_LIST=7.0
+export TORCH_NVCC_FLAGS='-Xfatbin -compress-all'
+export USE_CUDA=1
+export USE_CUDNN=0
+export USE_CUFILE=0
+export USE_DISTRIBUTED=0
+export USE_FBGEMM=0
+export USE_FLASH_ATTENTION=0
+export USE_KINETO=0
+export USE_MAGMA=0
+export USE_MEM_EFF_ATTENTION=1
+export USE_MKLDNN=0
+export USE_NCCL=0
+export USE_NNPACK=0
+export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
+mkdir -p /farm/out/wheel /farm/out/lib
+cd /farm/src
+echo "farm: step build"
+# The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
+python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /farm/out/wheel .
+echo "farm: step libraries"
+python3 /farm/scripts/collect_libraries.py /farm/out/wheel /farm/out/lib
+echo "farm: done"

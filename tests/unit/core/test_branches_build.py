@@ -1,0 +1,177 @@
+"""Every build of the eight branches has a plan and renders; what its place of building must have is in them."""
+
+import json
+import subprocess
+from collections import Counter
+
+import pytest
+
+from farm import catalog
+from farm.engines.images import check_machine
+from farm.errors import NoRunnerError, UsageError
+from farm.matrix import load_matrix
+from farm.pipeline.report import Silent
+from farm.pipeline.run import submit
+from farm.pipeline.setting import Setting
+from farm.plan import Plan, Selectors, judge, resolve
+from farm.render import render
+from farm.settings import load_settings
+from farm.variant import Variant
+
+BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-trixie"}
+
+
+def plan_of(root, build) -> Plan:
+    options = {"cuda": (build.cuda, "--cuda")} if build.cuda else {}
+    return resolve(root, Selectors(build.variant, build.package, build.platform, build.channel, options))
+
+
+@pytest.fixture(scope="module")
+def every(root):
+    matrix = load_matrix(root)
+    builds = [b for name in matrix.channels if not name.startswith("kepler") for b in matrix.builds(name)]
+    return [(build, plan_of(root, build)) for build in builds]
+
+
+def named(every, channel, alias) -> Plan:
+    return next(plan for build, plan in every if (build.channel, build.alias) == (channel, alias))
+
+
+def test_all_699_have_a_plan_that_renders(root, every):
+    assert len(every) == 699
+    for build, plan in every:
+        rendered = render(root, plan)
+        assert bool(rendered.image) == (build.platform == "linux")
+        assert "-m build --wheel" in rendered.job["build.sh"]
+        assert json.loads(rendered.job["plan.json"])["digest"] == plan.digest
+    assert len({(plan.channel, plan.package, plan.version, plan.variant) for _, plan in every}) == 699
+
+
+def test_base_and_compiler_fit_python_cuda_and_cpu(every):
+    for build, plan in every:
+        if build.platform != "linux":
+            assert (plan.base, plan.env["CC"], plan.apt) == (None, "clang", [])
+            continue
+        assert plan.base == BASES[build.variant.python]
+        gcc = int(plan.env["CC"].removeprefix("gcc-"))
+        assert gcc in catalog.debian_releases()[plan.base].gccs
+        assert build.cuda is None or gcc <= catalog.toolkits()[build.cuda].gcc_max
+        assert f"g++-{gcc}" in plan.apt
+        if build.variant.cpu == "armv9":
+            assert gcc >= 12
+
+
+def test_machines_and_their_archives(every):
+    assert Counter(plan.machine for _, plan in every)["arm64"] == 8
+    for build, plan in every:
+        urls = [archive.url for archive in plan.toolkit.archives] if plan.toolkit else []
+        assert bool(urls) == bool(build.cuda)
+        ours, other = ("linux-sbsa", "linux-x86_64") if plan.machine == "aarch64" else ("linux-x86_64", "linux-sbsa")
+        assert all(ours in url and other not in url for url in urls)
+        if plan.toolkit and plan.toolkit.cuda == "13.0":
+            assert {"cuda_nvcc", "cuda_crt", "libnvvm"} <= {a.component for a in plan.toolkit.archives}
+
+
+def test_switches_follow_cpu_gpu_and_machine(every):
+    def on(channel, alias):
+        plan = named(every, channel, alias)
+        names = [name for name in catalog.switches() if name in plan.env]
+        assert all(plan.origins[f"env.{name}"] for name in names)
+        return {name.removeprefix("USE_") for name in names if plan.env[name] == "1"}
+
+    cpu = {"FBGEMM", "MKLDNN", "NNPACK"}
+    assert on("main", "pytorch-python313-cuda12_8-sm61-avx") == {"MEM_EFF_ATTENTION"}
+    assert on("main", "pytorch-python313-cuda12_8-sm75-avx2") == cpu | {"MEM_EFF_ATTENTION"}
+    assert on("main", "pytorch-python313-cuda12_8-sm80-avx2") == cpu | {"MEM_EFF_ATTENTION", "FLASH_ATTENTION"}
+    assert on("main", "pytorch-python313-cpu-armv9") == {"MKLDNN", "NNPACK"}
+    assert on("main", "pytorch-python313-darwin-mps") == {"NNPACK"}
+
+
+def test_cudnn_is_off_where_the_channel_says(every):
+    plan = named(every, "pytorch-2.9-python311", "pytorch-python311-cuda12_9-sm70-avx")
+    assert (plan.env["USE_CUDNN"], plan.options["cudnn"]) == ("0", None)
+    assert "cudnn" not in {archive.component for archive in plan.toolkit.archives}
+
+
+def test_companions_name_the_torch_of_their_variant(root, every):
+    torch = named(every, "main", "pytorch-python313-cuda12_8-sm61-avx")
+    for package, version in (("torchvision", "0.23.0"), ("torchaudio", "2.8.0")):
+        plan = named(every, "main", f"{package}-python313-cuda12_8-sm61-avx")
+        assert plan.version == f"{version}+cu128.sm61.avx"
+        assert plan.source.tag == f"v{version}"
+        assert plan.needs == [f"torch=={torch.version}"]
+        assert f"torch=={torch.version}" in plan.requires
+        assert f"/farm/needs/site torch=={torch.version}\n" in render(root, plan).job["build.sh"]
+
+
+def test_a_companion_without_a_known_commit_is_refused(root):
+    selectors = Selectors(
+        Variant.parse("sm61-avx-py311"),
+        "torchvision",
+        channel="pytorch-2.8-python311",
+        options={"torch": ("2.7.1", "")},
+    )
+    found = judge(root, selectors)
+    assert [reason.rule for reason in found.offer] == ["source"]
+    assert not found.buildable
+
+
+def test_kepler_keeps_gcc_11_and_onednn(root):
+    for channel, package in (("kepler-debian", "canary"), ("kepler-2.0.1", "torch")):
+        plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, channel=channel))
+        assert (plan.base, plan.env["CC"]) == ("debian-bookworm", "gcc-11")
+    assert plan.env["USE_MKLDNN"] == "1"
+    assert plan.origins["env.USE_MKLDNN"] == "channel kepler-2.0.1"
+
+
+def test_the_debian_toolkit_is_for_one_machine(root):
+    selectors = Selectors(Variant.parse("sm80-armv8_2-py311"), "canary", options={"toolkit": ("debian", "")})
+    assert "toolkit-machine" in {reason.rule for reason in judge(root, selectors).rules}
+
+
+@pytest.mark.parametrize(
+    ("alias", "error", "text"),
+    [
+        ("torchvision-python313-cuda12_8-sm61-avx", UsageError, "build torch for this variant first"),
+        ("pytorch-python313-darwin-mps", NoRunnerError, "is built on a macos host"),
+    ],
+)
+def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):
+    setting = Setting(project, load_settings(project), Silent())
+    with pytest.raises(error, match=text):
+        submit(setting, named(every, "main", alias), selectors={})
+
+
+class Engine:
+    def __init__(self, said):
+        self.said = said
+
+    def info(self):
+        return {"Architecture": self.said}
+
+
+def test_an_engine_of_another_machine_is_refused():
+    check_machine(Engine("x86_64"), "x86_64")
+    check_machine(Engine("arm64"), "aarch64")
+    with pytest.raises(NoRunnerError, match="the plan is for aarch64, the Docker engine runs on x86_64"):
+        check_machine(Engine("x86_64"), "aarch64")
+
+
+SOURCES = """\
+Types: deb
+Components: main universe restricted multiverse
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "expected"), [("ubuntu", "main universe restricted multiverse"), ("debian", "main contrib non-free")]
+)
+def test_only_debian_gets_debians_sections(root, tmp_path, system, expected):
+    (tmp_path / "os-release").write_text(f"ID={system}\n")
+    (tmp_path / "sources.list.d").mkdir()
+    sources = tmp_path / "sources.list.d" / "x.sources"
+    sources.write_text(SOURCES)
+    text = (root / "dockerfiles" / "scripts" / "apt_sections.sh").read_text()
+    here = text.replace("/etc/os-release", str(tmp_path / "os-release")).replace("/etc/apt", str(tmp_path))
+    subprocess.run(["sh", "-c", here], check=True)
+    assert f"Components: {expected}\n" in sources.read_text()
