@@ -15,8 +15,18 @@ from farm.compat.host import host_gcc, redist_platform
 from farm.compat.torch import switch_off
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
-from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, Plan, SourcePlan, ToolkitPlan, VerifyPlan
-from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
+from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan, VerifyPlan
+from farm.recipe import (
+    AnySource,
+    GitSource,
+    PathSource,
+    Recipe,
+    folder,
+    job_digest,
+    job_files,
+    recipe,
+    tree_digest,
+)
 from farm.variant import Variant
 from farm.yamlfile import nearest
 
@@ -135,6 +145,7 @@ def _resolve(
     name = selectors.channel or matrix.default_channel(recipe_.package, variant, platform)
     channel = matrix.channel(name)
     pins = channel.pins(recipe_.package, variant, platform, selectors.options.get("cuda", (None, ""))[0])
+    recipe_ = recipe(pins.recipe)
     origins = {"channel": "--channel" if selectors.channel else "default"}
     values: dict[str, Any] = {}
     for option in OPTIONS:
@@ -201,7 +212,10 @@ def _not_offered(name: str, channel: Channel, recipe_: Recipe, variant: Variant,
 
 
 def _no_source(recipe_: Recipe, torch: str | None) -> list[Reason]:
-    """A companion of a torch release whose commit is not known cannot be built."""
+    """A companion of a torch release whose commit is not known cannot be built, nor another release of a tarball."""
+    if recipe_.package == "torch" and not isinstance(recipe_.source, GitSource) and torch != recipe_.version:
+        text = f"this channel builds torch {recipe_.version} from a tarball, not {torch}"
+        return [Reason("source", text, f"source: {recipe_.source.kind}", "farm/recipes")]
     release = catalog.torch_releases().get(torch or "")
     if not isinstance(recipe_.source, GitSource) or release is None or _commit(recipe_.source, release):
         return []
@@ -257,6 +271,8 @@ def _plan(
         "cuda_home": catalog.nvidia_provider().prefix if values["toolkit"] == "nvidia" else "/usr",
     }
     gcc = host_gcc(stack)
+    if gcc and recipe_.gcc:
+        gcc = min(gcc, recipe_.gcc)
     flags = " ".join(level.gcc)
     cc, cxx = (f"gcc-{gcc}", f"g++-{gcc}") if gcc else ("clang", "clang++")
     parts = {
@@ -297,7 +313,14 @@ def _plan(
         toolkit=_toolkit(recipe_, stack) if cuda else None,
         apt=sorted(packages),
         env=dict(sorted(env.items())),
-        source=_source(recipe_, source_version, stack.torch),
+        recipe=pins.recipe,
+        source=_source(pins.recipe, recipe_, source_version, stack.torch),
+        parts=[
+            PartPlan(into=part.into, source=_fixed(part.source), strip=part.strip, members=part.members)
+            for part in recipe_.parts
+        ],
+        patches=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
+        job_files=job_digest(pins.recipe),
         tiers_off=level.without,
         memory_per_job_gb=recipe_.memory_per_job_gb,
         timeout_minutes=recipe_.timeout_minutes,
@@ -356,13 +379,19 @@ def _source_version(recipe_: Recipe, torch: str | None) -> str:
     return {"torch": torch, "vision": release.vision, "audio": release.audio}[recipe_.source.release]
 
 
-def _source(recipe_: Recipe, version: str, torch: str | None) -> SourcePlan:
+def _source(name: str, recipe_: Recipe, version: str, torch: str | None) -> SourcePlan:
     source = recipe_.source
     if isinstance(source, GitSource):
         assert torch
         commit = _commit(source, catalog.torch_releases()[torch])
         return SourcePlan(kind="git", url=source.url, tag=source.tag.replace("{version}", version), commit=commit)
-    return SourcePlan(kind="path", digest=tree_digest(folder(recipe_.package) / source.path))
+    if isinstance(source, PathSource):
+        return SourcePlan(kind="path", digest=tree_digest(folder(name) / source.path))
+    return _fixed(source)
+
+
+def _fixed(source: AnySource) -> SourcePlan:
+    return SourcePlan.model_validate(source.model_dump())
 
 
 def source_folder(plan: Plan) -> Path:
@@ -371,10 +400,10 @@ def source_folder(plan: Plan) -> Path:
     Raises:
         UsageError: The package has no such source, or the folder is not what the plan was made from.
     """
-    source = recipe(plan.package).source
+    source = recipe(plan.recipe).source
     if not isinstance(source, PathSource):
         raise UsageError(f"the plan says that {plan.package} has its source beside its recipe; it has not")
-    found = folder(plan.package) / source.path
+    found = folder(plan.recipe) / source.path
     if tree_digest(found) != plan.source.digest:
         raise UsageError(f"{found}: changed since the plan was made", hint="make the plan again")
     return found

@@ -37,21 +37,48 @@ class ToolkitPlan(Model):
     archives: list[ArchivePlan] = []
 
 
-class SourcePlan(Model):
-    """The source: a folder by the digest of its files, or a commit of a git repository."""
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_STEP = "[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,99}"
+RELATIVE = rf"^{_STEP}(/{_STEP}){{0,12}}$"
+"""A path below a folder: no step of it begins with a dot."""
+WANTED = {
+    "path": ("digest",),
+    "git": ("url", "tag", "commit"),
+    "archive": ("url", "sha256"),
+    "debian-source": ("package", "section", "file", "sha256"),
+    "sdist": ("package", "file", "sha256"),
+}
+"""Kind of source -> what names it for good."""
 
-    kind: Literal["path", "git"]
-    digest: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+class SourcePlan(Model):
+    """The source: a folder by the digest of its files, a commit of a git repository, or a tar file by its sha256."""
+
+    kind: Literal["path", "git", "archive", "debian-source", "sdist"]
+    digest: Sha256 | None = None
     url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
     tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
     commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    package: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")
+    section: Literal["main", "contrib", "non-free"] | None = None
+    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$")
+    sha256: Sha256 | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        wanted = {"path": ("digest",), "git": ("url", "tag", "commit")}[self.kind]
+        wanted = WANTED[self.kind]
         if any(getattr(self, name) is None for name in wanted):
             raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
         return self
+
+
+class PartPlan(Model):
+    """Code that goes into the folder `into` of the source tree: `members` of a tar file, or all of it."""
+
+    into: str = Field(pattern=RELATIVE)
+    source: SourcePlan
+    strip: int = Field(ge=0, le=16)
+    members: list[Annotated[str, Field(pattern=RELATIVE)]]
 
 
 class VerifyPlan(Model):
@@ -80,7 +107,11 @@ class Plan(Model):
     toolkit: ToolkitPlan | None
     apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
     env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
+    recipe: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     source: SourcePlan
+    parts: list[PartPlan]
+    patches: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
+    job_files: Sha256 | None = Field(description="what the recipe brings beside the source")
     tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)

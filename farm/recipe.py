@@ -29,20 +29,69 @@ class GitSource(Model):
     release: Literal["torch", "vision", "audio"] = "torch"
 
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$")]
+PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")]
+
+
+class ArchiveSource(Model):
+    """A tar file at an address."""
+
+    kind: Literal["archive"]
+    url: str
+    sha256: Sha256
+
+
+class DebianSource(Model):
+    """The upstream tarball of a distribution's source package, from the mirror that the settings or apt name."""
+
+    kind: Literal["debian-source"]
+    package: PackageName
+    file: FileName
+    sha256: Sha256
+    section: Literal["main", "contrib", "non-free"] = "main"
+
+
+class SdistSource(Model):
+    """A source distribution from the Python index that pip is set to."""
+
+    kind: Literal["sdist"]
+    package: PackageName
+    file: FileName
+    sha256: Sha256
+
+
+AnySource = Annotated[
+    PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")
+]
+
+
+class Part(Model):
+    """Third-party code that goes into the folder `into` of the source tree: `members` of its tar file, or all."""
+
+    into: str
+    source: Annotated[ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
+    strip: int = Field(default=1, ge=0, le=16)
+    members: list[str] = []
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `needs` are packages whose wheels for the same variant the build imports.
+    `gcc` is the newest host compiler that it takes. `needs` are packages whose wheels for the same variant the build imports. `parts` fill the source tree, then the
+    patches of the folder `job/patches` are applied and `job/prepare.sh` is run, where the recipe has them.
     """
 
     package: str
     summary: str
     version: str
-    source: Annotated[PathSource | GitSource, Field(discriminator="kind")]
+    source: AnySource
+    parts: list[Part] = []
     platforms: list[Literal["linux", "windows", "macos"]]
     components: list[str]
     cudnn: bool = False
+    gcc: int | None = None
     apt: list[str]
     env: dict[str, str]
     env_cuda: dict[str, str] = {}
@@ -63,7 +112,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def recipe(package: str) -> Recipe:
-    """The recipe of `package`.
+    """The recipe in the folder `package`; a channel may name another one than the package's own.
 
     Raises:
         UsageError: There is none; the nearest names are given.
@@ -92,3 +141,14 @@ def tree_digest(root: Path) -> str:
         total.update(b"%d %s %d " % (len(name), name, len(content)))
         total.update(content)
     return total.hexdigest()
+
+
+def job_files(name: str) -> dict[str, Path]:
+    """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
+    root = FOLDER / name / "job"
+    return {path.relative_to(root).as_posix(): path for path in tree_files(root)} if root.is_dir() else {}
+
+
+def job_digest(name: str) -> str | None:
+    """Sha256 over the recipe's job files; None where it has none."""
+    return tree_digest(FOLDER / name / "job") if job_files(name) else None

@@ -17,6 +17,7 @@ from farm import catalog
 from farm.catalog import redist
 from farm.errors import UsageError
 from farm.plan import Plan, ToolkitPlan
+from farm.recipe import job_digest, job_files
 from farm.variant import Variant
 
 EPOCH = 315532800
@@ -67,7 +68,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     environment = _environment(templates / plan.platform)
     try:
         image = _image(environment, templates, plan, plan.base) if plan.base else {}
-        return Rendered(image=image, job=_job(environment, plan))
+        return Rendered(image=image, job=_job(environment, plan) | _recipe_files(plan))
     except jinja2.TemplateError as error:
         raise UsageError(f"{templates}: {error}") from error
     except OSError as error:
@@ -123,11 +124,23 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan, base_na
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
     variant = Variant.parse(plan.variant)
     values = {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    values["prepare"] = "prepare.sh" in job_files(plan.recipe)
     files = {"plan.json": plan.to_json()}
     for name in environment.list_templates():
         if name != "Dockerfile.j2":
             files[name.removesuffix(".j2")] = environment.get_template(name).render(values)
     return dict(sorted(files.items()))
+
+
+def _recipe_files(plan: Plan) -> dict[str, str]:
+    """What the recipe brings beside the source.
+
+    Raises:
+        UsageError: It is not what the plan was made from.
+    """
+    if job_digest(plan.recipe) != plan.job_files:
+        raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="make the plan again")
+    return {f"recipe/{name}": path.read_text(encoding="utf-8") for name, path in job_files(plan.recipe).items()}
 
 
 def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:

@@ -33,6 +33,7 @@ class Pins:
     blas: str | None
     ptx: bool
     switches: dict[str, bool]
+    recipe: str
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Channel:
             blas=options["blas"],
             ptx=self.text.ptx,
             switches=self.text.switches,
+            recipe=self.text.recipes.get(package, package),
         )
 
     @cached_property

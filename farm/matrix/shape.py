@@ -105,6 +105,7 @@ class ChannelText(Axes):
     torch: Release | None = None
     cudnn: Annotated[Release | None, Field(description="null: without cuDNN")] = None
     blas: Annotated[Blas | None, Field(description="null: the platform's own")] = None
+    recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
     switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
     ptx: Annotated[bool, Field(description="PTX for the highest SM as well")] = False
     include: Annotated[list[Rule], Field(description="products of axes to add")] = []
