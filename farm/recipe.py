@@ -61,9 +61,7 @@ class SdistSource(Model):
     sha256: Sha256
 
 
-AnySource = Annotated[
-    PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")
-]
+AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
 
 
 class Part(Model):
@@ -79,8 +77,9 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `gcc` is the newest host compiler that it takes. `needs` are packages whose wheels for the same variant the build imports. `parts` fill the source tree, then the
-    patches of the folder `job/patches` are applied and `job/prepare.sh` is run, where the recipe has them.
+    `gcc` is the newest host compiler that it takes. `needs` are packages whose wheels for the same variant the build
+    imports. `parts` fill the source tree, then the patches of the folder `job/patches` are applied and
+    `job/prepare.sh` is run, where the recipe has them.
     """
 
     package: str

@@ -133,6 +133,26 @@ def link(root: str, written: list[str], name: str) -> Path:
     return path.parent
 
 
+def stub(root: str, header: str, soname: str) -> None:
+    """Makes stubs/libX.so with an empty function for every name of the driver's interface in the header."""
+    text = Path(root, header).read_text(encoding="utf-8", errors="replace")
+    names = sorted(set(re.findall(r"\bcu[A-Z][A-Za-z0-9_]*", text)))
+    if not names:
+        raise FailedError(f"{header} names no function")
+    folder = Path(root, "usr/lib/x86_64-linux-gnu/stubs")
+    folder.mkdir(parents=True, exist_ok=True)
+    code = "".join(f"void {name}(void) {{}}\n" for name in names)
+    library = folder / soname.partition(".so")[0]
+    compilers = sorted(path for path in Path("/usr/bin").glob("gcc-*") if path.name[4:].isdigit())
+    if not compilers:
+        raise FailedError(f"{soname} cannot be made: there is no /usr/bin/gcc-<version>")
+    command = [str(compilers[0]), "-shared", "-fPIC", "-x", "c", "-", f"-Wl,-soname,{soname}", "-o", f"{library}.so"]
+    done = subprocess.run(command, input=code, text=True, check=False, stderr=subprocess.PIPE)
+    if done.returncode:
+        raise FailedError(f"{soname} cannot be made: {done.stderr[-300:]}")
+    print(f"{library}.so: {len(names)} empty functions")
+
+
 def install(part: dict[str, Any], root: str) -> None:
     package = part["package"]
     address, file_name, size = uris(package)
@@ -154,6 +174,8 @@ def install(part: dict[str, Any], root: str) -> None:
         folder_of_library = link(root, written, part["link"])
         if part.get("empty_archive"):
             (folder_of_library / part["empty_archive"]).write_bytes(MAGIC)
+    if part.get("stub"):
+        stub(root, written[0], part["stub"])
 
 
 def main() -> int:

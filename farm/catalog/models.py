@@ -310,7 +310,8 @@ class Head(Model):
 class PackagePart(Model):
     """Members (fnmatch patterns) of one distribution package.
 
-    `link` names the development symlink to make, `empty_archive` a static library to make without content.
+    `link` names the development symlink to make, `empty_archive` a static library to make without content, `stub`
+    a library (by its soname) to make from the names in the header that is the only member: something to link with.
     """
 
     package: str
@@ -318,6 +319,7 @@ class PackagePart(Model):
     head: Head | None = None
     link: str | None = None
     empty_archive: str | None = None
+    stub: str | None = None
 
 
 class DebianRelease(Model):

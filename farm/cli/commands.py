@@ -16,6 +16,7 @@ from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
+from farm.pipeline.bundle import bundle
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes, Silent
@@ -85,7 +86,7 @@ def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: 
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     try:
-        result = submit(Setting(project, settings, watcher), plan, selectors=selectors, until=until)
+        result = submit(Setting(project, settings, watcher), plan, selectors=selectors, until=until, on=args.on)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
@@ -141,8 +142,12 @@ def cmd_why(args: argparse.Namespace) -> int:
 
 
 def cmd_render(args: argparse.Namespace) -> int:
-    project, _, plan = _plan_of(args)
-    files = render(project, plan).write(args.output)
+    if not (args.output or args.bundle):
+        raise UsageError("nothing to write", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
+    project, settings, plan = _plan_of(args)
+    files = render(project, plan).write(args.output) if args.output else []
+    if args.bundle:
+        files += bundle(Setting(project, settings, show.LogWatcher()), plan, args.bundle)
     if args.json:
         _print_json([str(path) for path in files])
     else:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_questions, add_selectors, add_waivers
+from farm.cli.options import add_engine, add_questions, add_selectors, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add_selectors(submit)
     submit.add_argument("--no-publish", action="store_true", help="stop after verify")
     submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
+    add_engine(submit)
 
     add_selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
 
@@ -60,10 +61,17 @@ def parser() -> argparse.ArgumentParser:
 
     render = _command(commands, "render", "Dockerfile, scripts and plan: all that an engine needs")
     add_selectors(render)
-    render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
+    render.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the rendered files go")
+    render.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        help="everything that the build needs, in parts, for a machine that is cut off",
+    )
 
     build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
     build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
+    add_engine(build)
 
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
     inspect.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")

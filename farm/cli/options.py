@@ -27,6 +27,16 @@ def add_selectors(parser: argparse.ArgumentParser) -> None:
     over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Where to build."""
+    parser.add_argument(
+        "--on",
+        default="docker",
+        choices=["docker", "host"],
+        help="in a container (default), or as a process of this machine with its own compilers",
+    )
+
+
 def add_questions(parser: argparse.ArgumentParser) -> None:
     """The options of `farm why` beside the selectors; none of them changes a build."""
     group = parser.add_argument_group("what else to ask")

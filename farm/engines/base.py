@@ -22,7 +22,8 @@ class Job:
     """One attempt: a command in an image, without network, between an input and an output folder.
 
     `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
-    in the container that `collect` copies out. `labels` find the attempt again after a restart.
+    in the container that `collect` copies out. `volumes` maps a folder in the container to the name of one that the
+    engine keeps between jobs. `labels` find the attempt again after a restart.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Job:
     limits: Capacity
     timeout_s: int
     labels: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,3 +72,6 @@ class Engine(Protocol):
 
     def release(self, handle: str) -> None:
         """Remove what the engine keeps of an ended job; a handle that it does not know is fine."""
+
+    def discard(self, volume: str) -> None:
+        """Remove a volume that no job uses; a name that the engine does not know is fine."""

@@ -87,6 +87,12 @@ class DockerEngine:
         )
 
     @_guard
+    def image_environment(self, image: str) -> dict[str, str]:
+        """What an image sets in the environment of its containers."""
+        entries = self.client.images.get(image).attrs["Config"]["Env"] or []
+        return dict(entry.split("=", 1) for entry in entries)
+
+    @_guard
     def submit(self, job: Job) -> str:
         for old in self._labelled(job.labels):
             old.remove(force=True)
@@ -104,6 +110,7 @@ class DockerEngine:
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             init=True,
+            volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )
         try:
             container.put_archive("/", transfer.pack(job.inputs))
@@ -199,3 +206,8 @@ class DockerEngine:
         container = self._find(handle)
         if container is not None:
             container.remove(force=True, v=True)
+
+    @_guard
+    def discard(self, volume: str) -> None:
+        with contextlib.suppress(docker.errors.NotFound):
+            self.client.volumes.get(volume).remove()

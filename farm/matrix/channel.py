@@ -135,7 +135,7 @@ class Channel:
             blas=options["blas"],
             ptx=self.text.ptx,
             switches=self.text.switches,
-            recipe=self.text.recipes.get(package, package),
+            recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
         )
 
     @cached_property

@@ -1,19 +1,14 @@
 """The build job: source and script into a container, wheel out; goes on where a killed controller stopped."""
 
-import os
 import re
-import subprocess
-import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
-from farm.plan import Plan, source_folder
+from farm.plan import Plan
 from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
@@ -21,76 +16,31 @@ TAIL = 30
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 
-def make_job(plan: Plan, *, image: str, context: Path, source: Path, capacity: Capacity, labels: dict[str, str]) -> Job:
-    """The job of a plan: `context` is the rendered job folder, `source` the source tree."""
+TREE, CACHE = "/farm/src", "/farm/ccache"
+CACHE_VOLUME = "farm-ccache"
+"""The compiler cache that all builds on an engine share."""
+
+
+def volumes(plan: Plan) -> dict[str, str]:
+    """What outlives an attempt: the plan's own build tree, and the compiler cache of all."""
+    return {TREE: f"farm-tree-{plan.digest[:24]}", CACHE: CACHE_VOLUME}
+
+
+def make_job(plan: Plan, *, image: str, inputs: dict[str, Path], capacity: Capacity, labels: dict[str, str]) -> Job:
+    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source."""
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
         image=image,
         command=("bash", "/farm/job/build.sh"),
-        inputs={"/farm/job": context, "/farm/src": source},
+        inputs=inputs,
         output="/farm/out",
         environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory)))},
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,
+        volumes=volumes(plan),
     )
-
-
-@contextmanager
-def source_tree(plan: Plan, cache: Path, watcher: Watcher) -> Iterator[Path]:
-    """The source tree of a plan; a git source is fetched once into `cache`, at the pinned commit.
-
-    Raises:
-        UsageError: A folder beside the recipe is not what the plan was made from.
-        InfrastructureError: The repository cannot be reached.
-        BuildFailedError: The tag is not the commit that the plan names.
-    """
-    if plan.source.kind == "path":
-        yield source_folder(plan)
-        return
-    commit, tag, url = plan.source.commit, plan.source.tag, plan.source.url
-    assert commit is not None
-    assert tag is not None
-    assert url is not None
-    packed = cache / f"{plan.package}-{commit}.tar"
-    if not packed.exists():
-        _fetch(url, tag, commit, packed, watcher)
-    with tempfile.TemporaryDirectory(prefix="farm-source-") as folder:
-        with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="tar")
-        yield Path(folder)
-
-
-def _fetch(url: str, tag: str, commit: str, packed: Path, watcher: Watcher) -> None:
-    packed.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="clone-", dir=packed.parent) as folder:
-        tree = Path(folder, "tree")
-        command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
-        command += ["--shallow-submodules", "--", url, str(tree)]
-        watcher.line("+ " + " ".join(command))
-        environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # a farm has nobody to type a password
-        try:
-            result = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", check=False, env=environment
-            )
-        except FileNotFoundError as error:
-            raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
-        if result.returncode:
-            tail = "\n".join(plain(line) for line in result.stderr.splitlines()[-5:])
-            raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
-        head = subprocess.run(
-            ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        if head != commit:
-            raise BuildFailedError(
-                f"{url}: tag {tag} is commit {head}, the catalogue says {commit}",
-                hint="if upstream moved the tag on purpose, change the commit in farm/catalog/torch.yaml",
-            )
-        part = Path(folder, "packed.tar")
-        with tarfile.open(part, "w") as archive:
-            archive.add(tree, arcname=".")
-        part.replace(packed)
 
 
 def follow(engine: Engine, handle: str, log: Path, watcher: Watcher) -> Observation:

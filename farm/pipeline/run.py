@@ -13,10 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Never
 
-from farm import catalog
-from farm.engines import images
 from farm.engines.base import Engine
-from farm.engines.docker import DockerEngine, connect
 from farm.errors import (
     BuildFailedError,
     FarmError,
@@ -27,6 +24,7 @@ from farm.errors import (
 )
 from farm.pipeline import build
 from farm.pipeline.check import check_wheel, summary
+from farm.pipeline.place import RUNNER, docker_place, host_engine, prove_host
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting, open_journal
@@ -34,13 +32,13 @@ from farm.pipeline.smoke import smoke
 from farm.plan import Plan
 from farm.render import render
 from farm.runs import Attempt, Journal, Result, Run
-from farm.settings import load_runners
+from farm.sources import gather
 from farm.variant import Variant
 from farm.wheel.repair import repair
 
 Until = Literal["build", "verify", "publish", "smoke"]
 
-RUNNER = "local"
+On = Literal["docker", "host"]
 INTERRUPTED = 130
 KEPT_TEXT = 8000
 
@@ -49,8 +47,10 @@ class _StillRunningError(InfrastructureError):
     """The engine failed while a build was under way; it may still be there for the next call."""
 
 
-def submit(setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke") -> Outcomes:
-    """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
+def submit(
+    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke", on: On = "docker"
+) -> Outcomes:
+    """Do everything for one plan up to a step on an engine; the journal keeps what happened whatever happens.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why.
@@ -59,7 +59,7 @@ def submit(setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until:
     _check_supported(plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
-        job = _MainJob(setting, plan, journal, run, Outcomes(run=run.id))
+        job = _MainJob(setting, plan, journal, run, Outcomes(run=run.id), on)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
@@ -93,11 +93,6 @@ def _check_supported(plan: Plan) -> None:
             f"{plan.package} is built against {', '.join(plan.needs)}: build torch for this variant first",
             hint="not supported yet by submit; `farm render` writes the job, which takes its wheel from /farm/needs",
         )
-    if plan.base is None:
-        raise NoRunnerError(
-            f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
-            hint="`farm render` writes job/build.sh, which builds it on a Mac",
-        )
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -119,6 +114,7 @@ class _MainJob:
     journal: Journal
     run: Run
     outcomes: Outcomes
+    on: On
 
     @property
     def folder(self) -> Path:
@@ -169,7 +165,7 @@ class _MainJob:
                 step.result = "taken up: the wheel was collected before"
                 self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
             return done
-        engine, image = self.engine_and_image()
+        engine, image = self.place()
         with self.outcomes.timed("build", self.setting.watcher) as step:
             last = job.attempts[-1] if job.attempts else None
             if last and last.handle and last.state not in ("done", "cancelled"):
@@ -191,54 +187,36 @@ class _MainJob:
             self.outcomes.wheel = str(wheel)
         return done
 
-    def engine_and_image(self) -> tuple[Engine, str]:
-        settings, watcher = self.setting.settings, self.setting.watcher
-        runners = load_runners(self.setting.project)
-        if RUNNER not in runners:
-            raise UsageError(f"ci/runners.yaml has no runner {RUNNER!r}", hint=f"it has {', '.join(runners)}")
-        runner = runners[RUNNER]
+    def place(self) -> tuple[Engine, str]:
+        """The engine and, where it has images, the toolchain's."""
+        context = self.folder / "context"
         rendered = render(self.setting.project, self.plan)
-        with self.outcomes.timed("render", watcher) as step:
-            files = rendered.write(self.folder / "context")
-            step.result = f"{len(files)} files in {(self.folder / 'context').relative_to(self.setting.project)}"
-        client = connect(runner.url)
-        images.check_machine(client, self.plan.machine)
-        assert self.plan.base  # submit refuses the others
-        with self.outcomes.timed("image", watcher) as step:
-            base = images.base_image(
-                client,
-                self.plan.base,
-                catalog.debian_releases()[self.plan.base],
-                pull_timeout_s=settings.pull_timeout_s,
-                mirror=settings.debian_mirror,
-                line=watcher.line,
-            )
-            image = images.ensure_image(
-                client,
-                repository="farm/toolchain",
-                context=rendered.image,
-                context_digest=rendered.image_digest,
-                base=base,
-                labels={"farm.base": self.plan.base, "farm.channel": self.plan.channel},
-                log=self.folder / "image.log",
-                line=watcher.line,
-            )
-            step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
-        memory = int(runner.memory_gb * 1e9) if runner.memory_gb else None
-        return DockerEngine(client, cpus=runner.cpus, memory=memory), image.tag
+        with self.outcomes.timed("render", self.setting.watcher) as step:
+            files = rendered.write(context)
+            step.result = f"{len(files)} files in {context.relative_to(self.setting.project)}"
+        if self.on == "docker":
+            return docker_place(self.setting, self.plan, rendered, self.folder / "image.log", self.outcomes)
+        scripts = self.setting.project / "dockerfiles/scripts"
+        prove_host(self.setting, self.plan, scripts / "prove_toolchain.py", self.outcomes)
+        return host_engine(self.setting), ""
 
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
-        with build.source_tree(self.plan, self.setting.artifacts / "sources", self.setting.watcher) as source:
-            job = build.make_job(
-                self.plan,
-                image=image,
-                context=self.folder / "context" / "job",
-                source=source,
-                capacity=engine.capacity(),
-                labels={"farm.run": self.run.id, "farm.kind": "build"},
-            )
-            self.journal.set_state(attempt.id, "starting")
-            handle = engine.submit(job)
+        sources = self.folder / "sources"
+        cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
+        gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
+        inputs = {"/farm/job": self.folder / "context" / "job", "/farm/source": sources}
+        if self.on == "host":  # an image has them
+            inputs["/farm/scripts"] = self.setting.project / "dockerfiles/scripts"
+        job = build.make_job(
+            self.plan,
+            image=image,
+            inputs=inputs,
+            capacity=engine.capacity(),
+            labels={"farm.run": self.run.id, "farm.kind": "build"},
+        )
+        self.journal.set_state(attempt.id, "starting")
+        handle = engine.submit(job)
+        shutil.rmtree(sources)
         try:
             self.journal.set_handle(attempt.id, handle)
             self.journal.set_state(attempt.id, "running")
@@ -278,6 +256,7 @@ class _MainJob:
             self.journal.set_state(attempt.id, "done", "success")
         finally:
             engine.release(handle)
+        engine.discard(build.volumes(self.plan)[build.TREE])
 
     def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
         job = self.journal.create_job(self.run.id, "smoke")

@@ -1,0 +1,225 @@
+"""Packs this image's file system as a toolchain that can be carried to a machine without network or Docker.
+
+Usage: pack_toolchain.py OUT. Runs in a toolchain image; writes OUT/tree.tar.xz and OUT/packed.json.
+
+What compiles and links goes in, what is read by people stays out. Big libraries of the CUDA toolkit are replaced by
+stubs of the same soname, with the same names and versions in them: enough to link with; the real ones are taken from
+the image when the wheel is repaired.
+"""
+
+import fnmatch
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Optional
+
+LEFT_OUT = (
+    "proc/*",
+    "sys/*",
+    "dev/*",
+    "run/*",
+    "tmp/*",
+    "boot/*",
+    "media/*",
+    "mnt/*",
+    "home/*",
+    "root/*",
+    "farm/job",
+    "farm/job/*",
+    "farm/out",
+    "farm/out/*",
+    "farm/src*",
+    "farm/source*",
+    "farm/ccache*",
+    "var/cache/*",
+    "var/log/*",
+    "var/lib/apt/*",
+    "var/lib/dpkg/*",
+    "var/lib/systemd/*",
+    "usr/share/doc/*",
+    "usr/share/man/*",
+    "usr/share/info/*",
+    "usr/share/locale/*",
+    "usr/share/i18n/*",
+    "usr/share/zoneinfo/*",
+    "usr/share/perl*",
+    "usr/share/bash-completion/*",
+    "usr/share/lintian/*",
+    "usr/share/cmake-*/Help/*",
+    "usr/share/emacs/*",
+    "usr/share/vim/*",
+    "usr/share/gdb/*",
+    "usr/share/icons/*",
+    "usr/share/common-licenses/*",
+    "usr/share/terminfo/*",
+    "usr/share/keyrings/*",
+    "usr/share/fonts/*",
+    "usr/lib/locale/*",
+    "usr/lib/systemd/*",
+    "usr/lib/apt/*",
+    "usr/lib/udev/*",
+    "usr/lib/*/perl*",
+    "usr/bin/perl*",
+    "usr/lib/*/gconv/*",
+    "usr/bin/gpgv*",
+    "usr/bin/ctest",
+    "usr/bin/cpack",
+    "usr/bin/dpkg*",
+    "usr/bin/apt*",
+    "usr/lib/*/libapt-*",
+    "usr/lib/*/security/*",
+    "usr/bin/*ld.gold",
+    "usr/bin/*lto-dump*",
+    "usr/lib/*/gprofng/*",
+    "usr/lib/*/libgprofng*",
+    "usr/bin/*gprofng*",
+    "usr/bin/*dwp",
+    "usr/bin/*gprof*",
+    "usr/lib/gcc/*/*/lto1",
+    "usr/lib/gcc/*/*/lto-wrapper",
+    "usr/lib/gcc/*/*/g++-mapper-server",
+    "usr/lib/gcc/*/*/lib*san*",
+    "usr/lib/gcc/*/*/plugin/*",
+    "usr/lib/gcc/*/*/d21",
+    "usr/lib/gcc/*/*/f951",
+    "usr/lib/*/lib*san.so*",
+    "*/__pycache__",
+    "*/__pycache__/*",
+    "*.pyc",
+    "usr/lib/python3*/test/*",
+    "usr/lib/python3*/idlelib/*",
+    "usr/lib/python3*/lib2to3/*",
+    "usr/lib/python3*/pydoc_data/*",
+    "usr/lib/python3*/config-3*/*.a",
+    "usr/lib/python3/dist-packages/*/tests/*",
+    "usr/lib/valgrind/*",
+    "usr/lib/*/libnvrtc-builtins.so*",  # loaded by libnvrtc at run time; nothing links with it
+)
+LARGEST_ARCHIVE = 400_000
+"""Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
+STUBBED = re.compile(
+    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|cudnn\w*|nvblas)\.so"
+)
+SMALLEST_STUBBED = 4 << 20
+COMPILERS = "/usr/bin"
+
+
+def wanted(name: str, status: os.stat_result) -> bool:
+    if any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT):
+        return False
+    if name.endswith(".a") and stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_ARCHIVE:
+        return "/gcc/" in name and "libgcc" in name
+    kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    return any(test(status.st_mode) for test in kept)
+
+
+def compiler() -> str:
+    found = sorted(str(path) for path in Path(COMPILERS).glob("gcc-*") if path.name[4:].isdigit())
+    if not found:
+        raise SystemExit("pack_toolchain: there is no gcc-<version> in this image")
+    return found[0]
+
+
+def stub(library: str, folder: str) -> Optional[str]:
+    """A library with the soname, names and versions of `library`, and empty functions; None where it has no names."""
+    dynamic = subprocess.run(["readelf", "-dW", library], capture_output=True, text=True, check=True).stdout
+    soname = re.search(r"SONAME.*\[(.+)\]", dynamic)
+    needed = re.findall(r"NEEDED.*\[(.+)\]", dynamic)
+    symbols = subprocess.run(
+        ["readelf", "--dyn-syms", "-W", library], capture_output=True, text=True, check=True
+    ).stdout
+    found = re.findall(r"(FUNC|OBJECT|NOTYPE)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+\d+\s+(\S+)", symbols)
+    if soname is None or not found:
+        return None
+    versions: dict = {}
+    code = []
+    for kind, text in found:
+        name, _, version = text.partition("@")
+        version = version.lstrip("@")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.$]*", name) or name == version:
+            continue
+        code.append(
+            f".globl {name}\n.type {name}, @{'function' if kind != 'OBJECT' else 'object'}\n{name}:\n .byte 0xc3\n"
+        )
+        versions.setdefault(version, []).append(name)
+    script = ""
+    for version, names in sorted(versions.items()):
+        if version:
+            script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
+    target = Path(folder, Path(library).name)
+    source, map_file = target.with_suffix(".s"), target.with_suffix(".map")
+    source.write_text(".text\n" + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')
+    map_file.write_text(script)
+    command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
+    if script:
+        command.append(f"-Wl,--version-script={map_file}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"pack_toolchain: no stub of {library}: {done.stderr[-400:]}")
+    print(f"stub of {library}: {len(found)} names; it needs {', '.join(needed)}", flush=True)
+    return str(target)
+
+
+def walk(root: str) -> list:
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(folders + files):
+            path = os.path.join(folder, name)
+            relative = os.path.relpath(path, root)
+            status = os.lstat(path)
+            if wanted(relative, status):
+                found.append((relative, status))
+        folders[:] = [
+            name
+            for name in folders
+            if wanted(os.path.relpath(os.path.join(folder, name), root) + "/", os.lstat(os.path.join(folder, name)))
+        ]
+    return found
+
+
+def clean(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = "root"
+    info.mode &= 0o755
+    return info
+
+
+def main() -> int:
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    target, stubs, total, count = out / "tree.tar.xz", [], 0, 0
+    with tempfile.TemporaryDirectory(prefix="stubs-") as folder:
+        with target.open("wb") as stream:
+            packer = subprocess.Popen(["xz", "-T0", "-4", "-c"], stdin=subprocess.PIPE, stdout=stream)
+            assert packer.stdin is not None
+            with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+                for name, status in walk("/"):
+                    path = "/" + name
+                    regular = stat.S_ISREG(status.st_mode)
+                    if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
+                        made = stub(path, folder)
+                        if made:
+                            stubs.append(path)
+                            archive.add(made, arcname=name, recursive=False, filter=clean)
+                            continue
+                    archive.add(path, arcname=name, recursive=False, filter=clean)
+                    total += status.st_size if regular else 0
+                    count += 1
+            packer.stdin.close()
+            if packer.wait():
+                print("pack_toolchain: xz failed", file=sys.stderr)
+                return 9
+    (out / "packed.json").write_text(json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n")
+    print(f"{count} files, {total} bytes, {len(stubs)} stubs; packed: {target.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

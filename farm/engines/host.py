@@ -1,0 +1,267 @@
+"""The `host` engine: one process tree a job, on this very machine, for machines without Docker.
+
+A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>` is a whole root filesystem (`tree`),
+the job runs in it, by chroot, under /farm. Only one job runs at a time. Unlike a container it is not cut off from
+the network or from this machine's files: run only plans that you trust. Needs the standard library alone, and POSIX.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from farm.engines import supervise
+from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.errors import InfrastructureError, NoRunnerError
+
+POLL_S = 0.2
+START_S = 30
+CHUNK = 1 << 20
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ")
+"""Of this process's environment, what a job may see: the rest may hold credentials."""
+TOP = "/farm"
+
+
+class HostEngine:
+    """See `farm.engines.base.Engine`. `cpus` and `memory` narrow what this machine has."""
+
+    name = "host"
+
+    def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
+        """`root` holds everything that the engine keeps.
+
+        Raises:
+            NoRunnerError: Processes cannot be run as this engine does it: no POSIX, or no chroot where it is needed.
+        """
+        if os.name != "posix":
+            raise NoRunnerError("the host engine runs on POSIX systems only", hint="build in a container: --on docker")
+        if tree and os.geteuid() != 0:
+            raise NoRunnerError("a carried toolchain is entered by chroot, which needs root", hint="run it as root")
+        self.root = root.resolve()
+        self.tree = tree
+        self._cpus = cpus
+        self._memory = memory
+
+    @property
+    def _farm(self) -> Path:
+        return self.root / "farm"
+
+    @property
+    def _jobs(self) -> Path:
+        return self.root / "farm-jobs"
+
+    @property
+    def _volumes(self) -> Path:
+        return self.root / "farm-volumes"
+
+    def capacity(self) -> Capacity:
+        cpus = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 1)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
+        return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
+
+    def submit(self, job: Job) -> str:
+        for handle, old in self._all():
+            same = bool(job.labels) and job.labels.items() <= old["labels"].items()
+            if same:
+                self.cancel(handle)
+                self.release(handle)
+            elif self.observe(handle).state not in FINAL:
+                raise NoRunnerError(f"this machine already runs {old['name']}", hint="wait for it, or cancel it")
+        for target, folder in job.inputs.items():
+            dest = self._inside(target)
+            shutil.rmtree(dest, ignore_errors=True)
+            shutil.copytree(folder, dest, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        self._place(job.volumes)
+        shutil.rmtree(self._inside(job.output), ignore_errors=True)
+        handle = uuid.uuid4().hex[:12]
+        folder = self._jobs / handle
+        folder.mkdir(parents=True)
+        (folder / "log").touch()
+        data = {
+            "name": job.name,
+            "labels": job.labels,
+            "output": job.output,
+            "command": [self._path(word) for word in job.command],
+            "environment": {**self._environment(job), "FARM_JOB": handle},
+            "root": str(self.root),
+            "chroot": self.tree,
+            "cpus": job.limits.cpus,
+            "memory": job.limits.memory,
+            "timeout_s": job.timeout_s,
+        }
+        (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+        subprocess.Popen(
+            [sys.executable, supervise.__file__, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=(folder / "supervisor.log").open("wb"),
+            start_new_session=True,
+        )
+        for _ in range(int(START_S / POLL_S)):
+            if (folder / "pid").exists() or (folder / "exit.json").exists():
+                return handle
+            time.sleep(POLL_S)
+        text = (folder / "supervisor.log").read_text(encoding="utf-8", errors="replace")[-500:]
+        raise InfrastructureError(f"the job's supervisor does not start: {text}")
+
+    def _inside(self, target: str) -> Path:
+        """Where a folder of the job is on this machine.
+
+        Raises:
+            InfrastructureError: It is not below /farm.
+        """
+        path = PurePosixPath(target)
+        if not path.is_relative_to(TOP) or ".." in path.parts:
+            raise InfrastructureError(f"a job's folder {target!r} is not below {TOP}")
+        return self._farm / path.relative_to(TOP)
+
+    def _path(self, word: str) -> str:
+        return word if self.tree or not word.startswith(TOP + "/") else str(self._inside(word))
+
+    def _environment(self, job: Job) -> dict[str, str]:
+        own = {} if self.tree else {name: os.environ[name] for name in KEPT if name in os.environ}
+        root = TOP if self.tree else str(self._farm)
+        fixed = {"PATH": own.get("PATH", PATH), "FARM_ROOT": root, "HOME": f"{root}/home"}
+        (self._farm / "home").mkdir(parents=True, exist_ok=True)
+        return own | fixed | job.environment
+
+    def _place(self, volumes: Mapping[str, str]) -> None:
+        """Puts the volumes where the job looks for them; what stood there goes back to where volumes are kept."""
+        for target, name in volumes.items():
+            place, mark = self._inside(target), self._inside(target + ".volume")
+            there = mark.read_text(encoding="utf-8") if mark.exists() else None
+            if there == name and place.is_dir():
+                continue
+            self._volumes.mkdir(parents=True, exist_ok=True)
+            if there is not None and place.is_dir():
+                place.rename(self._volumes / there)
+            else:
+                shutil.rmtree(place, ignore_errors=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            mark.write_text(name, encoding="utf-8")
+            if (self._volumes / name).is_dir():
+                (self._volumes / name).rename(place)
+            else:
+                place.mkdir()
+
+    def _all(self) -> list[tuple[str, dict[str, Any]]]:
+        found = []
+        for path in sorted(self._jobs.glob("*/job.json")):
+            found.append((path.parent.name, json.loads(path.read_text(encoding="utf-8"))))
+        return found
+
+    def find(self, labels: Mapping[str, str]) -> str | None:
+        """The handle of the job with these labels."""
+        return next((handle for handle, job in self._all() if labels.items() <= job["labels"].items()), None)
+
+    def _read(self, handle: str, name: str) -> dict[str, Any] | None:
+        try:
+            data: dict[str, Any] = json.loads((self._jobs / handle / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return data
+
+    def observe(self, handle: str) -> Observation:
+        if self._read(handle, "job.json") is None:
+            return Observation("lost", why="the engine does not know the job")
+        pid = self._read(handle, "pid")
+        alive = pid is not None and supervise.started(pid["pid"]) == pid["start"] != ""
+        ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
+        if ended is not None:
+            if ended["why"] == "cancelled":
+                return Observation("cancelled", why="cancelled", exit_code=ended["code"])
+            return Observation("done", why=ended["why"], exit_code=ended["code"])
+        if pid is None:
+            return Observation("starting", why="its supervisor starts")
+        return Observation("running") if alive else Observation("lost", why="its supervisor was killed")
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        path = self._jobs / handle / "log"
+        if not path.exists():
+            return
+        with path.open("rb") as stream:
+            stream.seek(since)
+            while True:
+                ended = self.observe(handle).state in FINAL
+                while piece := stream.read(CHUNK):
+                    yield piece
+                if ended:
+                    return
+                time.sleep(POLL_S)
+
+    def cancel(self, handle: str) -> None:
+        pid = self._read(handle, "pid")
+        if pid is None:
+            return
+        if self.observe(handle).state == "running":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid["pid"], signal.SIGTERM)
+        for _ in range(int((supervise.GRACE_S + START_S) / POLL_S)):
+            if self.observe(handle).state in FINAL:
+                self._end_session(handle)
+                return
+            time.sleep(POLL_S)
+        raise InfrastructureError(f"job {handle} does not stop", hint=f"kill process {pid['pid']}")
+
+    def _end_session(self, handle: str) -> None:
+        """Ends what a killed supervisor left: the processes that carry this job's mark in their environment."""
+        mark = f"FARM_JOB={handle}".encode()
+        for _ in range(50):
+            left = []
+            for entry in Path("/proc").glob("[0-9]*/environ"):
+                with contextlib.suppress(OSError):
+                    if mark in entry.read_bytes().split(b"\0"):
+                        left.append(int(entry.parent.name))
+            alive = [pid for pid in left if supervise.started(pid)]
+            if not alive:
+                return
+            for pid in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_S)
+        raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
+
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        job = self._read(handle, "job.json")
+        if job is None:
+            raise InfrastructureError(f"job {handle} is gone, and its output with it")
+        source, left, written = self._inside(job["output"]), max_bytes, []
+        for path in sorted(source.rglob("*")):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                raise InfrastructureError(f"the job's output holds {path.name!r}, which is no plain file")
+            left -= status.st_size
+            if left < 0:
+                raise InfrastructureError("the job's output is larger than allowed")
+            target = dest / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target, follow_symlinks=False)
+            written.append(target)
+        return written
+
+    def release(self, handle: str) -> None:
+        if self.observe(handle).state not in FINAL:
+            self.cancel(handle)
+        elif (self._jobs / handle).is_dir():
+            self._end_session(handle)
+        shutil.rmtree(self._jobs / handle, ignore_errors=True)
+
+    def discard(self, volume: str) -> None:
+        for mark in self._farm.glob("*.volume"):
+            if mark.read_text(encoding="utf-8") == volume:
+                shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+                mark.unlink()
+        shutil.rmtree(self._volumes / volume, ignore_errors=True)

@@ -1,0 +1,207 @@
+"""A plan with all that it needs, in parts that can be carried one at a time to a machine without network or Docker."""
+
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import farm
+from farm.engines.base import Engine, Job
+from farm.errors import BuildFailedError, UsageError
+from farm.pipeline.build import TREE, volumes
+from farm.pipeline.place import docker_place
+from farm.pipeline.report import Outcomes
+from farm.pipeline.setting import Setting
+from farm.plan import Plan
+from farm.render import render
+from farm.sources import gather
+
+PART_BYTES = 60 << 20
+MAX_TREE = 4 << 30
+PACK_TIMEOUT_S = 3600
+EPOCH = 315532800
+CARRIED = (
+    "__init__.py",
+    "errors.py",
+    "engines/__init__.py",
+    "engines/base.py",
+    "engines/host.py",
+    "engines/supervise.py",
+)
+"""What of the farm goes along: the host engine, which needs the standard library alone."""
+RUNNER = Path(__file__).with_name("carried.py")
+
+
+def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
+    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image.
+
+    Raises:
+        BuildFailedError: The image cannot be packed.
+    """
+    packed = cache / f"{image.rpartition(':')[2]}.tar.xz"
+    if packed.exists():
+        return packed
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"{packed.stem}.job"
+    folder.mkdir(exist_ok=True)
+    (folder / script.name).write_bytes(script.read_bytes())
+    job = Job(
+        name=f"pack {image}",
+        image=image,
+        command=("python3", f"/farm/job/{script.name}", "/farm/out"),
+        inputs={"/farm/job": folder},
+        output="/farm/out",
+        environment={},
+        limits=engine.capacity(),
+        timeout_s=PACK_TIMEOUT_S,
+        labels={"farm.pack": packed.stem},
+    )
+    handle = engine.submit(job)
+    try:
+        log = b"".join(engine.logs(handle))
+        seen = engine.observe(handle)
+        if seen.state != "done" or seen.exit_code:
+            tail = log[-2000:].decode("utf-8", "replace")
+            raise BuildFailedError(f"{image} cannot be packed ({seen.why or seen.exit_code}):\n{tail}")
+        part = cache / f"{packed.stem}.part"
+        engine.collect(handle, part, MAX_TREE)
+        (part / "tree.tar.xz").replace(packed)
+    finally:
+        engine.release(handle)
+    return packed
+
+
+def write_bundle(
+    plan: Plan, *, dest: Path, tree: Path, context: Path, sources: Path, environment: dict[str, str]
+) -> list[Path]:
+    """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns the files.
+
+    Args:
+        plan: What is built.
+        dest: The bundle.
+        tree: The packed toolchain.
+        context: The rendered job.
+        sources: The gathered sources.
+        environment: What the toolchain's image sets.
+
+    Raises:
+        UsageError: `dest` holds something.
+    """
+    if dest.exists() and any(dest.iterdir()):
+        raise UsageError(f"{dest} is not empty", hint="name another folder for the bundle, or remove it")
+    dest.mkdir(parents=True, exist_ok=True)
+    splitter = _Parts(dest)
+    with (
+        io.BufferedWriter(splitter, 1 << 20) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        _add(archive, [("tree.tar.xz", tree)])
+        _add(archive, ((f"source/{p.relative_to(sources).as_posix()}", p) for p in _files(sources)))
+        _add(archive, ((f"job/{p.relative_to(context).as_posix()}", p) for p in _files(context)))
+        package = Path(farm.__file__).parent
+        _add(archive, ((f"lib/farm/{name}", package / name) for name in CARRIED))
+    parts = splitter.finish()
+    manifest: dict[str, Any] = {
+        "schema": 1,
+        "name": f"{plan.package}-{plan.version}-{plan.variant}",
+        "plan": plan.digest,
+        "parts": parts,
+        "job": {
+            "command": ["bash", "/farm/job/build.sh"],
+            "inputs": {"/farm/job": "job", "/farm/source": "source"},
+            "output": "/farm/out",
+            "environment": environment,
+            "volumes": {TREE: volumes(plan)[TREE]},
+            "timeout_s": plan.timeout_minutes * 60,
+            "memory_per_job_gb": plan.memory_per_job_gb,
+        },
+    }
+    (dest / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    run = dest / "run"
+    run.write_bytes(RUNNER.read_bytes())
+    run.chmod(0o755)
+    return [run, dest / "manifest.json", *(dest / part["name"] for part in parts)]
+
+
+def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
+    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
+
+    Raises:
+        FarmError: What `docker_place`, `gather`, `pack_toolchain` and `write_bundle` raise.
+    """
+    rendered = render(setting.project, plan)
+    with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
+        folder = Path(name)
+        rendered.write(folder / "context")
+        engine, image = docker_place(setting, plan, rendered, folder / "image.log", Outcomes())
+        script = setting.project / "dockerfiles/scripts/pack_toolchain.py"
+        setting.watcher.line(f"packing {image}, once an image")
+        tree = pack_toolchain(engine, image, script, setting.artifacts / "toolchains")
+        sources = folder / "sources"
+        mirror = setting.settings.debian_mirror
+        gather(plan, setting.artifacts / "sources", sources, mirror=mirror, line=setting.watcher.line)
+        environment = engine.image_environment(image)
+        return write_bundle(
+            plan, dest=dest, tree=tree, context=folder / "context" / "job", sources=sources, environment=environment
+        )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
+    for name, path in files:
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime, info.mode = path.stat().st_size, EPOCH, 0o644
+        with path.open("rb") as stream:
+            archive.addfile(info, stream)
+
+
+class _Parts(io.RawIOBase):
+    """A file that is written as parts of at most PART_BYTES."""
+
+    def __init__(self, dest: Path) -> None:
+        self._dest = dest
+        self._parts: list[dict[str, Any]] = []
+        self._stream: Any = None
+        self._left = 0
+        self._hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        taken = 0
+        while taken < len(view):
+            if not self._left:
+                self._next()
+            piece = view[taken : taken + self._left]
+            self._stream.write(piece)
+            self._hash.update(piece)
+            self._parts[-1]["size"] += len(piece)
+            self._left -= len(piece)
+            taken += len(piece)
+        return taken
+
+    def _next(self) -> None:
+        self._end()
+        name = f"part-{len(self._parts):02d}"
+        self._parts.append({"name": name, "size": 0})
+        self._stream = (self._dest / name).open("wb")
+        self._hash, self._left = hashlib.sha256(), PART_BYTES
+
+    def _end(self) -> None:
+        if self._stream:
+            self._stream.close()
+            self._parts[-1]["sha256"] = self._hash.hexdigest()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Close the last part; what each is."""
+        self._end()
+        return self._parts

@@ -1,0 +1,262 @@
+"""Sources: fetched once a host into a cache, verified against what the plan names, as one tar file each.
+
+`<cache>/<key>.tar` is the source, whatever it is compressed with; `<key>` holds the commit or hash. A cached file
+is verified again each time that it is used.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from urllib.parse import urljoin
+
+import requests
+
+from farm.errors import BuildFailedError, InfrastructureError
+from farm.plan import Plan, source_folder
+from farm.planfile import PartPlan, SourcePlan
+from farm.text import plain
+
+TIMEOUT_S = 60
+MAX_ARCHIVE = 4 << 30
+MAX_PAGE = 64 << 20
+EPOCH = 315532800  # 1980-01-01
+
+Line = Callable[[str], None]
+
+
+def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Put the sources of a plan into `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
+
+    Args:
+        plan: Whose sources.
+        cache: Where fetched sources are kept.
+        dest: An empty or absent folder.
+        mirror: Where Debian's packages are; None: where apt gets them here.
+        line: Is told what is fetched.
+
+    Raises:
+        UsageError: A folder beside the recipe is not what the plan was made from.
+        InfrastructureError: Something cannot be fetched.
+        BuildFailedError: What was fetched is not what the plan names.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, part in enumerate([None, *plan.parts]):
+        target = dest / f"{number:02d}.tar"
+        if part is None and plan.source.kind == "path":
+            _pack(source_folder(plan), target)
+        else:
+            found = fetch(part.source if part else plan.source, cache, mirror=mirror, line=line)
+            _place(found, target, part)
+        files.append(target)
+    return files
+
+
+def _place(found: Path, target: Path, part: PartPlan | None) -> None:
+    target.unlink(missing_ok=True)
+    if part is None or not part.members:
+        try:
+            target.hardlink_to(found)
+        except OSError:  # another file system
+            shutil.copyfile(found, target)
+        return
+    with tarfile.open(found) as archive, tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as chosen:
+        for name in part.members:
+            try:
+                member = archive.getmember(name)
+            except KeyError as error:
+                raise BuildFailedError(f"{found.name} of {part.into} holds no {name}") from error
+            if not member.isreg():
+                raise BuildFailedError(f"{name} of {part.into} is no plain file")
+            chosen.addfile(_plain(tarfile.TarInfo(name), member.size), archive.extractfile(member))
+
+
+def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+    info.size, info.mode, info.mtime, info.uname, info.gname = size, mode, EPOCH, "root", "root"
+    return info
+
+
+def _pack(folder: Path, target: Path) -> None:
+    """A tar of a folder that depends on names and contents alone."""
+    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+        for path in sorted(folder.rglob("*")):
+            relative = path.relative_to(folder)
+            if "__pycache__" in relative.parts or not path.is_file():
+                continue
+            info = tarfile.TarInfo(f"source/{relative.as_posix()}")
+            with path.open("rb") as stream:
+                archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+
+
+def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    """The tar file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
+    if source.kind == "git":
+        return _git(source, cache, line)
+    assert source.sha256 is not None
+    path = cache / f"{source.sha256}.tar"
+    if path.exists() and _sha256(path) == source.sha256:
+        return path
+    address = _address(source, mirror)
+    line(f"+ fetch {address}")
+    _download(address, path, source.sha256)
+    return path
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _address(source: SourcePlan, mirror: str | None) -> str:
+    if source.kind == "archive":
+        return str(source.url)
+    if source.kind == "debian-source":
+        name = str(source.package)
+        initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
+        return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
+    return sdist_address(str(source.package), str(source.file))
+
+
+def apt_mirror() -> str:
+    """Where apt gets Debian's packages on this machine.
+
+    Raises:
+        InfrastructureError: There is no apt, or it is not set to a mirror of Debian over HTTP.
+    """
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        text = ""
+    for word in text.split("\n"):
+        site, _, origin = word.partition(" ")
+        if origin == "Debian" and site.startswith("http"):
+            return site
+    raise InfrastructureError(
+        "no mirror of Debian is known here", hint="name one as debian_mirror in ci/farm.yaml: http://…/debian"
+    )
+
+
+def sdist_address(package: str, file: str) -> str:
+    """Where the Python index that pip is set to has a file.
+
+    Raises:
+        InfrastructureError: The index cannot be read, or has no such file.
+    """
+    index = _pip_index()
+    page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
+    text = _get(page, MAX_PAGE).decode("utf-8", "replace")
+    for match in re.finditer(r'href="([^"]+)"', text):
+        address = urljoin(page, unescape(match[1])).partition("#")[0]
+        if address.rpartition("/")[2] == file:
+            return address
+    raise InfrastructureError(f"the Python index has no {file}", hint=f"looked at {page}")
+
+
+def _pip_index() -> str:
+    """Pip's index: its setting, else its default, which only pip itself knows."""
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    set_to = re.findall(r"^(?:global|:env:|user|site)\.index-url='([^']+)'", told, re.MULTILINE)
+    if set_to:
+        return str(set_to[-1])
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError("pip's index is not known: there is no pip here", hint="set PIP_INDEX_URL")
+    return done.stdout.strip()
+
+
+def _get(address: str, limit: int) -> bytes:
+    try:
+        with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
+            answer.raise_for_status()
+            data = bytearray()
+            for piece in answer.iter_content(1 << 20):
+                data += piece
+                if len(data) > limit:
+                    raise InfrastructureError(f"{address}: larger than {limit >> 20} MiB")
+            return bytes(data)
+    except requests.exceptions.RequestException as error:
+        raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
+
+
+def _download(address: str, path: Path, sha256: str) -> None:
+    """Download to `path`, which appears only when its hash is right."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    total, size = hashlib.sha256(), 0
+    try:
+        if address.startswith("file://"):
+            shutil.copyfile(address.removeprefix("file://"), part)
+            found = _sha256(part)
+        else:
+            with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer, part.open("wb") as stream:
+                answer.raise_for_status()
+                for piece in answer.iter_content(1 << 20):
+                    size += len(piece)
+                    if size > MAX_ARCHIVE:
+                        raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
+                    total.update(piece)
+                    stream.write(piece)
+            found = total.hexdigest()
+        if found != sha256:
+            raise BuildFailedError(
+                f"{address} has sha256 {found}, the recipe says {sha256}",
+                hint="the file was changed on the way or at its origin: compare it before you change the recipe",
+            )
+        part.replace(path)
+    except requests.exceptions.RequestException as error:
+        raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
+    """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it."""
+    assert source.commit is not None
+    packed = cache / f"{source.commit}.tar"
+    noted = packed.with_suffix(".sha256")
+    if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
+        return packed
+    with tempfile.TemporaryDirectory(prefix="clone-", dir=cache) as folder:
+        tree = Path(folder, "tree")
+        _clone(source, tree, line)
+        part = Path(folder, "packed.tar")
+        with tarfile.open(part, "w") as archive:
+            archive.add(tree, arcname="source")
+        noted.write_text(_sha256(part), encoding="ascii")
+        part.replace(packed)
+    return packed
+
+
+def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
+    url, tag = str(source.url), str(source.tag)
+    command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
+    command += ["--shallow-submodules", "--", url, str(tree)]
+    line("+ " + " ".join(command))
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # a farm has nobody to type a password
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
+    except FileNotFoundError as error:
+        raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
+    if result.returncode:
+        tail = "\n".join(plain(text) for text in result.stderr.splitlines()[-5:])
+        raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
+    head = subprocess.run(
+        ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if head != source.commit:
+        raise BuildFailedError(
+            f"{url}: tag {tag} is commit {head}, the catalogue says {source.commit}",
+            hint="if upstream moved the tag on purpose, change the commit in farm/catalog/torch.yaml",
+        )
