@@ -101,13 +101,14 @@ class HostEngine:
             "timeout_s": job.timeout_s,
         }
         (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
-        subprocess.Popen(
-            [sys.executable, supervise.__file__, str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(folder / "supervisor.log").open("wb"),
-            start_new_session=True,
-        )
+        with (folder / "supervisor.log").open("wb") as log:
+            subprocess.run(
+                [sys.executable, supervise.__file__, str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
         for _ in range(int(START_S / POLL_S)):
             if (folder / "pid").exists() or (folder / "exit.json").exists():
                 return handle

@@ -158,4 +158,7 @@ def _write(path: Path, data: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():  # nobody's child: the one who started it may end, or go on without looking after it
+        os._exit(0)
+    os.setsid()
     supervise(Path(sys.argv[1]))

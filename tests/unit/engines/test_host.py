@@ -1,0 +1,219 @@
+"""What every engine promises (farm.engines.base), run against the host engine with real processes."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.engines import supervise
+from farm.engines.base import FINAL, Job, Observation
+from farm.engines.host import HostEngine
+from farm.errors import InfrastructureError, NoRunnerError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = HostEngine(tmp_path / "host", cpus=1, memory=512 << 20)
+    yield engine
+    for handle, _ in engine._all():
+        engine.release(handle)
+
+
+@pytest.fixture
+def start(engine, tmp_path):
+    inputs = tmp_path / "in"
+    inputs.mkdir()
+    (inputs / "greeting").write_text("hello\n")
+
+    def go(script, *, timeout_s=60, labels=None, volumes=None, to=engine):
+        job = Job(
+            name="test",
+            image="",
+            command=("sh", "-c", script),
+            inputs={"/farm/in": inputs},
+            output="/farm/out",
+            environment={"FARM_JOBS": "1"},
+            limits=to.capacity(),
+            timeout_s=timeout_s,
+            labels=labels or {},
+            volumes=volumes or {},
+        )
+        return to.submit(job)
+
+    return go
+
+
+def end(engine, handle):
+    for _ in engine.logs(handle):
+        pass
+    seen = engine.observe(handle)
+    assert seen.state in FINAL
+    return seen
+
+
+def until(condition, what):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError(what)
+
+
+def alive(pid):
+    return supervise.started(pid) != ""
+
+
+def test_capacity_is_what_the_runner_may_use(engine):
+    assert (engine.capacity().cpus, engine.capacity().memory) == (1.0, 512 << 20)
+
+
+def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
+    handle = start('mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo $FARM_JOBS')
+    assert b"".join(engine.logs(handle)) == b"1\n"
+    assert end(engine, handle) == Observation("done", exit_code=0)
+    files = engine.collect(handle, tmp_path / "got", 1 << 20)
+    assert [path.relative_to(tmp_path).as_posix() for path in files] == ["got/deep/greeting"]
+    assert files[0].read_text() == "hello\n"
+
+
+def test_a_failure_keeps_its_exit_code(engine, start):
+    assert end(engine, start("exit 3")) == Observation("done", exit_code=3)
+
+
+def test_logs_go_on_where_they_were(engine, start):
+    handle = start("echo one; echo two >&2; echo three")
+    whole = b"".join(engine.logs(handle))
+    assert whole == b"one\ntwo\nthree\n"
+    assert b"".join(engine.logs(handle, since=5)) == whole[5:]
+
+
+def test_another_controller_takes_the_job_up(engine, start, tmp_path):
+    handle = start("sleep 1; echo done", labels={"farm.plan": "p"})
+    other = HostEngine(tmp_path / "host", cpus=1, memory=1 << 30)
+    assert other.find({"farm.plan": "p"}) == handle
+    assert other.find({"farm.plan": "q"}) is None
+    assert other.observe(handle).state == "running"
+    assert b"".join(other.logs(handle)) == b"done\n"
+    assert end(other, handle) == Observation("done", exit_code=0)
+
+
+def test_a_machine_runs_one_job_at_a_time(engine, start):
+    first = start("sleep 60", labels={"farm.run": "1"})
+    with pytest.raises(NoRunnerError, match="this machine already runs test"):
+        start("true", labels={"farm.run": "2"})
+    again = start("echo again", labels={"farm.run": "1"})  # the same run's next attempt replaces the one before
+    assert engine.observe(first).state == "lost"
+    assert end(engine, again).exit_code == 0
+
+
+def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
+    notes = tmp_path / "pids"
+    # A grandchild that left its parent and its session, as a daemon does.
+    handle = start(f"setsid sh -c 'echo $$ >> {notes}; exec sleep 300' & echo $$ >> {notes}; wait")
+    until(lambda: notes.exists() and len(notes.read_text().split()) == 2, "the processes did not start")
+    pids = [int(word) for word in notes.read_text().split()]
+    assert all(map(alive, pids))
+    engine.cancel(handle)
+    assert engine.observe(handle) == Observation("cancelled", why="cancelled", exit_code=143)
+    assert not any(map(alive, pids))
+
+
+def test_what_a_job_leaves_behind_dies_with_it(engine, start, tmp_path):
+    notes = tmp_path / "pid"
+    handle = start(f"setsid sh -c 'echo $$ > {notes}; exec sleep 300' & while [ ! -s {notes} ]; do sleep 0.05; done")
+    assert end(engine, handle) == Observation("done", exit_code=0)
+    assert not alive(int(notes.read_text()))
+
+
+def test_the_time_limit_holds_without_a_controller(engine, start):
+    seen = end(engine, start("sleep 300", timeout_s=1))
+    assert (seen.state, seen.exit_code, seen.why) == ("done", 124, "killed at its time limit of 1 s")
+
+
+def test_the_memory_limit_holds(tmp_path, start):
+    small = HostEngine(tmp_path / "host", cpus=1, memory=64 << 20)
+    handle = start(f"exec {sys.executable} -c \"x = bytearray(200 << 20); import time; time.sleep(60)\"", to=small)
+    seen = end(small, handle)
+    assert (seen.state, seen.exit_code) == ("done", 137)
+    assert "out of memory" in seen.why
+
+
+def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start, tmp_path):
+    notes = tmp_path / "pid"
+    handle = start(f"echo $$ > {notes}; sleep 300")
+    until(lambda: notes.exists() and notes.read_text().strip(), "the job did not start")
+    pid = int(notes.read_text())
+    os.kill(engine._read(handle, "pid")["pid"], signal.SIGKILL)
+    until(lambda: engine.observe(handle).state == "lost", "the loss was not seen")
+    assert alive(pid)
+    engine.release(handle)
+    assert not alive(pid)
+    assert engine.observe(handle).why == "the engine does not know the job"
+
+
+def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
+    tree = {"/farm/src": "tree-a"}
+    look = 'cat "$FARM_ROOT/src/object" 2>/dev/null || echo none; echo made > "$FARM_ROOT/src/object"'
+    seen = []
+    for volumes in (tree, tree, {"/farm/src": "tree-b"}, tree):
+        handle = start(look, volumes=volumes)
+        seen.append(b"".join(engine.logs(handle)))
+        engine.release(handle)
+    assert seen == [b"none\n", b"made\n", b"none\n", b"made\n"]
+    engine.discard("tree-a")
+    engine.discard("tree-a")
+    handle = start(look, volumes=tree)
+    assert b"".join(engine.logs(handle)) == b"none\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "limit", "what"),
+    [
+        ("ln -s /etc/passwd out", 1 << 20, "no plain file"),
+        ("mkfifo out", 1 << 20, "no plain file"),
+        ("head -c 2000 /dev/zero > out", 1000, "larger than allowed"),
+    ],
+)
+def test_hostile_output_is_refused(engine, start, tmp_path, script, limit, what):
+    handle = start(f'mkdir -p "$FARM_ROOT/out"; cd "$FARM_ROOT/out"; {script}')
+    assert end(engine, handle).exit_code == 0
+    with pytest.raises(InfrastructureError, match=what):
+        engine.collect(handle, tmp_path / "got", limit)
+
+
+def test_the_job_sees_no_credentials(engine, start, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    handle = start("env")
+    text = b"".join(engine.logs(handle)).decode()
+    assert "s3cret" not in text
+    assert f"FARM_ROOT={engine.root}/farm\n" in text
+
+
+def test_a_folder_outside_is_refused(engine, tmp_path):
+    job = Job("t", "", ("true",), {"/etc": tmp_path}, "/farm/out", {}, engine.capacity(), 10)
+    with pytest.raises(InfrastructureError, match="is not below /farm"):
+        engine.submit(job)
+    up = Job("t", "", ("true",), {"/farm/../etc": tmp_path}, "/farm/out", {}, engine.capacity(), 10)
+    with pytest.raises(InfrastructureError, match="is not below /farm"):
+        engine.submit(up)
+
+
+def test_a_job_that_cannot_start_says_why(engine, start, tmp_path):
+    job = Job("t", "", ("/nowhere/program",), {}, "/farm/out", {}, engine.capacity(), 10)
+    seen = end(engine, engine.submit(job))
+    assert (seen.state, seen.exit_code) == ("done", 127)
+    assert "/nowhere/program" in seen.why
+
+
+def test_a_handle_that_is_not_known_is_lost(engine):
+    assert engine.observe("nothing").state == "lost"
+    assert list(engine.logs("nothing")) == []
+    engine.release("nothing")
+    engine.cancel("nothing")
+    with pytest.raises(InfrastructureError, match="is gone"):
+        engine.collect("nothing", Path("x"), 1)
