@@ -1,14 +1,12 @@
 """The build job: its limits, its source, its output and what its end means."""
 
-import subprocess
-
 import pytest
 
 from farm.engines.base import Capacity, Observation
-from farm.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.pipeline.build import NINJA, failing_lines, follow, judge, make_job, source_tree, the_wheel
+from farm.errors import BuildFailedError, InfrastructureError
+from farm.pipeline.build import NINJA, failing_lines, follow, judge, make_job, the_wheel
 from farm.pipeline.report import Outcomes, Silent
-from farm.plan import Selectors, SourcePlan, resolve
+from farm.plan import Selectors, resolve
 from farm.variant import Variant
 
 
@@ -45,91 +43,18 @@ class Watched(Silent):
 def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, memory, per_job, jobs):
     plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
     capacity = Capacity(cpus=cpus, memory=int(memory))
-    job = make_job(plan, image="i", context=tmp_path / "c", source=tmp_path / "s", capacity=capacity, labels={"a": "b"})
+    inputs = {"/farm/job": tmp_path / "c", "/farm/source": tmp_path / "s"}
+    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"})
     assert job.environment == {"FARM_JOBS": jobs}
     assert job.timeout_s == 900
-    assert job.inputs == {"/farm/job": tmp_path / "c", "/farm/src": tmp_path / "s"}
+    assert job.inputs == inputs
+    assert job.volumes == {"/farm/src": f"farm-tree-{plan.digest[:24]}", "/farm/ccache": "farm-ccache"}
     assert (job.name, job.output, job.limits, job.labels) == (
         "canary-sm35-avx-py311",
         "/farm/out",
         capacity,
         {"a": "b"},
     )
-
-
-# --- source ---------------------------------------------------------------------------------------
-
-
-def git(folder, *args):
-    command = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.invalid", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.fixture
-def repository(tmp_path):
-    folder = tmp_path / "upstream"
-    folder.mkdir()
-    git(folder, "init", "-q")
-    (folder / "setup.py").write_text("one\n")
-    (folder / "link").symlink_to("setup.py")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "one")
-    git(folder, "tag", "-am", "release", "v1")
-    return folder
-
-
-def of_git(plan, repository, commit=None):
-    commit = commit or git(repository, "rev-parse", "v1^{commit}")
-    source = SourcePlan(kind="git", url=f"file://{repository}", tag="v1", commit=commit)
-    return plan.model_copy(update={"package": "torch", "source": source})
-
-
-def test_a_git_source_is_fetched_once_at_its_commit(plan, repository, tmp_path):
-    plan, cache, watched = of_git(plan, repository), tmp_path / "cache", Watched()
-    for _ in range(2):
-        with source_tree(plan, cache, watched) as tree:
-            assert (tree / "setup.py").read_text() == "one\n"
-            assert (tree / "link").readlink().name == "setup.py"
-            assert git(tree, "rev-parse", "HEAD") == plan.source.commit
-        assert not tree.exists()
-    assert [line.split(" --")[0] for line in watched.lines] == ["+ git clone"]
-    assert [p.name for p in cache.iterdir()] == [f"torch-{plan.source.commit}.tar"]
-
-
-def test_a_tag_that_moved_is_refused(plan, repository, tmp_path):
-    plan = of_git(plan, repository)
-    (repository / "setup.py").write_text("two\n")
-    git(repository, "commit", "-qam", "two")
-    git(repository, "tag", "-fam", "moved", "v1")
-    now = git(repository, "rev-parse", "HEAD")
-    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the catalogue says {plan.source.commit}"):
-        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_a_repository_that_cannot_be_reached_is_infrastructure(plan, repository, tmp_path):
-    plan = of_git(plan, repository)
-    repository.rename(tmp_path / "gone")
-    with pytest.raises(InfrastructureError, match=r"git clone of .*upstream at v1 failed:\n.*does not (appear|exist)"):
-        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
-
-
-def test_a_machine_without_git_says_so(plan, repository, tmp_path, monkeypatch):
-    plan = of_git(plan, repository)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InfrastructureError, match="there is no git here"):
-        source_tree(plan, tmp_path / "cache", Silent()).__enter__()
-
-
-def test_a_source_beside_the_recipe_is_the_one_of_the_plan(plan, root, tmp_path):
-    with source_tree(plan, tmp_path, Silent()) as tree:
-        assert tree == root / "farm" / "recipes" / "canary" / "src"
-    other = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
-    with pytest.raises(UsageError, match="changed since the plan was made"):
-        source_tree(other, tmp_path, Silent()).__enter__()
-    torch = plan.model_copy(update={"package": "torch"})
-    with pytest.raises(UsageError, match="torch has its source beside its recipe; it has not"):
-        source_tree(torch, tmp_path, Silent()).__enter__()
 
 
 # --- output ---------------------------------------------------------------------------------------

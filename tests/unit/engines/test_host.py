@@ -73,7 +73,9 @@ def test_capacity_is_what_the_runner_may_use(engine):
 
 
 def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
-    handle = start('mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo $FARM_JOBS')
+    handle = start(
+        'mkdir -p "$FARM_ROOT/out/deep"; cp "$FARM_ROOT/in/greeting" "$FARM_ROOT/out/deep/"; echo $FARM_JOBS'
+    )
     assert b"".join(engine.logs(handle)) == b"1\n"
     assert end(engine, handle) == Observation("done", exit_code=0)
     files = engine.collect(handle, tmp_path / "got", 1 << 20)
@@ -137,7 +139,7 @@ def test_the_time_limit_holds_without_a_controller(engine, start):
 
 def test_the_memory_limit_holds(tmp_path, start):
     small = HostEngine(tmp_path / "host", cpus=1, memory=64 << 20)
-    handle = start(f"exec {sys.executable} -c \"x = bytearray(200 << 20); import time; time.sleep(60)\"", to=small)
+    handle = start(f'exec {sys.executable} -c "x = bytearray(200 << 20); import time; time.sleep(60)"', to=small)
     seen = end(small, handle)
     assert (seen.state, seen.exit_code) == ("done", 137)
     assert "out of memory" in seen.why

@@ -1,7 +1,9 @@
 #!/bin/bash
-# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan f0216aca56d4; runs in the
-# toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
+# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 3b647ada49e5; runs in the
+# toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
 set -euo pipefail
+FARM_ROOT="${FARM_ROOT:-/farm}"
 export CANARY_BUILD_VERSION=0.1.0+cu118.sm35.avx
 export CC=gcc-11
 export CFLAGS=-mavx
@@ -11,11 +13,20 @@ export CXXFLAGS=-mavx
 export TORCH_CUDA_ARCH_LIST=3.5
 export USE_CUDA=1
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
-mkdir -p /farm/out/wheel /farm/out/lib
-cd /farm/src
+export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+rm -rf "$FARM_ROOT/out"
+mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
+cd -P "$FARM_ROOT/src"
+if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
+    echo "farm: step source"
+    find . -mindepth 1 -delete
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
+    touch .farm-source
+fi
 echo "farm: step build"
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
-python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /farm/out/wheel .
+python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" .
 echo "farm: step libraries"
-python3 /farm/scripts/collect_libraries.py /farm/out/wheel /farm/out/lib
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 echo "farm: done"

@@ -1,12 +1,14 @@
 #!/bin/bash
-# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan d604c5c93edf; runs in the
-# toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
+# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan 806ab46ca3b3; runs in the
+# toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
 set -euo pipefail
+FARM_ROOT="${FARM_ROOT:-/farm}"
 export BLAS=OpenBLAS
 export BUILD_TEST=0
 export CC=gcc-11
 export CFLAGS=-mavx
-export CMAKE_PROJECT_Torch_INCLUDE=/farm/job/tiers.cmake
+export CMAKE_PROJECT_Torch_INCLUDE="$FARM_ROOT"/job/tiers.cmake
 export CUDAHOSTCXX=/usr/bin/g++-11
 export CUDA_HOME=/opt/cuda
 export CUDNN_ROOT=/opt/cuda
@@ -29,11 +31,20 @@ export USE_MKLDNN=1
 export USE_NCCL=0
 export USE_NNPACK=0
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
-mkdir -p /farm/out/wheel /farm/out/lib
-cd /farm/src
+export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+rm -rf "$FARM_ROOT/out"
+mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
+cd -P "$FARM_ROOT/src"
+if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
+    echo "farm: step source"
+    find . -mindepth 1 -delete
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
+    touch .farm-source
+fi
 echo "farm: step build"
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
-python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /farm/out/wheel .
+python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" .
 echo "farm: step libraries"
-python3 /farm/scripts/collect_libraries.py /farm/out/wheel /farm/out/lib
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 echo "farm: done"

@@ -1,0 +1,174 @@
+"""Sources: fetched once, verified, and laid out as a build wants them."""
+
+import hashlib
+import io
+import subprocess
+import tarfile
+
+import pytest
+
+from farm import sources
+from farm.errors import BuildFailedError, InfrastructureError, UsageError
+from farm.plan import Selectors, resolve
+from farm.planfile import PartPlan, SourcePlan
+from farm.sources import fetch, gather
+from farm.variant import Variant
+
+
+@pytest.fixture
+def plan(root):
+    return resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+
+
+def git(folder, *args):
+    command = ["git", "-C", folder, "-c", "user.name=t", "-c", "user.email=t@example.invalid", *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "upstream"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "setup.py").write_text("one\n")
+    (folder / "link").symlink_to("setup.py")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    git(folder, "tag", "-am", "release", "v1")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    return folder
+
+
+def of_git(repository):
+    commit = git(repository, "rev-parse", "v1^{commit}")
+    return SourcePlan(kind="git", url=f"file://{repository}", tag="v1", commit=commit)
+
+
+def of_archive(path):
+    return SourcePlan(kind="archive", url=f"file://{path}", sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def tar(path, files, mode="w:gz"):
+    with tarfile.open(path, mode) as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+def contents(path):
+    with tarfile.open(path) as archive:
+        return {
+            m.name: archive.extractfile(m).read().decode()
+            for m in archive.getmembers()
+            if m.isreg() and "/.git/" not in m.name
+        }
+
+
+def test_a_git_source_is_fetched_once_at_its_commit(repository, cache):
+    source, lines = of_git(repository), []
+    first = fetch(source, cache, mirror=None, line=lines.append)
+    assert fetch(source, cache, mirror=None, line=lines.append) == first
+    assert contents(first)["source/setup.py"] == "one\n"
+    assert [line.split(" --")[0] for line in lines] == ["+ git clone"]
+    assert sorted(p.name for p in cache.iterdir()) == [f"{source.commit}.sha256", f"{source.commit}.tar"]
+
+
+def test_a_cached_source_that_was_changed_is_fetched_again(repository, cache):
+    source, lines = of_git(repository), []
+    packed = fetch(source, cache, mirror=None, line=lines.append)
+    packed.write_bytes(packed.read_bytes().replace(b"one\n", b"two\n"))
+    assert contents(fetch(source, cache, mirror=None, line=lines.append))["source/setup.py"] == "one\n"
+    assert len(lines) == 2
+
+
+def test_a_tag_that_moved_is_refused(repository, cache):
+    source = of_git(repository)
+    (repository / "setup.py").write_text("two\n")
+    git(repository, "commit", "-qam", "two")
+    git(repository, "tag", "-fam", "moved", "v1")
+    now = git(repository, "rev-parse", "HEAD")
+    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the catalogue says {source.commit}"):
+        fetch(source, cache, mirror=None, line=print)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_repository_that_cannot_be_reached_is_infrastructure(repository, cache, tmp_path):
+    source = of_git(repository)
+    repository.rename(tmp_path / "gone")
+    with pytest.raises(InfrastructureError, match=r"git clone of .*upstream at v1 failed:\n.*does not (appear|exist)"):
+        fetch(source, cache, mirror=None, line=print)
+
+
+def test_a_machine_without_git_says_so(repository, cache, tmp_path, monkeypatch):
+    source = of_git(repository)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InfrastructureError, match="there is no git here"):
+        fetch(source, cache, mirror=None, line=print)
+
+
+def test_an_archive_is_fetched_once_and_verified(cache, tmp_path):
+    origin, lines = tar(tmp_path / "a.tar.gz", {"a-1/x": "x"}), []
+    source = of_archive(origin)
+    first = fetch(source, cache, mirror=None, line=lines.append)
+    assert contents(first) == {"a-1/x": "x"}
+    assert fetch(source, cache, mirror=None, line=lines.append) == first
+    assert len(lines) == 1
+    first.write_bytes(b"changed")
+    assert contents(fetch(source, cache, mirror=None, line=lines.append)) == {"a-1/x": "x"}
+
+
+def test_an_archive_with_another_hash_is_refused_and_leaves_nothing(cache, tmp_path):
+    origin = tar(tmp_path / "a.tar.gz", {"a-1/x": "x"})
+    source = of_archive(origin)
+    tar(origin, {"a-1/x": "y"})
+    with pytest.raises(BuildFailedError, match=f"the recipe says {source.sha256}"):
+        fetch(source, cache, mirror=None, line=print)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "file", "address"),
+    [
+        ("pytorch", "pytorch_1.orig.tar.xz", "http://mirror/debian/pool/main/p/pytorch/pytorch_1.orig.tar.xz"),
+        ("libfoo", "libfoo_2.orig.tar.gz", "http://mirror/debian/pool/main/libf/libfoo/libfoo_2.orig.tar.gz"),
+    ],
+)
+def test_where_debian_keeps_an_upstream_tarball(package, file, address):
+    source = SourcePlan(kind="debian-source", package=package, file=file, section="main", sha256="0" * 64)
+    assert sources._address(source, "http://mirror/debian/") == address
+
+
+def test_parts_follow_the_tree_and_only_chosen_members_are_carried(plan, cache, tmp_path):
+    big = tar(tmp_path / "big.tar.gz", {"big-1/wanted.h": "w", "big-1/other": "o" * 1000})
+    parts = [
+        PartPlan(into="third_party/big", source=of_archive(big), strip=1, members=["big-1/wanted.h"]),
+        PartPlan(into="third_party/all", source=of_archive(big), strip=1, members=[]),
+    ]
+    plan = plan.model_copy(update={"parts": parts})
+    files = gather(plan, cache, tmp_path / "out", mirror=None, line=print)
+    assert [path.name for path in files] == ["00.tar", "01.tar", "02.tar"]
+    assert "source/setup.py" in contents(files[0])
+    assert contents(files[1]) == {"big-1/wanted.h": "w"}
+    assert files[2].read_bytes() == big.read_bytes()
+    lacking = plan.model_copy(update={"parts": [parts[0].model_copy(update={"members": ["big-1/none"]})]})
+    with pytest.raises(BuildFailedError, match="holds no big-1/none"):
+        gather(lacking, cache, tmp_path / "more", mirror=None, line=print)
+
+
+def test_a_folder_is_packed_the_same_whenever_it_is_packed(plan, cache, tmp_path):
+    one = gather(plan, cache, tmp_path / "one", mirror=None, line=print)[0].read_bytes()
+    assert gather(plan, cache, tmp_path / "two", mirror=None, line=print)[0].read_bytes() == one
+
+
+def test_a_source_beside_the_recipe_is_the_one_of_the_plan(plan, cache, tmp_path):
+    other = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
+    with pytest.raises(UsageError, match="changed since the plan was made"):
+        gather(other, cache, tmp_path / "out", mirror=None, line=print)
