@@ -101,6 +101,7 @@ LEFT_OUT = (
     "usr/lib/valgrind/*",
     "usr/lib/*/libnvrtc-builtins.so*",  # loaded by libnvrtc at run time; nothing links with it
 )
+UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OUT))
 LARGEST_ARCHIVE = 400_000
 """Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
 STUBBED = re.compile(
@@ -111,7 +112,7 @@ COMPILERS = "/usr/bin"
 
 
 def wanted(name: str, status: os.stat_result) -> bool:
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in LEFT_OUT):
+    if UNWANTED.match(name):
         return False
     if name.endswith(".a") and stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_ARCHIVE:
         return "/gcc/" in name and "libgcc" in name
@@ -167,20 +168,18 @@ def stub(library: str, folder: str) -> Optional[str]:
 
 
 def walk(root: str) -> list:
+    """(relative name, status) of what goes in, folders before what is in them."""
     found = []
     for folder, folders, files in os.walk(root):
-        folders.sort()
+        base = os.path.relpath(folder, root).removeprefix(".").lstrip("/")
+        kept = {}
         for name in sorted(folders + files):
-            path = os.path.join(folder, name)
-            relative = os.path.relpath(path, root)
-            status = os.lstat(path)
+            relative = f"{base}/{name}".lstrip("/")
+            status = Path(root, relative).lstat()
             if wanted(relative, status):
-                found.append((relative, status))
-        folders[:] = [
-            name
-            for name in folders
-            if wanted(os.path.relpath(os.path.join(folder, name), root) + "/", os.lstat(os.path.join(folder, name)))
-        ]
+                kept[name] = (relative, status)
+        found += kept.values()
+        folders[:] = [name for name in sorted(folders) if name in kept and wanted(f"{kept[name][0]}/", kept[name][1])]
     return found
 
 
@@ -195,27 +194,26 @@ def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     target, stubs, total, count = out / "tree.tar.xz", [], 0, 0
-    with tempfile.TemporaryDirectory(prefix="stubs-") as folder:
-        with target.open("wb") as stream:
-            packer = subprocess.Popen(["xz", "-T0", "-4", "-c"], stdin=subprocess.PIPE, stdout=stream)
-            assert packer.stdin is not None
-            with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive:
-                for name, status in walk("/"):
-                    path = "/" + name
-                    regular = stat.S_ISREG(status.st_mode)
-                    if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
-                        made = stub(path, folder)
-                        if made:
-                            stubs.append(path)
-                            archive.add(made, arcname=name, recursive=False, filter=clean)
-                            continue
-                    archive.add(path, arcname=name, recursive=False, filter=clean)
-                    total += status.st_size if regular else 0
-                    count += 1
-            packer.stdin.close()
-            if packer.wait():
-                print("pack_toolchain: xz failed", file=sys.stderr)
-                return 9
+    with tempfile.TemporaryDirectory(prefix="stubs-") as folder, target.open("wb") as stream:
+        packer = subprocess.Popen(["xz", "-T0", "-4", "-c"], stdin=subprocess.PIPE, stdout=stream)
+        assert packer.stdin is not None
+        with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive:
+            for name, status in walk("/"):
+                path = "/" + name
+                regular = stat.S_ISREG(status.st_mode)
+                if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
+                    made = stub(path, folder)
+                    if made:
+                        stubs.append(path)
+                        archive.add(made, arcname=name, recursive=False, filter=clean)
+                        continue
+                archive.add(path, arcname=name, recursive=False, filter=clean)
+                total += status.st_size if regular else 0
+                count += 1
+        packer.stdin.close()
+        if packer.wait():
+            print("pack_toolchain: xz failed", file=sys.stderr)
+            return 9
     (out / "packed.json").write_text(json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n")
     print(f"{count} files, {total} bytes, {len(stubs)} stubs; packed: {target.stat().st_size} bytes")
     return 0

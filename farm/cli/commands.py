@@ -26,6 +26,7 @@ from farm.pipeline.smoke import smoke
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
 from farm.render import render
 from farm.runs import Run
+from farm.runs.progress import progress
 from farm.settings import Settings, find_project, load_settings
 from farm.text import plain
 from farm.variant import Variant
@@ -277,6 +278,7 @@ def cmd_status(args: argparse.Namespace) -> int:
                 "finished": found.finished,
                 "result": found.result,
                 "exit_code": found.exit_code,
+                "progress": vars(reached) if (reached := progress(events)) else None,
                 "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
                 "events": [vars(event) for event in events],
             }
@@ -285,6 +287,8 @@ def cmd_status(args: argparse.Namespace) -> int:
     show.say(f"run {found.id}: {_state(found)}, {found.plan['package']} {found.plan['version']}")
     attempts = [(j.kind, a.engine, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
     show.table("", ("job", "engine", "state", "result", "why"), attempts)
+    if (reached := progress(events)) and not found.finished:
+        show.say(f"build: {reached}")
     steps = [e.data for e in events if e.kind == "step"]
     rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
     show.table("", ("step", "seconds", "outcome", "result"), rows)

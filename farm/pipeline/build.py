@@ -9,6 +9,7 @@ from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
 from farm.plan import Plan
+from farm.runs.progress import EVERY_S
 from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
@@ -43,15 +44,24 @@ def make_job(plan: Plan, *, image: str, inputs: dict[str, Path], capacity: Capac
     )
 
 
-def follow(engine: Engine, handle: str, log: Path, watcher: Watcher) -> Observation:
-    """Write the job's output to `log` and show it, until the job has ended; returns how it ended."""
+def follow(
+    engine: Engine, handle: str, log: Path, watcher: Watcher, note: Callable[[int, int], object] = lambda *_: None
+) -> Observation:
+    """Write the job's output to `log` and show it, until the job has ended; returns how it ended.
+
+    `note` is told the steps done and in all, every few seconds.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
+    noted = float("-inf")
     with log.open("wb") as stream:
         for text in _lines(engine, handle, stream.write):
             shown = plain(text)
             match = NINJA.match(shown)
             if match:
                 watcher.progress(int(match[1]), int(match[2]))
+                if time.monotonic() - noted >= EVERY_S or match[1] == match[2]:
+                    noted = time.monotonic()
+                    note(int(match[1]), int(match[2]))
             watcher.line(shown)
     while (seen := engine.observe(handle)).state not in FINAL:
         time.sleep(0.05)  # the output ends a moment before the engine notes the end

@@ -169,8 +169,8 @@ def steps(log: Path) -> "Iterator[tuple[int, int]]":
 def build(manifest: "dict[str, Any]", state: Path, args: argparse.Namespace) -> Path:
     """Start or take up the build and follow it; returns the folder with what it left."""
     sys.path.insert(0, str(state / "lib"))
-    from farm.engines.base import Job
-    from farm.engines.host import HostEngine
+    from farm.engines.base import Job  # noqa: PLC0415 there is no farm before the bundle is unpacked
+    from farm.engines.host import HostEngine  # noqa: PLC0415
 
     job = manifest["job"]
     jobs = args.jobs or os.cpu_count() or 1

@@ -32,6 +32,7 @@ from farm.pipeline.smoke import smoke
 from farm.plan import Plan
 from farm.render import render
 from farm.runs import Attempt, Journal, Result, Run
+from farm.runs.progress import KIND
 from farm.sources import gather
 from farm.variant import Variant
 from farm.wheel.repair import repair
@@ -229,7 +230,13 @@ class _MainJob:
         """Follow the container to its end, take the wheel, and remove the container whatever came."""
         log = self.folder / "build.log"
         try:
-            seen = build.follow(engine, handle, log, self.setting.watcher)
+            seen = build.follow(
+                engine,
+                handle,
+                log,
+                self.setting.watcher,
+                lambda done, total: self.journal.event(self.run.id, KIND, None, attempt.id, done=done, total=total),
+            )
         except InfrastructureError as error:
             raise _StillRunningError(
                 str(error), hint="run the same command again: it goes on if the build is still there"
