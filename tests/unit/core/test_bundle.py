@@ -1,0 +1,120 @@
+"""Bundles: what is carried is what was packed, in parts, and a part that is missing or damaged is named."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+from farm.errors import UsageError
+from farm.pipeline import bundle
+from farm.pipeline.bundle import RUNNER, write_bundle
+from farm.plan import Selectors, resolve
+from farm.render import render
+from farm.sources import gather
+from farm.variant import Variant
+
+
+@pytest.fixture
+def plan(root):
+    return resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
+
+
+@pytest.fixture
+def made(plan, root, tmp_path, monkeypatch):
+    """A bundle in small parts whose toolchain is no toolchain: it can be joined and unpacked, not entered."""
+    monkeypatch.setattr(bundle, "PART_BYTES", 40_000)
+    import tarfile
+
+    (tmp_path / "hello").write_text("hello\n")
+    tree = tmp_path / "tree.tar.xz"
+    with tarfile.open(tree, "w:xz") as archive:
+        archive.add(tmp_path / "hello", arcname="etc/hello")
+    render(root, plan).write(tmp_path / "context")
+    gather(plan, tmp_path / "cache", tmp_path / "sources", mirror=None, line=print)
+    dest = tmp_path / "bundle"
+    files = write_bundle(
+        plan,
+        dest=dest,
+        tree=tree,
+        context=tmp_path / "context" / "job",
+        sources=tmp_path / "sources",
+        environment={"LC_ALL": "C.UTF-8"},
+    )
+    return dest, files
+
+
+def run(dest, *args):
+    command = [sys.executable, "-I", dest / "run", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_manifest_names_every_part(made, plan):
+    dest, files = made
+    manifest = json.loads((dest / "manifest.json").read_text())
+    assert manifest["plan"] == plan.digest
+    assert [path.name for path in files] == ["run", "manifest.json", *(p["name"] for p in manifest["parts"])]
+    assert len(manifest["parts"]) > 2
+    for part in manifest["parts"]:
+        data = (dest / part["name"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (part["size"], part["sha256"])
+        assert len(data) <= 40_000
+    assert (dest / "run").read_bytes() == RUNNER.read_bytes()
+
+
+def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
+    with pytest.raises(UsageError, match="is not empty"):
+        write_bundle(plan, dest=made[0], tree=tmp_path, context=tmp_path, sources=tmp_path, environment={})
+
+
+def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):
+    dest, _ = made
+    away = tmp_path / "away"
+    away.mkdir()
+    (dest / "part-01").rename(away / "part-01")
+    done = run(dest, "--state", tmp_path / "state", "--check")
+    assert done.returncode == 10
+    assert "still to be carried: part-01" in done.stdout
+    assert not (tmp_path / "state" / "unpacked").exists()
+    run(dest, "--state", tmp_path / "state", "--check", "--parts", dest, "--parts", away)
+    assert (tmp_path / "state/root/etc/hello").read_text() == "hello\n"
+    assert (tmp_path / "state/job/build.sh").exists()
+    assert (tmp_path / "state/source/00.tar").exists()
+    assert (tmp_path / "state/lib/farm/engines/host.py").exists()
+
+
+def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, tmp_path):
+    dest, _ = made
+    data = bytearray((dest / "part-01").read_bytes())
+    data[100] ^= 1
+    (dest / "part-01").write_bytes(data)
+    done = run(dest, "--state", tmp_path / "state", "--check")
+    assert done.returncode == 2
+    assert "part-01 is damaged" in done.stdout
+    assert not (tmp_path / "state" / "unpacked").exists()
+
+
+def test_the_engine_in_a_bundle_needs_the_standard_library_alone(made, tmp_path):
+    dest, _ = made
+    run(dest, "--state", tmp_path / "state", "--check")
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import farm.engines.host; print(farm.__file__)"
+    command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "state/lib")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "state/lib/farm/__init__.py")), done.stderr
+
+
+def test_the_pieces_of_a_wheel_make_the_wheel(made, tmp_path):
+    dest, _ = made
+    data = bytes(range(256)) * 300
+    for number, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"piece-{number:02d}").write_bytes(data[number * 40_000 : (number + 1) * 40_000])
+    told = {"wheel": "x-1-py3-none-any.whl", "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pieces": 2}
+    (tmp_path / "a" / "result.json").write_text(json.dumps(told))
+    done = run(dest, "--join", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "out/x-1-py3-none-any.whl").read_bytes() == data
+    assert run(dest, "--join", tmp_path / "a", "--out", tmp_path / "out").returncode == 10
+    (tmp_path / "b" / "piece-01").write_bytes(b"other")
+    assert run(dest, "--join", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").returncode == 2
