@@ -60,7 +60,6 @@ LEFT_OUT = (
     "usr/share/terminfo/*",
     "usr/share/keyrings/*",
     "usr/share/fonts/*",
-    "usr/lib/locale/*",
     "usr/lib/systemd/*",
     "usr/lib/apt/*",
     "usr/lib/udev/*",
