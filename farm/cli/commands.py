@@ -12,6 +12,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
+from farm.cli.site import cmd_site_build
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.matrix import load_matrix
@@ -317,4 +318,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "smoke": cmd_smoke,
     "status": cmd_status,
     "logs": cmd_logs,
+    "site": cmd_site_build,
 }

@@ -98,6 +98,10 @@ def parser() -> argparse.ArgumentParser:
 
     logs = _command(commands, "logs", "the build log of a run")
     logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+
+    site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")
+    site.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")
+    site.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder instead of the index")
     return top
 
 

@@ -59,12 +59,21 @@ def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
     A folder, and a bucket behind a web server that answers folders with their index.html, are an index. Plain S3
     does not answer folders: there the page of links is used.
     """
+    if setting.index_url.startswith("s3://") and not setting.settings.index_public_url:
+        return pip_links(setting, group)
+    return ("--index-url", public_url(setting, f"whl/{group}/simple/"))
+
+
+def pip_links(setting: Setting, group: str) -> tuple[str, ...]:
+    """The options for the page of links of one variant group, which any static host can serve."""
+    return ("--no-index", "--find-links", public_url(setting, f"whl/{group}/links.html"))
+
+
+def public_url(setting: Setting, key: str) -> str:
+    """Where users find a key of the index."""
     if setting.settings.index_public_url:
-        return ("--index-url", f"{setting.settings.index_public_url.rstrip('/')}/whl/{group}/simple/")
-    store = open_store(setting.index_url)
-    if setting.index_url.startswith("s3://"):
-        return ("--no-index", "--find-links", store.url(f"whl/{group}/links.html"))
-    return ("--index-url", store.url(f"whl/{group}/simple/"))
+        return f"{setting.settings.index_public_url.rstrip('/')}/{key}"
+    return open_store(setting.index_url).url(key)
 
 
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:
