@@ -39,9 +39,9 @@ def cmd_matrix(args: argparse.Namespace) -> int:
 
 def _wanted(build: Build, args: argparse.Namespace) -> bool:
     return (
-        args.package in {None, build.package}
+        fnmatchcase(build.package, args.package or "*")
+        and fnmatchcase(str(build.variant), args.variant or "*")
         and args.platform in {None, build.platform}
-        and (args.variant is None or fnmatchcase(str(build.variant), args.variant))
     )
 
 

@@ -54,7 +54,7 @@ def add_waivers(parser: argparse.ArgumentParser) -> None:
 def add_matrix(parser: argparse.ArgumentParser) -> None:
     """Which builds of the matrix, and in which form."""
     parser.add_argument("--channel", help="this channel alone")
-    parser.add_argument("--package", help="this package alone")
+    parser.add_argument("--package", metavar="PATTERN", help="packages that fit, such as torch*")
     parser.add_argument("--platform", choices=["linux", "windows", "macos"])
     parser.add_argument("--variant", metavar="PATTERN", help="variants that fit, such as sm35-*-py311")
     parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])

@@ -1,5 +1,6 @@
 """What the engines say of their runners, and where it differs from `ci/runners.yaml`."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     listed: dict[str, Listed] | str = {}
     if any(runner.engine == "github" for runner in runners.values()):
         try:
-            listed = {found.name.lower(): found for found in github().runners()}
+            with contextlib.closing(github()) as api:
+                listed = {found.name.lower(): found for found in api.runners()}
         except FarmError as error:
             listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
     seen = {}

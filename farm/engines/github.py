@@ -151,6 +151,8 @@ class GithubEngine:
         waiting = next((job for job in jobs if job.status != "completed"), None)
         if waiting is None:
             return "GitHub has not made its jobs yet"
+        if "self-hosted" not in waiting.labels:
+            return "waits for a machine of GitHub's own"
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:

@@ -5,11 +5,13 @@ using the REST API", API version 2026-03-10. What comes back is checked and boun
 """
 
 import re
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -122,7 +124,7 @@ class GithubApi:
         self.repository = repository
         self._prefix = f"/repos/{repository}/actions"
         self._sleep = sleep
-        self._http = httpx.Client(timeout=httpx.Timeout(30, connect=10), follow_redirects=False)
+        self._http = httpx.Client(verify=_tls(), timeout=httpx.Timeout(30, connect=10), follow_redirects=False)
         self._headers = {
             "Accept": "application/vnd.github+json",
             "Authorization": f"Bearer {token}",
@@ -367,6 +369,12 @@ class GithubApi:
                 break
             self._sleep(1.0)
         raise InfrastructureError(f"GitHub's storage answers {status} to a link that GitHub gave", hint="try again")
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The certificates are read once: that takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> GithubApi:
