@@ -40,7 +40,7 @@ def _level(word: str) -> str:
     if word in known:
         return word
     near = nearest(word, known) or known
-    raise PydanticCustomError("level", "unknown CPU level {word!r}; nearest: {near}", {"word": word, "near": near[0]})
+    raise PydanticCustomError("level", "unknown CPU level '{word}'; nearest: {near}", {"word": word, "near": near[0]})
 
 
 Cpu = Annotated[str, AfterValidator(_level), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
@@ -58,7 +58,7 @@ class Card(Model):
         known = catalog.architectures().architectures
         if self.sm not in known:
             near = nearest(self.sm, list(known)) or list(known)
-            raise PydanticCustomError("sm", "unknown SM {sm!r}; nearest: {near}", {"sm": self.sm, "near": near[0]})
+            raise PydanticCustomError("sm", "unknown SM '{sm}'; nearest: {near}", {"sm": self.sm, "near": near[0]})
         chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
         if chips and self.sm not in chips:
             what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from farm.engines.docker import connect
-from farm.engines.github_api import GithubApi, Listed
+from farm.engines.github_api import GithubApi
+from farm.engines.github_models import Listed
 from farm.errors import FarmError
 from farm.settings import Runner
 

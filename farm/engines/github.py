@@ -17,7 +17,8 @@ from pathlib import Path
 
 from farm.engines import transfer
 from farm.engines.base import Capacity, Job, Observation
-from farm.engines.github_api import GithubApi, Listed, Run, RunJob, UncertainError
+from farm.engines.github_api import GithubApi, UncertainError
+from farm.engines.github_models import Listed, Run, RunJob
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.planfile import Plan
 from farm.settings import Github, JobKind

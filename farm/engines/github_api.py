@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from farm.engines.github_models import Artifact, Dispatched, Listed, Run, RunJob
 from farm.errors import InfrastructureError, UsageError
 from farm.text import plain
 
@@ -40,70 +41,6 @@ HOW_TO_AUTHORISE = (
 
 class UncertainError(InfrastructureError):
     """A write was sent and its answer lost: it may have taken effect, so it is not sent again."""
-
-
-class _Answer(BaseModel):
-    """What the farm takes of an answer; GitHub may add to it at any time."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Label(_Answer):
-    name: str
-    type: str | None = None
-
-
-class Listed(_Answer):
-    """A self-hosted runner as the repository lists it."""
-
-    id: int
-    name: str
-    os: str
-    status: str
-    busy: bool
-    labels: list[Label]
-
-
-class Run(_Answer):
-    id: int
-    display_title: str = ""
-    status: str | None
-    conclusion: str | None
-    html_url: str = ""
-    created_at: datetime
-    run_attempt: int = 1
-
-
-class Step(_Answer):
-    name: str
-    status: str
-    conclusion: str | None
-
-
-class RunJob(_Answer):
-    """A job of a run. `runner_name` is empty until a runner has taken it."""
-
-    id: int
-    name: str
-    status: str
-    conclusion: str | None
-    runner_name: str | None = None
-    labels: list[str] = []
-    steps: list[Step] = []
-    created_at: datetime
-    completed_at: datetime | None = None
-
-
-class Artifact(_Answer):
-    id: int
-    name: str
-    size_in_bytes: int
-    expired: bool
-    digest: str | None = None
-
-
-class _Dispatched(_Answer):
-    workflow_run_id: int
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -183,7 +120,7 @@ class GithubApi:
             UncertainError: The answer was lost; the run may exist.
         """
         answer = self._write("POST", f"{self._prefix}/workflows/{workflow}/dispatches", {"ref": ref, "inputs": inputs})
-        return _read(_Dispatched, answer.content).workflow_run_id if answer.content else None
+        return _read(Dispatched, answer.content).workflow_run_id if answer.content else None
 
     def cancel(self, run_id: int, *, force: bool = False) -> None:
         """Ask GitHub to cancel a run; one that has ended is fine."""

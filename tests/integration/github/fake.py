@@ -307,6 +307,7 @@ def _step(name, conclusion):
 def handler(fake):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # head and body in one packet: two would wait for each other
 
         def log_message(self, *_):
             pass
