@@ -56,8 +56,8 @@ def test_one_reason_alone(k40, job, reason):
 
 
 def test_a_driver_that_cannot(k40):
-    """CUDA 12 needs 525.60.13 on Linux; 470 is Kepler's last branch."""
-    old = "driver 470.256.02 does not run CUDA 12.1: CUDA 12 needs driver 525.60.13 or newer on linux"
+    """CUDA 12 needs branch 525 on Linux; 470 is Kepler's last branch."""
+    old = "driver 470.256.02 does not run CUDA 12.1: CUDA 12 needs driver 525 or newer on linux"
     assert fits(smoke(cuda="12.1"), k40) == [old]
     new = changed(k40, gpus=[{"name": "Tesla K40", "sm": "sm35", "driver": "535.54.03"}])
     assert fits(smoke(), new) == [
