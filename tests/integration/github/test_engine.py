@@ -3,6 +3,7 @@
 import json
 import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from farm.engines.base import Capacity
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi, connect
-from farm.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
+from farm.pipeline.build import follow, judge, make_job
+from farm.plan import Plan
+from farm.render import render
 from farm.settings import load_github
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
@@ -336,6 +340,65 @@ def test_a_hostile_log_is_bounded_and_comes_as_it_is(fake, engine, job, builder,
     assert got.startswith(b"\x1b]0;owned\x07AAA")
     assert got.endswith(b"[the log is longer than the farm takes]\n")
     assert len(got) < (1 << 20) + 100
+
+
+class Shown:
+    """What a person would see."""
+
+    def __init__(self):
+        self.lines, self.done = [], []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def progress(self, done, total):
+        self.done.append((done, total))
+
+
+def test_a_hostile_log_is_shown_without_its_control(fake, engine, job, builder, tmp_path):
+    """As the pipeline follows a build; the archived log keeps every byte."""
+    handle = engine.submit(job())
+    log = b"[1/2] first\r\n\x1b[2J\x1b]0;owned\x07clear\n" + b"A" * (3 << 20) + b"\n\xff\xfe\n[2/2] last"
+    fake.take(int(handle), "linux-build")
+    fake.finish(int(handle), "failure", log)
+    shown = Shown()
+    seen = follow(engine, handle, tmp_path / "build.log", shown)
+    assert (tmp_path / "build.log").read_bytes() == log
+    assert shown.lines[:2] == ["[1/2] first", "clear"]
+    assert shown.lines[-1] == "[2/2] last"
+    assert shown.done == [(1, 2), (2, 2)]
+    assert max(map(len, shown.lines)) < 2100
+    assert not any(ord(c) < 32 for line in shown.lines for c in line)
+    with pytest.raises(BuildFailedError, match="exit code 1"):
+        judge(seen, tmp_path / "build.log")
+
+
+def test_the_job_that_the_pipeline_makes_is_taken(fake, engine, plan, builder, tmp_path):
+    render(ROOT, plan).write(tmp_path / "context")
+    source = tmp_path / "source"
+    source.mkdir()
+    made = make_job(
+        plan,
+        image="unused",
+        context=tmp_path / "context" / "job",
+        source=source,
+        capacity=engine.capacity(),
+        labels={"farm.run": "r", "farm.kind": "build"},
+    )
+    engine.submit(made)
+    inputs = fake.inputs[only_run(fake)]
+    carried = tmp_path / "carried.json"
+    carried.write_text(inputs["plan"])  # as the workflow writes it
+    assert Plan.read(carried) == plan
+    assert int(inputs["timeout_minutes"]) == plan.timeout_minutes + 60
+
+
+def test_a_job_without_a_plan_or_of_another_kind_is_refused(fake, engine, job, builder):
+    with pytest.raises(UsageError, match="no workflow for 'bake' jobs"):
+        engine.submit(job("bake"))
+    with pytest.raises(UsageError, match="this job has none"):
+        engine.submit(replace(job(), inputs={}))
+    assert fake.requests == []
 
 
 def test_hostile_names_of_steps_and_runners_are_made_plain(fake, engine, job, builder):

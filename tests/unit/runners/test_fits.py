@@ -97,7 +97,7 @@ def test_a_windows_container_needs_the_hosts_own_build():
 
 def test_labels_count_on_github_alone():
     assert fits(build(labels=("farm-build",)), Runner(engine="docker")) == []
-    assert fits(build(labels=("farm-build",)), Runner(engine="github", labels=["FARM-build"])) == []
+    assert fits(build(labels=("Farm-Build",)), Runner(engine="github", labels=["FARM-build"])) == []
 
 
 def test_machines():
