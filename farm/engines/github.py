@@ -30,8 +30,9 @@ WORK = "Do the job"
 """The step of both workflows that does the work; any other step that fails is the runner's fault, not the build's."""
 OUTPUT = "farm-out"
 """The artifact with the job's output folder."""
-MAX_PLAN = 60_000
-"""Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`)."""
+MAX_PLAN = 30_000
+"""Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`), a variable of the
+environment on Windows 32,767 (Microsoft Learn, "Environment Variables")."""
 MAX_LOG = 256 << 20
 LOOK_FOR_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Waits between looks for a run whose dispatch was not answered."""

@@ -262,10 +262,12 @@ def test_the_labels_of_a_smoke_test(shell):
     done, outputs = shell(script, LABELS="", **asked)
     assert done.returncode == 0, done.stderr
     assert json.loads(outputs["labels"]) == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm35", "avx"]
+    asked["VARIANT"] = "sm35-avx-py314"  # not in the matrix
     done, outputs = shell(script, LABELS='["self-hosted", "k40"]', **asked)
     assert json.loads(outputs["labels"]) == ["self-hosted", "k40"]
-    done, outputs = shell(script, LABELS="[", **asked)
-    assert (done.returncode, outputs) == (2, {})
+    for bad in ("[", ""):
+        done, outputs = shell(script, LABELS=bad, **asked)
+        assert (done.returncode, outputs) == (2, {})
 
 
 @pytest.mark.parametrize("bad", ["[", '"x"', "[]", "{}", '["a b"]', '["a\\nb"]', '["a", 1]', "[" * 5000, "\nx=1"])
