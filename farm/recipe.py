@@ -50,6 +50,7 @@ class Recipe(Model):
     switches: list[str] = []
     needs: list[Literal["torch"]] = []
     memory_per_job_gb: float = Field(gt=0)
+    disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
     exclude: list[str] = []

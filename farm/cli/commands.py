@@ -12,6 +12,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
+from farm.cli.runners import cmd_runners
 from farm.cli.site import cmd_site_build
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
@@ -316,6 +317,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "verify": cmd_verify,
     "publish": cmd_publish,
     "smoke": cmd_smoke,
+    "runners": cmd_runners,
     "status": cmd_status,
     "logs": cmd_logs,
     "site": cmd_site_build,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_questions, add_selectors, add_waivers
+from farm.cli.options import add_matrix, add_questions, add_runners, add_selectors, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -51,8 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add_questions(why)
 
     matrix = _command(commands, "matrix", "what the channels offer, as a grid, a list or a workflow's matrix")
-    matrix.add_argument("--channel", help="this channel alone")
-    matrix.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+    add_matrix(matrix)
 
     detect = _command(commands, "detect", "this machine's GPU, driver and CPU, the variant for it and the pip command")
     detect.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
@@ -91,6 +90,9 @@ def parser() -> argparse.ArgumentParser:
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
     add_selectors(smoke)
     smoke.add_argument("--index-url", metavar="URL", help="what pip gets (default: the project's own index)")
+
+    runners = _command(commands, "runners", "the machines of ci/runners.yaml: what they can do, and are they there?")
+    add_runners(runners)
 
     status = _command(commands, "status", "the runs and their steps")
     status.add_argument("run", nargs="?", help="an id or its beginning")

@@ -51,6 +51,21 @@ def add_waivers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_matrix(parser: argparse.ArgumentParser) -> None:
+    """Which builds of the matrix, and in which form."""
+    parser.add_argument("--channel", help="this channel alone")
+    parser.add_argument("--package", metavar="PATTERN", help="packages that fit, such as torch*")
+    parser.add_argument("--platform", choices=["linux", "windows", "macos"])
+    parser.add_argument("--variant", metavar="PATTERN", help="variants that fit, such as sm35-*-py311")
+    parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+
+
+def add_runners(parser: argparse.ArgumentParser) -> None:
+    """What to know of the runners."""
+    parser.add_argument("what", choices=["list", "check"], help="the file alone, or the engines against the file")
+    parser.add_argument("--channel", help="check: are there runners for the builds of this channel?")
+
+
 def switch(name: str) -> str:
     """USE_FLASH_ATTENTION for `flash-attention`."""
     return "USE_" + name.upper().replace("-", "_")
