@@ -143,7 +143,7 @@ def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
 
 def _check_python(name: WheelName, python: str) -> list[str]:
     found = {tuple(tag.split("-")[:2]) for tag in name.tags}
-    wrong = sorted("-".join(pair) for pair in found if not _serves(*pair, python))
+    wrong = sorted("-".join(pair) for pair in found if not _serves(pair[0], pair[1], python))
     return [f"it is for {pair}; promised is {python}" for pair in wrong]
 
 
