@@ -46,7 +46,7 @@ class Expectation:
         cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
         archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
         quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
-        gpu: The GPU part must run: without a driver or a card the outcome is `failed`.
+        gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
     version: str | None = None
@@ -205,7 +205,7 @@ def _judge(
     elif code is not None and code < 0:
         name, code = _signal_name(-code), None
     found = document if isinstance(document, ProbeDocument) else None
-    outcome, reason = _outcome(module, ended, name, document, expect)
+    outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
     if name == "SIGILL" and not ended.late:
         hint = "build or choose a wheel for this CPU level"
@@ -229,7 +229,12 @@ def _judge(
 
 
 def _outcome(
-    module: str, ended: _Ended, signal_name: str | None, document: ProbeDocument | str, expect: Expectation
+    module: str,
+    emulate: str | None,
+    ended: _Ended,
+    signal_name: str | None,
+    document: ProbeDocument | str,
+    expect: Expectation,
 ) -> tuple[Status, str | None]:
     during = ""
     if isinstance(document, ProbeDocument) and document.running:
@@ -256,7 +261,7 @@ def _outcome(
     if not any(check.status == "passed" for check in document.checks):
         return "not_run", "no check could be made"
     gpu = [check for check in document.checks if check.group == "cuda"]
-    if expect.gpu and not any(check.status == "passed" for check in gpu):
+    if expect.gpu and emulate is None and not any(check.status == "passed" for check in gpu):
         why = next((check.reason for check in gpu if check.reason), "there is no GPU part")
         return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
     return "passed", None
