@@ -1114,7 +1114,7 @@ def junit(suite: str, rows: list[tuple[str, str, str, float, str, str]]) -> str:
     lines.append(
         "<testsuite name={} tests={} failures={} errors={} skipped={} time={}>".format(
             *(
-                quoteattr(str(value))
+                quoteattr(xml_text(str(value)))
                 for value in (
                     suite, len(rows), counts[FAILED], 0, counts[NOT_RUN], round(sum(row[3] for row in rows), 3),
                 )
