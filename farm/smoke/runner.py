@@ -26,6 +26,7 @@ POLL_S = 0.2
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
+_HUNG = "hung for more than"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MEANING = {
     "SIGILL": "the CPU lacks an instruction that the wheel uses",
@@ -169,7 +170,7 @@ def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: 
         if not isinstance(document, ProbeDocument) or not document.running or not document.limit_s:
             continue
         if time.monotonic() - since > document.limit_s + GRACE_S:
-            return f"hung for more than {document.limit_s:g} s"
+            return f"{_HUNG} {document.limit_s:g} s"
     return late
 
 
@@ -224,7 +225,8 @@ def _judge(
         output_tail=ended.tail,
         seconds=round(ended.seconds, 3),
     )
-    causes = find_causes(report, hung=bool(ended.late))
+    hung = bool(ended.late) or (reason or "").startswith(_HUNG)
+    causes = find_causes(report, hung=hung)
     return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
 
 
@@ -250,7 +252,7 @@ def _outcome(
     if document.module != module:
         return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
     if not document.complete and ended.tail.rfind("Timeout (") >= 0 and document.limit_s:
-        return "failed", f"hung for more than {document.limit_s:g} s{during}"
+        return "failed", f"{_HUNG} {document.limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
     failed = [check.name for check in document.checks if check.status == "failed"]

@@ -397,9 +397,9 @@ def test_no_code_that_runs(results, seen):
 
 def test_the_table_of_units_is_that_of_the_catalogue():
     known = throughput()
-    assert probe.UNITS == known.units
-    assert probe.GEFORCE_FLOAT64 == known.geforce_float64
-    assert {"matmul": probe.WARN_MATMUL, "copy": probe.WARN_COPY} == known.warn_below
+    assert known.units == probe.UNITS
+    assert known.geforce_float64 == probe.GEFORCE_FLOAT64
+    assert known.warn_below == {"matmul": probe.WARN_MATMUL, "copy": probe.WARN_COPY}
 
 
 # Multiprocessors, clock in GHz and TFLOP/s as NVIDIA's datasheets and whitepapers give them.

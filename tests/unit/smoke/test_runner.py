@@ -128,7 +128,8 @@ def test_a_hang_is_ended(environment):
 HANGS = {
     "python": "while True:\n        import time\n        time.sleep(1)",
     "with the GIL": "import ctypes\n    ctypes.PyDLL(None).sleep(600)",
-    "deaf to signals": "import ctypes, signal\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n    ctypes.PyDLL(None).sleep(600)",
+    "deaf to signals": "import ctypes, signal\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
+    "    ctypes.PyDLL(None).sleep(600)",
 }
 
 
