@@ -24,6 +24,13 @@ def tensor(*a, **k):
 """
 
 
+# ud2, the instruction that no CPU has (Intel SDM, volume 2).
+UD2 = """import ctypes, mmap
+m = mmap.mmap(-1, 4096, prot=7)
+m.write(b"\\x0f\\x0b")
+ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()"""
+
+
 def half(body: str) -> str:
     """A torch that imports, and does this at its first product."""
     return HALF.replace("{body}", body.replace("\n", "\n    "))
@@ -67,9 +74,7 @@ def test_a_torch_whose_library_is_rubbish(smoke):
     [
         ("import ctypes\nctypes.string_at(8)", "SIGSEGV", []),
         ("import os\nos.abort()", "SIGABRT", []),
-        # ud2, the instruction that no CPU has (Intel SDM, volume 2).
-        ("import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(b'\\x0f\\x0b')\n"
-         "ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(m)))()", "SIGILL", ["sigill"]),
+        (UD2, "SIGILL", ["sigill"]),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL", ["killed"]),
     ],
 )  # fmt: skip

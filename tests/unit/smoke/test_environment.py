@@ -160,7 +160,7 @@ def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index
     (wheel,) = index.glob("fakemod/*.whl")
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("planted.py", "x = 1")
-    with pytest.raises(SmokeFailedError, match="DO NOT MATCH THE HASHES|Hash mismatch"):
+    with pytest.raises(SmokeFailedError, match=r"DO NOT MATCH THE HASHES|Hash mismatch"):
         install(
             python,
             f"fakemod=={VERSION}",
