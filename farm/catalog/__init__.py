@@ -21,6 +21,7 @@ from farm.catalog.models import (
     NvidiaProvider,
     PythonVersions,
     Switch,
+    Throughput,
     Toolkit,
     Toolkits,
     TorchRelease,
@@ -126,6 +127,11 @@ def base_of(python: str) -> str:
 @cache
 def nvidia_provider() -> NvidiaProvider:
     return load(FOLDER / "nvidia.yaml", NvidiaProvider)
+
+
+@cache
+def throughput() -> Throughput:
+    return load(FOLDER / "throughput.yaml", Throughput)
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:

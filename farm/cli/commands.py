@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,16 +13,16 @@ from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
 from farm.cli.runners import cmd_runners
 from farm.cli.site import cmd_site_build
+from farm.cli.smoke import run_smoke
 from farm.cli.why import questions
-from farm.errors import SmokeFailedError, UsageError
+from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
-from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.report import Silent
 from farm.pipeline.run import Until, submit
 from farm.pipeline.setting import Setting, open_journal
-from farm.pipeline.smoke import smoke
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
 from farm.render import render
 from farm.runs import Run
@@ -230,21 +229,7 @@ def cmd_publish(args: argparse.Namespace) -> int:
 
 
 def cmd_smoke(args: argparse.Namespace) -> int:
-    project, settings, plan = _plan_of(args)
-    setting = Setting(project, settings, Silent())
-    group = Variant.parse(plan.variant).group
-    source = ("--index-url", args.index_url) if args.index_url else pip_source(setting, group)
-    folder = setting.artifacts / "smoke" / f"{plan.package}-{plan.version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    result = Outcomes()
-    failed = smoke(setting, plan, folder, result, f"{plan.package}=={plan.version}", source)
-    if args.json:
-        _print_json(result.to_json())
-    else:
-        show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
-    if failed:
-        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
-    return 0
+    return run_smoke(args, *_plan_of(args))
 
 
 def _state(run_: Run) -> str:

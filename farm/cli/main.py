@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_matrix, add_questions, add_runners, add_selectors, add_waivers
+from farm.cli.options import add_matrix, add_questions, add_runners, add_selectors, add_smoke, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
     add_selectors(smoke)
-    smoke.add_argument("--index-url", metavar="URL", help="what pip gets (default: the project's own index)")
+    add_smoke(smoke)
 
     runners = _command(commands, "runners", "the machines of ci/runners.yaml: what they can do, and are they there?")
     add_runners(runners)

@@ -1,6 +1,7 @@
 """Options that several commands share. Nothing heavy is imported here: `farm --version` is quick."""
 
 import argparse
+from pathlib import Path
 
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
@@ -64,6 +65,27 @@ def add_runners(parser: argparse.ArgumentParser) -> None:
     """What to know of the runners."""
     parser.add_argument("what", choices=["list", "check"], help="the file alone, or the engines against the file")
     parser.add_argument("--channel", help="check: are there runners for the builds of this channel?")
+
+
+def add_smoke(parser: argparse.ArgumentParser) -> None:
+    """What `farm smoke` takes beside the selectors."""
+    parser.add_argument("--index-url", metavar="URL", help="what pip or uv gets (default: the project's own index)")
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="this file; the report is left beside it as well")
+    parser.add_argument("--require-gpu", action="store_true", help="a GPU part that cannot run is a failure")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="the reports as JUnit's XML, for CI")
+    parser.add_argument(
+        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="for one check (default: 900)"
+    )
+    parser.add_argument(
+        "--limit", type=_seconds, metavar="SECONDS", help="for all of them (default: smoke_timeout_s in ci/farm.yaml)"
+    )
+
+
+def _seconds(text: str) -> int:
+    number = int(text)
+    if not 0 < number <= 86400:
+        raise ValueError
+    return number
 
 
 def switch(name: str) -> str:

@@ -30,7 +30,7 @@ from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting, open_journal
-from farm.pipeline.smoke import smoke
+from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.plan import Plan
 from farm.render import render
 from farm.runs import Attempt, Journal, Result, Run
@@ -284,7 +284,8 @@ class _MainJob:
         attempt = self.journal.create_attempt(job.id, "host", RUNNER)
         self.journal.set_state(attempt.id, "running")
         try:
-            failed = smoke(self.setting, self.plan, self.folder, self.outcomes, requirement, source)
+            options = SmokeOptions(wheel=Path(self.outcomes.wheel) if self.outcomes.wheel else None)
+            failed = smoke(self.setting, self.plan, self.folder, self.outcomes, requirement, source, options)
         except FarmError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
             raise

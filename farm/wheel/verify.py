@@ -5,6 +5,7 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -142,8 +143,16 @@ def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
 
 def _check_python(name: WheelName, python: str) -> list[str]:
     found = {tuple(tag.split("-")[:2]) for tag in name.tags}
-    wrong = sorted("-".join(pair) for pair in found if pair not in {(python, python), (python, "abi3")})
+    wrong = sorted("-".join(pair) for pair in found if not _serves(pair[0], pair[1], python))
     return [f"it is for {pair}; promised is {python}" for pair in wrong]
+
+
+def _serves(tag: str, abi: str, python: str) -> bool:
+    """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer)."""
+    if (tag, abi) == (python, python):
+        return True
+    numbers = [re.fullmatch(r"cp3(\d{1,2})", each, re.ASCII) for each in (tag, python)]
+    return abi == "abi3" and all(numbers) and int(numbers[0][1]) <= int(numbers[1][1])  # type: ignore[index]
 
 
 def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:
