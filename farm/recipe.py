@@ -29,6 +29,22 @@ class GitSource(Model):
     release: Literal["torch", "vision", "audio"] = "torch"
 
 
+class VerifyRules(Model):
+    """What verify holds a wheel to besides its variant: `farm.wheel.report.VerifyPolicy` explains each.
+
+    A channel may replace what a recipe says, key by key. `forbidden` and `foreign`: null for what `verify` holds every
+    wheel to. `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    """
+
+    numpy: bool = False
+    allow_other_sass: bool = False
+    mixed: list[str] = []
+    foreign: list[str] | None = None
+    cpu_exempt: list[str] = []
+    dispatching: list[str] = []
+    forbidden: list[str] | None = None
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
@@ -53,7 +69,7 @@ class Recipe(Model):
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
     exclude: list[str] = []
-    cpu_exempt: list[str] = []
+    verify: VerifyRules = VerifyRules()
     requires: list[str] = []
 
 

@@ -176,6 +176,7 @@ def cmd_repair(args: argparse.Namespace) -> int:
         vendor_into=args.into,
         exclude=args.exclude,
         version=args.new_version,
+        requires=args.require,
     )
     if args.json:
         _print_json(result.model_dump(mode="json"))

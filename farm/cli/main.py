@@ -75,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
     repair.add_argument("--into", required=True, metavar="FOLDER", help="where in the wheel, such as torch/lib")
     repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
     repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    repair.add_argument(
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
+    )
     repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")

@@ -141,6 +141,7 @@ class _MainJob:
                 vendor_into=plan.vendor_into,
                 exclude=plan.exclude,
                 version=plan.version,
+                requires=[f"numpy{plan.verify.numpy}"] if plan.verify.numpy else [],
             )
             vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
             step.result = f"added {vendored}; {result.tags[0]}"
