@@ -3,8 +3,8 @@ import pytest
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
-    normal_version,
     normal_requirement,
+    normal_version,
     parse_wheel_name,
     platform_machine,
     read_dist_info,
