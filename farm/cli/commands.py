@@ -29,7 +29,6 @@ from farm.settings import Settings, find_project, load_settings
 from farm.text import plain
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
-from farm.wheel.repair import repair
 from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
 from farm.wheel.why126 import why_126
@@ -167,28 +166,6 @@ def cmd_inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def cmd_repair(args: argparse.Namespace) -> int:
-    args.output.mkdir(parents=True, exist_ok=True)
-    result = repair(
-        args.wheel,
-        args.output,
-        lib_dirs=args.lib_dir,
-        vendor_into=args.into,
-        exclude=args.exclude,
-        version=args.new_version,
-        requires=args.require,
-    )
-    if args.json:
-        _print_json(result.model_dump(mode="json"))
-        return 0
-    for item in result.vendored:
-        show.say(f"added {item.path} from {item.source}")
-    for path in result.record_corrected:
-        show.say(f"corrected the hash of {path} in RECORD")
-    show.say(result.wheel)
-    return 0
-
-
 def _waivers(args: argparse.Namespace) -> list[Waiver]:
     return [parse_waiver(text) for text in args.waive]
 
@@ -312,7 +289,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "detect": cmd_detect,
     "render": cmd_render,
     "inspect": cmd_inspect,
-    "repair": cmd_repair,
     "verify": cmd_verify,
     "publish": cmd_publish,
     "smoke": cmd_smoke,

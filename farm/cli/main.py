@@ -110,9 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
-        from farm.cli import commands
-
-        return commands.run(args)
+        return _run(args)
     except FarmError as error:
         return _failed(error, args)
     except KeyboardInterrupt:
@@ -124,6 +122,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # no space, no permission, a file where a folder should be
         where = f"{error.filename}: " if error.filename else ""
         return _failed(InfrastructureError(f"{where}{error.strerror or error}"), args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.command == "repair":
+        from farm.cli.repair import cmd_repair
+
+        return cmd_repair(args)
+    from farm.cli import commands
+
+    return commands.run(args)
 
 
 def _failed(error: FarmError, args: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from farm.wheel.contents import Contents, FatbinSet, Library
+from farm.wheel.contents import Contents
+from farm.wheel.library import FatbinSet, Library
 from farm.wheel.report import Check, Finding, VerifyPolicy, defaults
 
 _Kind = Literal["sass", "ptx"]

@@ -5,11 +5,13 @@ from typing import Any
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.contents import Frozen, Library, read_contents
+from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
 from farm.wheel.isa import level_names
+from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy
 from farm.wheel.metadata import platform_machine, read_dist_info
+from farm.wheel.models import Frozen
 
 
 class WheelContents(Frozen):

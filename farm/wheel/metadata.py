@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag, parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -116,6 +115,8 @@ def normal_version(version: str) -> str:
 
 def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (slow to import, seldom needed)
+
     try:
         if not requirement.isprintable() or len(requirement) > _MAX_REQUIREMENT:
             raise InvalidRequirement("control characters, or too long")

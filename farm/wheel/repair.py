@@ -10,14 +10,17 @@ import hashlib
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
-from farm.wheel.contents import Contents, Frozen, Library, Printable, magics, read_library, read_needs
+from farm.wheel.contents import Contents, read_needs
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
+from farm.wheel.library import Library, magics, read_library
 from farm.wheel.manylinux import earned_policy
 from farm.wheel.metadata import (
     DistInfo,
@@ -38,7 +41,8 @@ _MAX_ROUNDS = 100
 _RECORD_LIMIT = 64 << 20
 
 
-class Vendored(Frozen):
+@dataclass(frozen=True)
+class Vendored:
     """A library that was put into the wheel: member name, where it came from, sha256, bytes."""
 
     path: str
@@ -47,7 +51,8 @@ class Vendored(Frozen):
     size: int
 
 
-class RepairResult(Frozen):
+@dataclass(frozen=True)
+class RepairResult:
     """What repair made.
 
     Attributes:
@@ -61,7 +66,11 @@ class RepairResult(Frozen):
     wheel: Path
     vendored: tuple[Vendored, ...]
     tags: tuple[str, ...]
-    record_corrected: tuple[Printable, ...]
+    record_corrected: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: dictionaries, lists, strings, numbers."""
+        return {**asdict(self), "wheel": str(self.wheel)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,7 @@ def repair(
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(wheel):
             raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
-        lacking = [each for each in wanted if each not in _declared(info)]
+        lacking = [each for each in wanted if each not in _declared(info)] if wanted else []
         written = _write(archive, info, contents, found, target, new_version, platforms, lacking)
     return RepairResult(
         wheel=target,
@@ -132,7 +141,7 @@ def repair(
             for item in found
         ),
         tags=platforms,
-        record_corrected=tuple(path for path, _ in compare_record(record, info.record, contents.files)),
+        record_corrected=tuple(printable(path) for path, _ in compare_record(record, info.record, contents.files)),
     )
 
 

@@ -11,8 +11,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field, ValidationError, computed_field, field_validator, model_validator
 
 from farm.errors import UsageError
-from farm.wheel.contents import Frozen, Printable
 from farm.wheel.isa import level_names
+from farm.wheel.models import Frozen, Printable
 
 CheckId = Literal["archive", "names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
 Status = Literal["passed", "failed", "waived", "not_run"]
