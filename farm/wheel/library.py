@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
@@ -11,6 +11,9 @@ from farm.wheel.fatbin import FATBIN_SECTION, read_fatbins
 from farm.wheel.glimpse import Glimpse
 from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
+
+if TYPE_CHECKING:
+    from farm.wheel.isa import IsaResult
 
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
@@ -95,7 +98,7 @@ def read_library(
     """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it."""
     try:
         if data[:2] == PE_MAGIC:
-            return _read_dll(path, sha256, data, level)
+            return _read_dll(path, sha256, data, level, on_load)
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
@@ -120,10 +123,13 @@ def read_library(
     )
 
 
-def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None) -> Library:
+def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None, on_load: bool) -> Library:
     pe = read_pe(data)
-    sets, empty = ((), 0) if isinstance(data, Glimpse) else _fatbins(data, _pe_ranges(pe))
-    not_checked = "machine code of PE files is not decoded"
+    sets: tuple[FatbinSet, ...] = ()
+    empty, instructions = 0, None
+    if not isinstance(data, Glimpse):
+        sets, empty = _fatbins(data, _pe_ranges(pe))
+        instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
     return Library(
         path=path,
         sha256=sha256,
@@ -137,7 +143,7 @@ def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None)
         linker=pe.linker,
         fatbins=sets,
         empty_fatbins=empty,
-        instructions=Instructions(level=level, beyond={}, undecodable=0, not_checked=not_checked) if level else None,
+        instructions=instructions,
     )
 
 
@@ -172,12 +178,24 @@ def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instruct
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415
     from farm.wheel.isa import scan_isa  # noqa: PLC0415
 
-    scan = scan_starts(data, elf, level) if on_load else None
-    result = scan.result if scan else scan_isa(data, elf, level)
+    if on_load:
+        scan = scan_starts(data, elf, level)
+        return _found(level, scan.result, scan.starts)
+    return _found(level, scan_isa(data, elf, level), None)
+
+
+def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
+    from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
+
+    scan = scan_dll(data, pe, level, on_load=on_load)
+    return _found(level, scan.result, scan.starts if on_load else None)
+
+
+def _found(level: str, result: "IsaResult", starts: int | None) -> Instructions:
     return Instructions(
         level=level,
         beyond={find.feature: (find.count, find.places) for find in result.beyond},
         undecodable=result.undecodable,
         not_checked=result.not_checked,
-        starts=scan.starts if scan else None,
+        starts=starts,
     )
