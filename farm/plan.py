@@ -305,6 +305,7 @@ def _plan(
         timeout_minutes=recipe_.timeout_minutes,
         needs=[f"{name}=={fill['torch_version']}" for name in recipe_.needs],
         vendor_into=recipe_.vendor_into,
+        repair=recipe_.repair,
         exclude=recipe_.exclude,
         verify=VerifyPlan(
             python_tag="cp" + variant.python.removeprefix("py"),

@@ -92,6 +92,7 @@ class Plan(Model):
     timeout_minutes: int = Field(gt=0)
     needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
     vendor_into: Text
+    repair: Literal["beside", "tools"]
     exclude: list[str]
     verify: VerifyPlan
     requires: list[str]

@@ -49,7 +49,8 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `needs` are packages whose wheels for the same variant the build imports.
+    `needs` are packages whose wheels for the same variant the build imports. `repair`: `beside` puts libraries into
+    `vendor_into`, where the package's own look; `tools` has auditwheel or delvewheel put them into `<name>.libs`.
     """
 
     package: str
@@ -68,6 +69,7 @@ class Recipe(Model):
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
+    repair: Literal["beside", "tools"] = "beside"
     exclude: list[str] = []
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []

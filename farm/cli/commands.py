@@ -12,6 +12,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
+from farm.cli.tree import print_tree
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.matrix import load_matrix
@@ -162,7 +163,10 @@ def cmd_inspect(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(contents.to_json())
         return 0
-    show.inspection(contents)
+    if args.tree:
+        print_tree(contents)
+    else:
+        show.inspection(contents)
     return 0
 
 

@@ -12,15 +12,13 @@ def cmd_repair(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
     args.output.mkdir(parents=True, exist_ok=True)
-    result = repair(
-        args.wheel,
-        args.output,
-        lib_dirs=args.lib_dir,
-        vendor_into=args.into,
-        exclude=args.exclude,
-        version=args.new_version,
-        requires=args.require,
-    )
+    given = {"exclude": args.exclude, "version": args.new_version, "requires": args.require}
+    if args.into is None:
+        from farm.wheel.tools import repair_by_tools
+
+        result = repair_by_tools(args.wheel, args.output, lib_dirs=args.lib_dir, **given)
+    else:
+        result = repair(args.wheel, args.output, lib_dirs=args.lib_dir, vendor_into=args.into, **given)
     if args.json:
         print(json.dumps(result.to_json(), indent=2))
         return 0

@@ -14,6 +14,7 @@ from farm.wheel.library import Library, magics, read_library
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
 _NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt")
+_MAX_LIBRARIES = 5000  # each pair of them may be compared; the largest known wheels hold some hundred
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -46,11 +47,17 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
             return sha256, read_library(name, sha256, data, level_of(name), on_load=on_load)
 
     found = _in_threads(archive, read)
+    _check_count(sum(library is not None for _, library in found.values()))
     order = [name for name, entry in archive.members.items() if not entry.is_dir]
     return Contents(
         files={name: (found[name][0], archive.members[name].size) for name in order},
         libraries=tuple(library for name in order if (library := found[name][1])),
     )
+
+
+def _check_count(libraries: int) -> None:
+    if libraries > _MAX_LIBRARIES:
+        raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not looked into")
 
 
 def _in_threads(
@@ -116,6 +123,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: 
         files[name] = known
         if not name.endswith(_NO_LIBRARIES) and archive.starts_with(name, magics(name)):
             libraries.append(_glance(archive, name, known[0]))
+            _check_count(len(libraries))
     return Contents(files=files, libraries=tuple(libraries))
 
 

@@ -81,6 +81,8 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
 
 def _manylinux(libraries: tuple[Library, ...], needs: list[Need], machine: str | None) -> tuple[str | None, str | None]:
     if machine is None:
+        if any(library.format == "pe" for library in libraries):
+            return None, "manylinux levels are for Linux wheels; this one is for Windows"
         return None, "its tags are not Linux tags of one machine"
     try:
         return earned_policy(system_needs(libraries, needs), machine).name, None
