@@ -62,7 +62,7 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
         info = read_dist_info(archive)
         contents = read_contents(archive, lambda _: level)
     needs = resolve(contents.libraries, ())
-    earned, problem = _manylinux(contents.libraries, needs, platform_machine(info.tags))
+    earned, problem = _manylinux(contents.libraries, needs, info.tags)
     return WheelContents(
         file=wheel.name,
         size=wheel.stat().st_size,
@@ -79,9 +79,12 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
     )
 
 
-def _manylinux(libraries: tuple[Library, ...], needs: list[Need], machine: str | None) -> tuple[str | None, str | None]:
+def _manylinux(
+    libraries: tuple[Library, ...], needs: list[Need], tags: frozenset[str]
+) -> tuple[str | None, str | None]:
+    machine = platform_machine(tags)
     if machine is None:
-        if any(library.format == "pe" for library in libraries):
+        if any(tag.rpartition("-")[2].startswith("win") for tag in tags):
             return None, "manylinux levels are for Linux wheels; this one is for Windows"
         return None, "its tags are not Linux tags of one machine"
     try:
