@@ -12,6 +12,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
+from farm.cli.repair import cmd_repair
 from farm.cli.tree import print_tree
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
@@ -293,6 +294,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "detect": cmd_detect,
     "render": cmd_render,
     "inspect": cmd_inspect,
+    "repair": cmd_repair,
     "verify": cmd_verify,
     "publish": cmd_publish,
     "smoke": cmd_smoke,
