@@ -18,6 +18,7 @@ from farm.matrix import Channel, Matrix, Pins, load_matrix
 from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, Plan, SourcePlan, ToolkitPlan, VerifyPlan
 from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
 from farm.variant import Variant
+from farm.wheel.report import defaults
 from farm.yamlfile import nearest
 
 __all__ = ["MAX_PLAN_BYTES", "OPTIONS", "Plan", "Selectors", "ToolkitPlan", "environment_options", "judge", "resolve"]
@@ -247,6 +248,7 @@ def _plan(
     version = wheel_version(source_version, cuda, variant, values["rebuild"])
     release = catalog.torch_releases().get(stack.torch or "")
     sms = sorted(variant.sms)
+    rules = _verify_rules(recipe_, pins)
     fill = {
         "version": version,
         "torch_version": wheel_version(stack.torch, cuda, variant, 0) if stack.torch else "",
@@ -303,18 +305,32 @@ def _plan(
         timeout_minutes=recipe_.timeout_minutes,
         needs=[f"{name}=={fill['torch_version']}" for name in recipe_.needs],
         vendor_into=recipe_.vendor_into,
+        repair=recipe_.repair,
         exclude=recipe_.exclude,
         verify=VerifyPlan(
             python_tag="cp" + variant.python.removeprefix("py"),
             sass=sms,
             ptx=sms[-1:] if values["ptx"] else [],
             cpu=variant.cpu,
-            cpu_exempt=recipe_.cpu_exempt,
             exclude=recipe_.exclude,
+            numpy=_numpy_bound(release) if rules["numpy"] else None,
+            **{key: value for key, value in rules.items() if key != "numpy"},
         ),
         requires=[_fill(text, fill, f"recipe {recipe_.package}: requires") for text in recipe_.requires],
         origins=origins,
     )
+
+
+def _verify_rules(recipe_: Recipe, pins: Pins) -> dict[str, Any]:
+    """What the wheel is held to: the recipe's rules, those that the channel names in their place."""
+    rules = recipe_.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
+    return {name: list(defaults(name)) if value is None else value for name, value in rules.items()}
+
+
+def _numpy_bound(release: TorchRelease | None) -> str | None:
+    """`<2` for a release that cannot use the newest numpy; pip would install that one."""
+    newest = max(int(version.partition(".")[0]) for version in catalog.pythons().numpy_choices)
+    return f"<{release.numpy_major_max + 1}" if release and release.numpy_major_max < newest else None
 
 
 def _fill(text: str, fill: Mapping[str, str], where: str) -> str:

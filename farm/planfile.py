@@ -55,13 +55,19 @@ class SourcePlan(Model):
 
 
 class VerifyPlan(Model):
-    """What the wheel promises. `sass` and `ptx` are SM numbers."""
+    """What the wheel promises. `sass` and `ptx` are SM numbers; `numpy` bounds it, such as `<2`, or asks nothing."""
 
     python_tag: str
     sass: list[int]
     ptx: list[int]
+    allow_other_sass: bool
+    mixed: list[str]
+    foreign: list[str]
     cpu: str
     cpu_exempt: list[str]
+    dispatching: list[str]
+    numpy: str | None
+    forbidden: list[str]
     exclude: list[str]
 
 
@@ -86,6 +92,7 @@ class Plan(Model):
     timeout_minutes: int = Field(gt=0)
     needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
     vendor_into: Text
+    repair: Literal["beside", "tools"]
     exclude: list[str]
     verify: VerifyPlan
     requires: list[str]

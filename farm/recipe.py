@@ -29,11 +29,28 @@ class GitSource(Model):
     release: Literal["torch", "vision", "audio"] = "torch"
 
 
+class VerifyRules(Model):
+    """What verify holds a wheel to besides its variant: `farm.wheel.report.VerifyPolicy` explains each.
+
+    A channel may replace what a recipe says, key by key. `forbidden` and `foreign`: null for what `verify` holds every
+    wheel to. `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    """
+
+    numpy: bool = False
+    allow_other_sass: bool = False
+    mixed: list[str] = []
+    foreign: list[str] | None = None
+    cpu_exempt: list[str] = []
+    dispatching: list[str] = []
+    forbidden: list[str] | None = None
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `needs` are packages whose wheels for the same variant the build imports.
+    `needs` are packages whose wheels for the same variant the build imports. `repair`: `beside` puts libraries into
+    `vendor_into`, where the package's own look; `tools` has auditwheel or delvewheel put them into `<name>.libs`.
     """
 
     package: str
@@ -53,8 +70,9 @@ class Recipe(Model):
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
+    repair: Literal["beside", "tools"] = "beside"
     exclude: list[str] = []
-    cpu_exempt: list[str] = []
+    verify: VerifyRules = VerifyRules()
     requires: list[str] = []
 
 

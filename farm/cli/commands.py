@@ -11,9 +11,11 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.matrix import cmd_matrix
+from farm.cli.repair import cmd_repair
 from farm.cli.runners import cmd_runners
 from farm.cli.site import cmd_site_build
 from farm.cli.smoke import run_smoke
+from farm.cli.tree import print_tree
 from farm.cli.why import questions
 from farm.errors import UsageError
 from farm.matrix import load_matrix
@@ -30,7 +32,6 @@ from farm.settings import Settings, find_project, load_settings
 from farm.text import plain
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
-from farm.wheel.repair import repair
 from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
 from farm.wheel.why126 import why_126
@@ -164,28 +165,10 @@ def cmd_inspect(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(contents.to_json())
         return 0
-    show.inspection(contents)
-    return 0
-
-
-def cmd_repair(args: argparse.Namespace) -> int:
-    args.output.mkdir(parents=True, exist_ok=True)
-    result = repair(
-        args.wheel,
-        args.output,
-        lib_dirs=args.lib_dir,
-        vendor_into=args.into,
-        exclude=args.exclude,
-        version=args.new_version,
-    )
-    if args.json:
-        _print_json(result.model_dump(mode="json"))
-        return 0
-    for item in result.vendored:
-        show.say(f"added {item.path} from {item.source}")
-    for path in result.record_corrected:
-        show.say(f"corrected the hash of {path} in RECORD")
-    show.say(result.wheel)
+    if args.tree:
+        print_tree(contents)
+    else:
+        show.inspection(contents)
     return 0
 
 

@@ -66,14 +66,22 @@ def parser() -> argparse.ArgumentParser:
 
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
     inspect.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    inspect.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     inspect.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
 
     repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
     repair.add_argument("wheel", type=Path)
     repair.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
-    repair.add_argument("--into", required=True, metavar="FOLDER", help="where in the wheel, such as torch/lib")
+    where = repair.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
+    where.add_argument(
+        "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
+    )
     repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
     repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    repair.add_argument(
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
+    )
     repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
@@ -113,9 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
-        from farm.cli import commands
-
-        return commands.run(args)
+        return _run(args)
     except FarmError as error:
         return _failed(error, args)
     except KeyboardInterrupt:
@@ -127,6 +133,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # no space, no permission, a file where a folder should be
         where = f"{error.filename}: " if error.filename else ""
         return _failed(InfrastructureError(f"{where}{error.strerror or error}"), args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.command == "repair":
+        from farm.cli.repair import cmd_repair
+
+        return cmd_repair(args)
+    from farm.cli import commands
+
+    return commands.run(args)
 
 
 def _failed(error: FarmError, args: argparse.Namespace) -> int:

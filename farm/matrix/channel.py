@@ -7,6 +7,7 @@ from itertools import product
 
 from farm import catalog
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
+from farm.recipe import VerifyRules
 from farm.variant import SPECIAL_GPUS, Variant
 
 Key = tuple[str, str, str, str, str, str | None]
@@ -33,6 +34,7 @@ class Pins:
     blas: str | None
     ptx: bool
     switches: dict[str, bool]
+    verify: VerifyRules | None
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class Channel:
             blas=options["blas"],
             ptx=self.text.ptx,
             switches=self.text.switches,
+            verify=self.text.verify,
         )
 
     @cached_property

@@ -20,8 +20,14 @@ def policy_of(plan: Plan) -> VerifyPolicy:
         platform=f"{plan.platform}_{Variant.parse(plan.variant).machine}",
         sass=tuple(promise.sass),
         ptx=tuple(promise.ptx),
+        allow_other_sass=promise.allow_other_sass,
+        mixed=tuple(promise.mixed),
+        foreign=tuple(promise.foreign),
         cpu=promise.cpu,
         cpu_exempt=tuple(promise.cpu_exempt),
+        dispatching=tuple(promise.dispatching),
+        numpy=promise.numpy,
+        forbidden=tuple(promise.forbidden),
         exclude=tuple(promise.exclude),
     )
 

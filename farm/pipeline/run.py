@@ -37,6 +37,7 @@ from farm.runs import Attempt, Journal, Result, Run
 from farm.settings import load_runners
 from farm.variant import Variant
 from farm.wheel.repair import repair
+from farm.wheel.tools import repair_by_tools
 
 Until = Literal["build", "verify", "publish", "smoke"]
 
@@ -134,14 +135,18 @@ class _MainJob:
             fixed = self.folder / "repaired"
             shutil.rmtree(fixed, ignore_errors=True)
             fixed.mkdir()
-            result = repair(
-                build.the_wheel(built / "wheel"),
-                fixed,
-                lib_dirs=[built / "lib"],
-                vendor_into=plan.vendor_into,
-                exclude=plan.exclude,
-                version=plan.version,
-            )
+            made = build.the_wheel(built / "wheel")
+            requires = [f"numpy{plan.verify.numpy}"] if plan.verify.numpy else []
+            dirs, exclude, version = [built / "lib"], plan.exclude, plan.version
+            if plan.repair == "tools":
+                result = repair_by_tools(
+                    made, fixed, lib_dirs=dirs, exclude=exclude, version=version, requires=requires
+                )
+            else:
+                into = plan.vendor_into
+                result = repair(
+                    made, fixed, lib_dirs=dirs, vendor_into=into, exclude=exclude, version=version, requires=requires
+                )
             vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
             step.result = f"added {vendored}; {result.tags[0]}"
             self.outcomes.wheel = str(result.wheel)

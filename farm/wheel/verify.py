@@ -5,8 +5,10 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -39,14 +41,19 @@ def verify(
     Raises:
         UsageError: The file cannot be read.
     """
+    with ThreadPoolExecutor(1) as beside:  # hashing leaves Python's lock to the checks
+        hashed = beside.submit(_hash, wheel)
+        checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
+        sha256, size = hashed.result()
+    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
+
+
+def _hash(wheel: Path) -> tuple[str, int]:
     try:
         with wheel.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size = wheel.stat().st_size
+            return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
-    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
 
 
 def _checks(wheel: Path, policy: VerifyPolicy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:

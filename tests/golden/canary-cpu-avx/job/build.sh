@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan 9349b586d678; runs in the
+# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan c8c65c1487ce; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export CANARY_BUILD_VERSION=0.1.0+cpu.avx

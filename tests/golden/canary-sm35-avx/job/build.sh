@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan f0216aca56d4; runs in the
+# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan c007faca7d7f; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export CANARY_BUILD_VERSION=0.1.0+cu118.sm35.avx

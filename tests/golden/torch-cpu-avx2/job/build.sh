@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan a9ae6e83a570; runs in the
+# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan 7987ede1c007; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan dc3c80d17fb1; runs in the
+# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan 97b810506e10; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.10.0+cu130.sm121.armv9 for sm121-armv9-py313. Rendered by farm from plan dc6fcabefa4b; runs in the
+# Builds torch 2.10.0+cu130.sm121.armv9 for sm121-armv9-py313. Rendered by farm from plan f3194991a556; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan d604c5c93edf; runs in the
+# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan b87ea30edaec; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan e6056de9216b; runs in the
+# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan 33c26567c6a1; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BLAS=OpenBLAS

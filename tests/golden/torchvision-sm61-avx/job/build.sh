@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan 5e3b1d3c1bd7; runs in the
+# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan 323916d555d3; runs in the
 # toolchain image without network. Reads /farm/src, writes /farm/out/wheel and /farm/out/lib.
 set -euo pipefail
 export BUILD_VERSION=0.23.0+cu128.sm61.avx
