@@ -162,9 +162,6 @@ class Swarm:
 
     def stop(self, name: str) -> None:
         process = self.others.pop(name)
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=20)
         process.kill()
         process.wait()
 
@@ -247,6 +244,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient)
             made.stop(name)
         for number in (1, 2, 3):
             made.kill_rest(number)
+        time.sleep(1)
         _unmount(made.folder)
         _remove_network()
         shutil.rmtree(made.folder, ignore_errors=True)

@@ -189,12 +189,20 @@ def test_a_capability_that_no_runner_has_is_waited_for_and_said(swarm_engine, pu
         swarm_engine.release(handle)
 
 
-def test_a_gpu_is_lent_to_one_job_at_a_time(swarm_engine, swarm, pulled, start, engine):
-    if engine.name != "swarm":
-        pytest.skip("generic resources are the swarm's")
-    first = start("sleep 600", gpus=1)
-    until(engine, first, lambda seen: seen.state == "running")
-    second = start("echo $DOCKER_RESOURCE_GPU", gpus=1)
-    until(engine, second, lambda seen: "insufficient resources" in str(seen.why), 20)
-    engine.cancel(first)
-    assert b"".join(engine.logs(second)) == b"K40-0\n"
+def test_a_gpu_is_lent_to_one_job_at_a_time(swarm_engine, pulled):
+    def gpu_job(script: str) -> str:
+        command = ("sh", "-c", script)
+        job = Job("test", pulled, command, {}, "/farm/out", {}, swarm_engine.capacity(), 60, gpus=1)
+        return swarm_engine.submit(job)
+
+    first, second = gpu_job("sleep 600"), None
+    try:
+        until(swarm_engine, first, lambda seen: seen.state == "running")
+        second = gpu_job("echo $DOCKER_RESOURCE_GPU")
+        until(swarm_engine, second, lambda seen: "insufficient resources" in str(seen.why), 20)
+        swarm_engine.cancel(first)
+        assert b"".join(swarm_engine.logs(second)) == b"K40-0\n"
+    finally:
+        for handle in filter(None, (first, second)):
+            swarm_engine.cancel(handle)
+            swarm_engine.release(handle)
