@@ -130,9 +130,7 @@ def _one(args: argparse.Namespace, journal: Journal) -> int:
             }
         )
         return 0
-    show.say(
-        f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}, {age.seconds // 60} min"
-    )
+    show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
     if found.finished is None and line["why"]:
         show.say(f"why: {plain(line['why'])}")
     attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]

@@ -19,7 +19,7 @@ from farm.errors import InfrastructureError, UsageError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
-from farm.render import render
+from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_runners
 
 OTHER_MACHINE = images.OTHER_NAMES
@@ -104,18 +104,25 @@ def _bytes(gigabytes: float | None) -> int | None:
     return int(gigabytes * 1e9) if gigabytes else None
 
 
-def toolchain(setting: Setting, backend: Backend, plan: Plan, folder: Path, outcomes: Outcomes) -> str:
-    """Renders a plan into `folder/context` and makes its toolchain image; returns the name that the runners know.
+def write_context(setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+    """Renders a plan into `folder/context`."""
+    rendered = render(setting.project, plan)
+    with outcomes.timed("render", setting.watcher) as step:
+        files = rendered.write(folder / "context")
+        step.result = f"{len(files)} files in {(folder / 'context').relative_to(setting.project)}"
+    return rendered
+
+
+def toolchain(
+    setting: Setting, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes the toolchain image of a plan; returns the name that the runners know.
 
     Raises:
         InfrastructureError: The image cannot be made or pushed.
         NoRunnerError: The builder is another machine than the plan is for.
     """
     watcher = setting.watcher
-    rendered = render(setting.project, plan)
-    with outcomes.timed("render", watcher) as step:
-        files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {(folder / 'context').relative_to(setting.project)}"
     client = backend.builder
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others

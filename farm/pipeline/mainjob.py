@@ -10,7 +10,7 @@ from typing import Literal
 from farm.engines.base import FINAL, Engine
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.pipeline import build
-from farm.pipeline.backends import Backend, toolchain
+from farm.pipeline.backends import Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Outcomes
@@ -109,21 +109,15 @@ class MainJob:
                 step.result = "taken up: the wheel was collected before"
                 self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
             return done
-        backend = self.backend()
-        engine = backend.engine
         last = job.attempts[-1] if job.attempts else None
-        if last and last.handle and last.state not in FINAL:
-            try:
-                seen = engine.observe(last.handle)
-            except InfrastructureError as error:
-                raise StillRunningError(str(error), hint=error.hint) from error
-            if seen.state == "lost":
-                self.journal.set_state(last.id, "lost", "infra", why=seen.why)
-                engine.release(last.handle)
-                last = None
-        else:
+        if last is None or not last.handle or last.state in FINAL or self.is_lost(last):
             last = None
-        image = "" if last else toolchain(self.setting, backend, self.plan, self.folder, self.outcomes)
+            rendered = write_context(self.setting, self.plan, self.folder, self.outcomes)
+            backend = self.backend()
+            image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
+        else:
+            backend, image = self.backend(), ""
+        engine = backend.engine
         with self.outcomes.timed("build", self.setting.watcher) as step:
             if last and last.handle:
                 step.result = "taken up; "
@@ -136,6 +130,22 @@ class MainJob:
             step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
             self.outcomes.wheel = str(wheel)
         return done
+
+    def is_lost(self, last: Attempt) -> bool:
+        """Whether an attempt that the journal holds for alive is lost; it is noted and released then.
+
+        Raises:
+            StillRunningError: The engine does not answer now; the build may be under way.
+        """
+        try:
+            engine = self.backend().engine
+            seen = engine.observe(str(last.handle))
+        except InfrastructureError as error:
+            raise StillRunningError(str(error), hint=error.hint) from error
+        if seen.state == "lost":
+            self.journal.set_state(last.id, "lost", "infra", why=seen.why)
+            engine.release(str(last.handle))
+        return seen.state == "lost"
 
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         with build.source_tree(self.plan, self.setting.artifacts / "sources", self.setting.watcher) as source:

@@ -205,9 +205,12 @@ class Admission:
             assert best is not None, "a class with hope has an idle group"
             end, group, name = best
             if name is None:  # it ends sooner on a faster runner that is busy now
-                _, later = heapq.heappop(group.later)
+                free, later = heapq.heappop(group.later)
                 heapq.heappush(group.later, (end, later))
-                waiting[task.id] = _busy([group], now)
+                minutes = max(0.0, free - now) / 60
+                waiting[task.id] = (
+                    f"{later} is expected to be free in {minutes:.0f} min: it ends sooner there than on what is free now"
+                )
                 continue
             group.idle.remove(name)
             heapq.heappush(group.later, (end, name))
