@@ -19,10 +19,10 @@ from farm.errors import FarmError, UsageError
 from farm.pipeline.dispatch import WAITING, AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.mainjob import CANCEL
 from farm.pipeline.report import Silent
-from farm.pipeline.run import cancel, create_detached
+from farm.pipeline.run import cancel, create_detached, plan_of
 from farm.pipeline.setting import Setting, open_journal
-from farm.plan import Plan
 from farm.runs import FINAL, Attempt, Journal, Run
+from farm.runs.owner import is_dead
 from farm.settings import find_project, load_settings
 from farm.text import plain
 
@@ -49,6 +49,7 @@ def summary(journal: Journal, run: Run) -> dict[str, Any]:
     attempts = [attempt for job in journal.jobs(run.id) for attempt in job.attempts]
     last = attempts[-1] if attempts else None
     state, why = _state(journal, run, last)
+    why = _stalled(run) or why
     return {
         "id": run.id,
         "created": run.created,
@@ -76,6 +77,15 @@ def _state(journal: Journal, run: Run, last: Attempt | None) -> tuple[str, str |
     if last is not None and last.state == "done":
         return "finishing", "the build has ended; the steps after it are under way"
     return "queued", "the dispatcher has not looked at it yet" if run.selectors.get("detached") else "being prepared"
+
+
+def _stalled(run: Run) -> str | None:
+    """Why a run does not go on at all."""
+    if run.finished is not None or not is_dead(run.owner):
+        return None
+    if run.selectors.get("detached"):
+        return "no dispatcher is at work: `farm dispatch` goes on with it"
+    return "its controller is dead: the same `farm submit` goes on with it"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -210,7 +220,7 @@ def cmd_retry(args: argparse.Namespace) -> int:
     asked = dict(old.selectors)
     new = create_detached(
         setting,
-        Plan.model_validate(old.plan),
+        plan_of(old),
         selectors={**{key: asked.get(key) for key in ("variant", "package", "platform")}, "retry_of": old.id},
         until=asked.get("until", "smoke"),
         on=asked.get("on", "docker"),

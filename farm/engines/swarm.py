@@ -200,6 +200,8 @@ class SwarmEngine:
         try:
             report = json.loads(data[:MAX_REPORT])
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
+            if report["stopped"]:
+                return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
         why = "killed at the time limit of the recipe" if late else None

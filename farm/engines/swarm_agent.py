@@ -159,7 +159,7 @@ def carry_out(manifest: dict[str, Any]) -> dict[str, Any]:
     pipe, write = os.pipe()
     log = Log(pipe, manifest["logs"], manifest["interval_s"])
     started = time.time()
-    report: dict[str, Any] = {"exit_code": NOT_STARTED, "timed_out": False, "out_of_memory": False}
+    report: dict[str, Any] = {"exit_code": NOT_STARTED, "timed_out": False, "out_of_memory": False, "stopped": False}
     try:
         process = subprocess.Popen(
             manifest["command"],
@@ -175,7 +175,13 @@ def carry_out(manifest: dict[str, Any]) -> dict[str, Any]:
     os.close(write)
     log.start()
     if process is not None:
-        signal.signal(signal.SIGTERM, lambda number, _frame: end(process, number))
+        running = process
+
+        def stop(number: int, _frame: object) -> None:
+            report["stopped"] = True  # the node goes down, or the job is cancelled: no fault of the build
+            end(running, number)
+
+        signal.signal(signal.SIGTERM, stop)
         try:
             code = process.wait(timeout=manifest["timeout_s"])
         except subprocess.TimeoutExpired:

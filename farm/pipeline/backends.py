@@ -1,7 +1,8 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import docker
@@ -34,12 +35,14 @@ class Backend:
         builder: The Docker engine that makes toolchain images.
         workers: The runners now, for the admission.
         swarm: Where images are pushed, if they are.
+        lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
 
     engine: Engine
     builder: docker.DockerClient
     workers: Callable[[], list[Worker]]
     swarm: Swarm | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def open_backend(setting: Setting, name: str) -> Backend:
@@ -126,7 +129,7 @@ def toolchain(
     client = backend.builder
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others
-    with outcomes.timed("image", watcher) as step:
+    with outcomes.timed("image", watcher) as step, backend.lock:
         base = images.base_image(
             client,
             plan.base,

@@ -19,7 +19,7 @@ from farm.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.pipeline.backends import Backend, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
 from farm.pipeline.report import Outcomes
-from farm.pipeline.run import finish, note_error, note_steps
+from farm.pipeline.run import finish, note_error, note_steps, plan_of
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.runs import Attempt, Journal, Run
@@ -114,7 +114,12 @@ class Dispatcher:
         return bool(run.selectors.get("detached")) and (self.only is None or run.id in self.only)
 
     def _track(self, run: Run) -> None:
-        plan = Plan.model_validate(run.plan)
+        try:
+            plan = plan_of(run)
+        except FarmError as error:
+            note_error(self.journal, run, error)
+            finish(self.journal, run, error)
+            return
         task = Task(
             run.id,
             platform=plan.platform,

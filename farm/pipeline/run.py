@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Never
 
+from pydantic import ValidationError
+
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError, UsageError
 from farm.pipeline.backends import open_backend
@@ -109,6 +111,23 @@ def _take_up(journal: Journal, plan: Plan) -> Run | None:
     if run is not None and run.selectors.get("detached"):
         return None  # the dispatcher's
     return run if run is not None and journal.claim(run.id) else None
+
+
+def plan_of(run: Run) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        UsageError: It was made by another version of the farm.
+    """
+    try:
+        return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"the plan of run {run.id} is of another version of the farm: {where}: {first['msg']}",
+            hint="submit the variant again",
+        ) from error
 
 
 def create_detached(

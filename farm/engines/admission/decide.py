@@ -209,7 +209,7 @@ class Admission:
                 heapq.heappush(group.later, (end, later))
                 minutes = max(0.0, free - now) / 60
                 waiting[task.id] = (
-                    f"{later} is expected to be free in {minutes:.0f} min: it ends sooner there than on what is free now"
+                    f"{later} is expected to be free in {minutes:.0f} min: it ends sooner there than on what is free"
                 )
                 continue
             group.idle.remove(name)
