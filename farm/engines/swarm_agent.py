@@ -160,6 +160,14 @@ def carry_out(manifest: dict[str, Any]) -> dict[str, Any]:
     log = Log(pipe, manifest["logs"], manifest["interval_s"])
     started = time.time()
     report: dict[str, Any] = {"exit_code": NOT_STARTED, "timed_out": False, "out_of_memory": False, "stopped": False}
+    running: list[subprocess.Popen[bytes]] = []
+
+    def stop(number: int, _frame: object) -> None:
+        report["stopped"] = True  # the node goes down, or the job is cancelled: no fault of the build
+        for process in running:
+            end(process, number)
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         process = subprocess.Popen(
             manifest["command"],
@@ -175,13 +183,9 @@ def carry_out(manifest: dict[str, Any]) -> dict[str, Any]:
     os.close(write)
     log.start()
     if process is not None:
-        running = process
-
-        def stop(number: int, _frame: object) -> None:
-            report["stopped"] = True  # the node goes down, or the job is cancelled: no fault of the build
-            end(running, number)
-
-        signal.signal(signal.SIGTERM, stop)
+        running.append(process)
+        if report["stopped"]:
+            end(process, signal.SIGTERM)
         try:
             code = process.wait(timeout=manifest["timeout_s"])
         except subprocess.TimeoutExpired:
