@@ -26,8 +26,8 @@ from farm.runs.owner import is_dead
 from farm.settings import find_project, load_settings
 from farm.text import plain
 
-PATIENCE_S = 8.0
-"""How long a new dispatcher waits for an older one that is about to end."""
+PATIENCE_S = 3.0
+"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
 POLL_S = 0.3
 COLUMNS = ("run", "package", "variant", "state", "engine", "runner", "why")
 
@@ -67,6 +67,8 @@ def summary(journal: Journal, run: Run) -> dict[str, Any]:
 def _state(journal: Journal, run: Run, last: Attempt | None) -> tuple[str, str | None]:
     error = journal.happened(run.id, "error")
     if run.finished is not None:
+        if run.result == "success":
+            return "success", None
         cancelled = run.exit_code == 130 and journal.happened(run.id, CANCEL)
         return ("cancelled" if cancelled else str(run.result)), str(error.data["text"]) if error else None
     if last is not None and last.state not in FINAL:
@@ -233,8 +235,13 @@ def cmd_dispatch(args: argparse.Namespace) -> int:
     setting = _setting(args)
     setting.artifacts.mkdir(parents=True, exist_ok=True)
     try:
-        with sole(setting.artifacts, PATIENCE_S), open_journal(setting.project, setting.settings) as journal:
-            Dispatcher(setting, journal).drain()
+        while True:
+            with sole(setting.artifacts, PATIENCE_S), open_journal(setting.project, setting.settings) as journal:
+                Dispatcher(setting, journal).drain()
+            # Whoever saw the lock held has left its run to us, so look once more now that it is not.
+            with open_journal(setting.project, setting.settings) as journal:
+                if not any(run.selectors.get("detached") for run in journal.open_runs()):
+                    return 0
     except AlreadyDispatchingError as error:
         show.say(str(error))
     return 0
@@ -275,6 +282,11 @@ def follow(args: argparse.Namespace, setting: Setting, run: Run) -> int:
 
 def _start_dispatcher(setting: Setting) -> None:
     setting.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        with sole(setting.artifacts, 0.0):
+            pass
+    except AlreadyDispatchingError:
+        return
     command = [sys.executable, "-m", "farm.cli.main", "--project", str(setting.project), "dispatch"]
     with (setting.artifacts / "dispatch.log").open("ab") as log:
         subprocess.Popen(  # it outlives this command: a session of its own, no terminal

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -114,18 +115,15 @@ class Swarm:
         process.send_signal(signal.SIGKILL)  # nsenter has become dockerd: exec keeps the pid
         process.wait()
 
-    def end_node(self, number: int) -> None:
-        """Kills a node as a power cut would: the daemon, and everything that it had started."""
-        self.kill_daemon(number)
-        self.kill_rest(number)
-
-    def kill_rest(self, number: int) -> None:
-        """containerd and the containers outlive a daemon: those whose command line names this node's folder."""
-        mark = f"{self.folder}/n{number}/".encode()
+    def kill_rest(self, below: str) -> int:
+        """Kills what has this folder in its command line: containerd and containers outlive their daemon."""
+        mark, count = f"{self.folder}/{below}".encode(), 0
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (entry / "cmdline").read_bytes():
                     os.kill(int(entry.name), signal.SIGKILL)
+                    count += 1
+        return count
 
     def cable(self, number: int, state: str) -> None:
         run("ip", "link", "set", f"farmv{number}", state)
@@ -135,6 +133,11 @@ class Swarm:
         found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
         return str(next(found).id)
 
+    def label(self, number: int, **labels: str) -> None:
+        node = self.manager.nodes.get(self.node(number))
+        spec = node.attrs["Spec"]
+        node.update({**spec, "Labels": {f"farm.{key}": value for key, value in labels.items()}})
+
     def state(self, number: int) -> str:
         found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
         return str(next(found).attrs["Status"]["State"])
@@ -142,7 +145,8 @@ class Swarm:
     # --- store and registry
 
     def start_store(self) -> None:
-        command = [str(Path(sys.executable).parent / "moto_server"), "-H", HOST, "-p", str(STORE_PORT)]
+        server = "import sys; from moto.server import main; main(sys.argv[2:])"
+        command = [sys.executable, "-c", server, f"{self.folder}/moto", "-H", HOST, "-p", str(STORE_PORT)]
         with (self.folder / "moto.log").open("ab") as log:
             self.others["store"] = subprocess.Popen(command, stdout=log, stderr=log)
         wait("the store", 30, lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
@@ -213,18 +217,29 @@ def _unmount(folder: Path) -> None:
             subprocess.run(["umount", "-l", target], capture_output=True, check=False)
 
 
+def _clean(swarm: Swarm) -> None:
+    for _ in range(3):  # what is killed may just have started something
+        if not swarm.kill_rest(""):
+            break
+        time.sleep(0.5)
+    _unmount(swarm.folder)
+    _remove_network()
+    shutil.rmtree(swarm.folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
-def swarm(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient) -> Iterator[Swarm]:
+def swarm(client: docker.DockerClient) -> Iterator[Swarm]:
     require("root, for network namespaces", os.geteuid() == 0)
     require("dockerd, ip, nsenter and iptables", all(map(shutil.which, ("dockerd", "ip", "nsenter", "iptables"))))
     if not shutil.which("docker-registry") and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "-y", "-q", "docker-registry"], capture_output=True, check=False)
     require("docker-registry, Debian's package of that name", shutil.which("docker-registry"))
-    made = Swarm(tmp_path_factory.mktemp("swarm"))
+    made = Swarm(Path(tempfile.gettempdir()) / "farm-e2e-swarm")  # one place, so that a killed run's is found
     patch = pytest.MonkeyPatch()
     for name, value in KEYS.items():
         patch.setenv(name, value)
-    _remove_network()  # what a killed run left
+    _clean(made)  # what a killed run left
+    made.folder.mkdir()
     try:
         _network()
         made.start_store()
@@ -242,12 +257,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory, client: docker.DockerClient)
             opened.close()
         for name in list(made.others):
             made.stop(name)
-        for number in (1, 2, 3):
-            made.kill_rest(number)
-        time.sleep(1)
-        _unmount(made.folder)
-        _remove_network()
-        shutil.rmtree(made.folder, ignore_errors=True)
+        _clean(made)
         patch.undo()
 
 
