@@ -52,11 +52,18 @@ def open_backend(setting: Setting, name: str) -> Backend:
         UsageError: There is no such engine, or its configuration is missing.
         NoRunnerError: It does not answer.
     """
-    runners = load_runners(setting.project)
-    openers: dict[str, Callable[[Setting, Runner], Backend]] = {"docker": _docker, "swarm": _swarm}
-    if name not in openers:
-        raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(openers)}")
-    return openers[name](setting, runners[LOCAL])
+    check_engine(name)
+    return _OPENERS[name](setting, load_runners(setting.project)[LOCAL])
+
+
+def check_engine(name: str) -> None:
+    """Refuses an engine that there is not.
+
+    Raises:
+        UsageError: The known ones are given.
+    """
+    if name not in _OPENERS:
+        raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(_OPENERS)}")
 
 
 def _docker(_setting: Setting, runner: Runner) -> Backend:
@@ -101,6 +108,9 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
         ]
 
     return Backend(engine, connect(runner.url), workers, swarm)
+
+
+_OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {"docker": _docker, "swarm": _swarm}
 
 
 def _bytes(gigabytes: float | None) -> int | None:

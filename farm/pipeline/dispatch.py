@@ -8,6 +8,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -85,6 +86,7 @@ class Dispatcher:
     only: frozenset[str] | None = None
     admission: dict[str, Admission] = field(default_factory=dict)
     _tracked: dict[str, _Tracked] = field(default_factory=dict)
+    _kept: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: "queue.Queue[tuple[str, BaseException | None]]" = field(default_factory=queue.Queue)
     _backends: dict[str, Backend] = field(default_factory=dict)
 
@@ -166,10 +168,12 @@ class Dispatcher:
             workers = []
             for one in waiting:
                 self._say(one, f"the engine {on} does not answer: {error}", now)
+        workers = [replace(w, caches=frozenset(self._kept[w.name])) for w in workers]
         admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
         decision = admission.decide(now, [one.task for one in waiting], workers, running)
         for placement in decision.placed:
+            self._kept[placement.worker].add(placement.task.cache_key)
             self._start(self._tracked[placement.task.id], placement.worker, now, _speed(workers, placement.worker))
         for name, why in decision.waiting.items():
             if workers:
@@ -230,13 +234,13 @@ class Dispatcher:
             return
         if not isinstance(error, FarmError):  # a bug: this run ends, the others go on
             error = FarmError(f"the farm itself failed: {type(error).__name__}: {error}")
-        note_error(self.journal, one.run, error)
         lost = self._lost(one.run)
         if not isinstance(error, InfrastructureError):
             if worker:
                 admission.succeeded(worker)
             self._end(one, error)
         elif isinstance(error, StillRunningError):
+            note_error(self.journal, one.run, error)
             one.not_before = now + PAUSE_S
         elif worker and worker in {a.runner for a in lost} - one.task.excluded:
             held = admission.failed(worker, now)
@@ -255,9 +259,8 @@ class Dispatcher:
                 self._say(one, f"{error}; again in {PAUSE_S:.0f} s", now)
 
     def _end(self, one: _Tracked, error: FarmError) -> None:
+        note_error(self.journal, one.run, error)
         finish(self.journal, one.run, error)
-        if isinstance(error, NoRunnerError | CancelledError):
-            note_error(self.journal, one.run, error)
         del self._tracked[one.run.id]
 
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError, UsageError
-from farm.pipeline.backends import open_backend
+from farm.pipeline.backends import check_engine, open_backend
 from farm.pipeline.mainjob import CANCEL, MainJob, StillRunningError, Until
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting, open_journal
@@ -135,6 +135,7 @@ def create_detached(
 ) -> Run:
     """A run in the journal for the dispatcher to carry out."""
     check_supported(plan)
+    check_engine(on)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
     with open_journal(setting.project, setting.settings) as journal:
         return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))

@@ -22,6 +22,8 @@ from farm.matrix import Build, load_matrix
 ROOT = Path(__file__).parents[2]
 LIMIT = 1.15
 LIMIT_MS = 50.0
+TRIES = 3
+"""Each decision is timed so often and the best counts: other processes of the machine only ever add."""
 SLACK = 0.2
 """A task's real length is its expected one times a factor in [1 - SLACK, 1 + SLACK]."""
 
@@ -220,9 +222,12 @@ def decision_ms(jobs: int, runners: int) -> list[float]:
     now = float(jobs)
     while tasks:
         waiting = list(tasks.values())
-        start = time.thread_time()
-        placed = admission.decide(now, waiting, fleet).placed
-        taken.append((time.thread_time() - start) * 1000)
+        best = float("inf")
+        for _ in range(TRIES):
+            start = time.thread_time()
+            placed = admission.decide(now, waiting, fleet).placed
+            best = min(best, (time.thread_time() - start) * 1000)
+        taken.append(best)
         assert placed
         for one in placed:
             del tasks[one.task.id]
