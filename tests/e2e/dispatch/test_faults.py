@@ -103,12 +103,12 @@ class Story:
 
         return float(self.wait(f"a loss on {node} is noticed", noticed, seconds))
 
-    def said_after(self, since: float, word: str) -> float | None:
-        """Seconds from `since` until the journal held `word` as an error or a reason to wait."""
+    def said_after(self, since: float, word: str, one: str | None = None) -> float | None:
+        """Seconds from `since` until the journal held `word` as an error or a reason to wait, of any run or of one."""
         with self.journal as journal:
             times = [
                 datetime.fromisoformat(event.time).timestamp() - since
-                for run in self.submitted
+                for run in ([one] if one else self.submitted)
                 for event in journal.events(run)
                 if event.kind in ("error", "waiting") and word in str(event.data)
             ]
