@@ -25,7 +25,7 @@ from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Job, Observation
 from farm.engines.docker import guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange
-from farm.engines.swarm_nodes import Node, Task, constraints, nodes_of, observation, plain_labels
+from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError
 
 MAX_CONFIG = 400_000
@@ -188,7 +188,7 @@ class SwarmEngine:
         task = self._task(handle)
         if cancelled and task is None:
             return Observation("cancelled", why="stopped on request")
-        seen = observation(task, self.nodes(), cancelled=cancelled)
+        seen = observation(task, self.nodes(), cancelled=cancelled, pinned=_pinned(service))
         return self._reported(labels["farm.exchange"], seen) if seen.state == "done" else seen
 
     def _reported(self, name: str, seen: Observation) -> Observation:
@@ -287,6 +287,12 @@ class SwarmEngine:
                 with contextlib.suppress(docker.errors.APIError):
                     config.remove()
             time.sleep(0.1)
+
+
+def _pinned(service: dict[str, Any]) -> str | None:
+    """The node that the admission chose."""
+    found = service["Spec"]["TaskTemplate"].get("Placement", {}).get("Constraints") or ()
+    return next((text.removeprefix(PIN) for text in found if text.startswith(PIN)), None)
 
 
 def _packed(manifest: dict[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ from farm.errors import UsageError
 WAITING = ("new", "allocated", "pending")
 STARTING = ("assigned", "accepted", "preparing", "ready", "starting")
 MAX_ERR = 2000
+PIN = "node.id == "
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -118,21 +119,25 @@ def constraints(job: Job) -> list[str]:
     found = [f"node.platform.os == {job.platform}"]
     found += [f"node.labels.farm.{label} == 1" for label in job.requires]
     found += [f"node.id != {node}" for node in job.excluded]
-    return found + ([f"node.id == {job.runner}"] if job.runner else [])
+    return found + ([f"{PIN}{job.runner}"] if job.runner else [])
 
 
-def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool) -> Observation:
+def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pinned: str | None = None) -> Observation:
     """The state of an attempt, from its task. A queued one always says why.
 
     Args:
         task: None: the manager has not made one yet.
         nodes: The machines now.
         cancelled: Whether its end was asked for.
+        pinned: The one node that may take it.
     """
+    known = {node.id: node for node in nodes}
     if task is None:
         return Observation("queued", why="the manager of the swarm has made no task yet")
-    node = next((n for n in nodes if n.id == task.node), None)
+    node = known.get(task.node or "")
     where = node.name if node else task.node or "no node"
+    if task.state in WAITING and pinned and not (pinned in known and known[pinned].ready):
+        return Observation("lost", why=f"node {pinned}, which was to take it, is not there any more")
     if task.state in WAITING:
         return Observation("queued", why=task.error or "the manager of the swarm is looking for a node")
     if task.state == "complete":

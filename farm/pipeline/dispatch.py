@@ -145,7 +145,7 @@ class Dispatcher:
     def _look(self, one: _Tracked, now: float) -> None:
         """Ends what was cancelled, goes on with what needs no runner: a build under way, or one that was collected."""
         attempts = self._attempts(one.run)
-        live = next((a for a in attempts if a.state not in FINAL and a.handle), None)
+        live = next((a for a in attempts if a.state not in FINAL), None)
         if live is None and self.journal.happened(one.run.id, CANCEL):
             self._end(one, CancelledError("cancelled before it started"))
         elif now >= one.not_before and live is not None:

@@ -110,8 +110,9 @@ class MainJob:
                 self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
             return done
         last = job.attempts[-1] if job.attempts else None
-        if last is None or not last.handle or last.state in FINAL or self.is_lost(last):
+        if last is not None and (last.state in FINAL or (last.handle and self.is_lost(last))):
             last = None
+        if last is None or not last.handle:
             rendered = write_context(self.setting, self.plan, self.folder, self.outcomes)
             backend = self.backend()
             image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
@@ -123,7 +124,8 @@ class MainJob:
                 step.result = "taken up; "
                 attempt, handle = last, last.handle
             else:
-                attempt = self.journal.create_attempt(job.id, engine.name, self.runner or LOCAL)
+                # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
+                attempt = last or self.journal.create_attempt(job.id, engine.name, self.runner or LOCAL)
                 handle = self.start(engine, image, attempt)
             self.finish_build(engine, attempt, handle, done)
             wheel = build.the_wheel(done / "wheel")

@@ -45,6 +45,13 @@ def test_a_running_task_of_a_node_that_is_down_is_lost():
     assert observation(task("complete", code=0), [node(up=False)], cancelled=False).state == "done"
 
 
+def test_a_task_that_waits_for_a_node_that_is_gone_is_lost():
+    waiting = task("pending", where=None)
+    assert observation(waiting, [node()], cancelled=False, pinned="n1").state == "queued"
+    assert observation(waiting, [node(ready=False)], cancelled=False, pinned="n1").state == "lost"
+    assert observation(waiting, [], cancelled=False, pinned="n1").state == "lost"
+
+
 def test_a_task_that_was_never_made_says_so():
     assert observation(None, [], cancelled=False).why
 
