@@ -4,10 +4,11 @@ One story, told in order, because each chapter needs builds under way; it ends w
 wheel that is published twice, fails it.
 """
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from farm.runs import FINAL, Attempt, Journal
 
 CPUS = ("sse41", "avx", "avx2")
 PULL_PORT, PUSH_PORT, STORE_PORT, HOST = 5063, 5062, 5061, "10.99.0.1"
-PATIENCE_S = 300
+PATIENCE_S = 600  # for a machine that others use too; a quiet one needs a tenth
 
 
 @dataclass
@@ -38,14 +39,18 @@ class Story:
     def journal(self) -> Journal:
         return Journal(self.farm.project / "artifacts" / "farm.db")
 
-    def submit(self, count: int) -> list[str]:
+    def submit(self, count: int, priority: int = 0) -> list[str]:
         """So many new runs, each of a version of its own."""
         started = []
         for number in range(count):
             cpu = CPUS[number % len(CPUS)]
             self.rebuild += 1
             select = ["--variant", f"cpu-{cpu}-py311", "--package", "canary", "--rebuild", str(self.rebuild)]
-            started.append(self.farm.start("submit", *select, "--on", "swarm", "--no-smoke", "--detach"))
+            started.append(
+                self.farm.start(
+                    "submit", *select, "--on", "swarm", "--no-smoke", "--detach", "--priority", str(priority)
+                )
+            )
         made = []
         for process in started:
             out, err = process.communicate(timeout=120)
@@ -124,7 +129,7 @@ class Story:
 
 
 @pytest.fixture
-def story(farm, swarm, pulled) -> Story:
+def story(farm, swarm, pulled) -> Iterator[Story]:
     path: Path = farm.project / "ci" / "farm.yaml"
     settings = yaml.safe_load(path.read_text())
     settings["index"] = swarm.s3("wheels")
@@ -138,7 +143,13 @@ def story(farm, swarm, pulled) -> Story:
     }
     path.write_text(yaml.safe_dump(settings))
     swarm.label(3, build="1")  # it has a GPU, and would be kept for smoke jobs
-    return Story(farm, swarm)
+    made = Story(farm, swarm)
+    yield made
+    with made.journal as journal:
+        owners = {run.owner.pid for run in journal.open_runs()}
+    for pid in owners - {os.getpid()}:  # dispatchers of a story that broke off
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def wheels_in_index() -> list[str]:
@@ -153,7 +164,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     node2, node3 = swarm.node(2), swarm.node(3)
 
     # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost attempt.
-    story.submit(6)
+    story.submit(4)
     story.wait("a build on node 2", lambda: story.building_on(node2))
     killed = time.time()
     swarm.kill_daemon(2)
@@ -172,7 +183,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     pid = story.dispatcher()
     os.kill(pid, signal.SIGKILL)
     gone = time.time()
-    story.submit(3)  # starts a dispatcher, as any submit does
+    story.submit(1)  # starts a dispatcher, as any submit does
     story.wait("another dispatcher owns the runs", lambda: story.dispatcher() != pid, 60)
     story.note("controller killed: runs taken up after", f"{time.time() - gone:.1f} s")
 
@@ -186,7 +197,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.note("store gone for 30 s: noticed after", f"{noticed:.1f} s" if noticed else "not: nobody needed it")
 
     # A cable is pulled and put back.
-    story.submit(4)
+    story.submit(3)
     story.wait("a build on node 3", lambda: story.building_on(node3))
     pulled = time.time()
     swarm.cable(3, "down")
@@ -206,7 +217,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     swarm.start_registry()
 
     # A cancel is proved by what is left: nothing.
-    (doomed,) = story.submit(1)
+    (doomed,) = story.submit(1, priority=5)
     handle = story.wait("it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed])[0]
     asked = time.time()
     assert story.farm.run("cancel", doomed).returncode == 0
