@@ -153,6 +153,7 @@ class Admission:
         for one in running:
             busy[one.worker].append(max(one.ends, now + 1.0))  # what is late will end any moment
         alike: dict[tuple[object, ...], _Group] = {}
+        levels: dict[int, list[tuple[int, str]]] = defaultdict(list)
         for worker in workers:
             if not worker.online:
                 continue
@@ -167,10 +168,12 @@ class Admission:
             if held > now:
                 group.later.extend([(held, worker.name)] * free)
             else:
-                group.idle.extend([worker.name] * free)
+                levels[id(group)].extend((worker.slots - free + number, worker.name) for number in range(free))
             group.later.extend((when, worker.name) for when in busy[worker.name][: worker.slots])
         for group in alike.values():
             heapq.heapify(group.later)
+            # The last is taken first: one slot of each runner before a second of any.
+            group.idle.extend(name for _, name in sorted(levels[id(group)], reverse=True))
         return list(alike.values())
 
     def _place(
@@ -189,22 +192,23 @@ class Admission:
             if needs not in hope:
                 waiting[task.id] = why[needs]
                 continue
-            best: tuple[float, _Group, str | None] | None = None
+            best: tuple[float, _Group, int | None] | None = None
             for group in fitting[needs]:
                 length = task.minutes * 60 / group.sample.speed
                 if group.idle:
-                    warm = next((name for name in group.idle if task.cache_key in caches[name]), None)
-                    saved = CACHE_MINUTES * 60 if warm and task.cache_key else 0.0
-                    end, name = now + max(0.0, length - saved), warm or group.idle[-1]
+                    backwards = range(len(group.idle) - 1, -1, -1)
+                    warm = next((at for at in backwards if task.cache_key in caches[group.idle[at]]), None)
+                    saved = CACHE_MINUTES * 60 if warm is not None and task.cache_key else 0.0
+                    end, place = now + max(0.0, length - saved), len(group.idle) - 1 if warm is None else warm
                 elif group.later:
-                    end, name = group.later[0][0] + length, None
+                    end, place = group.later[0][0] + length, None
                 else:
                     continue
                 if best is None or end < best[0]:
-                    best = (end, group, name)
+                    best = (end, group, place)
             assert best is not None, "a class with hope has an idle group"
-            end, group, name = best
-            if name is None:  # it ends sooner on a faster runner that is busy now
+            end, group, place = best
+            if place is None:  # it ends sooner on a faster runner that is busy now
                 free, later = heapq.heappop(group.later)
                 heapq.heappush(group.later, (end, later))
                 minutes = max(0.0, free - now) / 60
@@ -212,7 +216,7 @@ class Admission:
                     f"{later} is expected to be free in {minutes:.0f} min: it ends sooner there than on what is free"
                 )
                 continue
-            group.idle.remove(name)
+            name = group.idle.pop(place)
             heapq.heappush(group.later, (end, name))
             placed.append(Placement(task, name))
             if not group.idle:

@@ -61,6 +61,15 @@ def test_a_runner_that_keeps_the_caches_is_preferred_among_equals():
     assert placed(Admission().decide(0, [Task("t", cache_key="cu118")], [warm, cold])) == [("t", "b")]
 
 
+def test_runners_are_filled_evenly():
+    workers = [Worker("a", slots=3), Worker("b", slots=3), Worker("c", slots=3)]
+    running = [Running("r", "a", 60.0)]
+    decision = Admission().decide(0, [Task(f"t{n}") for n in range(5)], workers, running)
+    names = [p.worker for p in decision.placed]
+    assert sorted(names[:2]) == ["b", "c"]
+    assert sorted(names) == ["a", "b", "b", "c", "c"]
+
+
 def test_a_fast_runner_that_is_soon_free_is_waited_for():
     slow, fast = Worker("slow", speed=0.1), Worker("fast", speed=2.0)
     soon = [Running("other", "fast", ends=120.0)]
