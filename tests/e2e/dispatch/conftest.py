@@ -194,6 +194,7 @@ def _network() -> None:
 
 def _remove_network() -> None:
     commands = [["iptables", "-D", *_BRIDGE], ["iptables", "-D", *_CLOSED]]
+    commands += [["ip", "link", "del", f"farmv{number}"] for number in (1, 2, 3)]
     commands += [["ip", "netns", "del", f"farm{number}"] for number in (1, 2, 3)]
     commands += [["ip", "link", "del", "farmbr0"]]
     for command in commands:
