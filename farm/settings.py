@@ -20,10 +20,28 @@ LOCAL = "local"
 """The runner that `farm submit` builds on."""
 
 
+class Swarm(Model):
+    """How the `swarm` engine is reached.
+
+    `url` is a manager (null: DOCKER_HOST or this machine). `exchange` is a bucket for what jobs send back, apart from
+    the index. `registry` is where nodes pull toolchain images from, `push` the same registry as this machine calls it
+    (null: the same name); without a registry every image must be loaded on every node beforehand. `cpus` and
+    `memory_gb` are what one job gets; null: what the largest node has.
+    """
+
+    url: str | None = None
+    exchange: str
+    registry: str | None = None
+    push: str | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
     `index_public_url` is where a web server shows the same index, answering folders with their index.html.
+    `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
     """
 
     artifacts: str
@@ -33,6 +51,8 @@ class Settings(Model):
     debian_mirror: str | None
     smoke_timeout_s: int = Field(gt=0, le=7200)
     options: dict[str, str | bool | int]
+    swarm: Swarm | None = None
+    grace_s: int = Field(default=600, ge=0)
 
 
 def _level(word: str) -> str:

@@ -5,10 +5,21 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_matrix, add_questions, add_runners, add_selectors, add_smoke, add_waivers
+from farm.cli.options import (
+    add_detach,
+    add_engine,
+    add_matrix,
+    add_questions,
+    add_run_commands,
+    add_runners,
+    add_selectors,
+    add_smoke,
+    add_waivers,
+)
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -43,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
     add_selectors(submit)
     submit.add_argument("--no-publish", action="store_true", help="stop after verify")
     submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
+    add_engine(submit)
+    add_detach(submit)
 
     add_selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
 
@@ -102,12 +115,7 @@ def parser() -> argparse.ArgumentParser:
     runners = _command(commands, "runners", "the machines of ci/runners.yaml: what they can do, and are they there?")
     add_runners(runners)
 
-    status = _command(commands, "status", "the runs and their steps")
-    status.add_argument("run", nargs="?", help="an id or its beginning")
-    status.add_argument("--limit", type=int, default=20)
-
-    logs = _command(commands, "logs", "the build log of a run")
-    logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+    add_run_commands(partial(_command, commands))
 
     site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")
     site.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")

@@ -1,6 +1,7 @@
 """Options that several commands share. Nothing heavy is imported here: `farm --version` is quick."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
@@ -86,6 +87,38 @@ def _seconds(text: str) -> int:
     if not 0 < number <= 86400:
         raise ValueError
     return number
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """How the runners are reached."""
+    parser.add_argument("--on", default="docker", metavar="ENGINE", help="docker or swarm (default: docker)")
+    parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first (default: 0)")
+
+
+def add_detach(parser: argparse.ArgumentParser) -> None:
+    """Not to wait for the end."""
+    parser.add_argument("--detach", action="store_true", help="print the run's id and leave it to the dispatcher")
+
+
+def add_run_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """The commands about runs that were submitted."""
+    status = command("status", "the runs and their steps, and why what waits waits")
+    status.add_argument("run", nargs="?", help="an id or its beginning")
+    status.add_argument("--limit", type=int, default=20)
+    status.add_argument("--watch", action="store_true", help="go on showing it until everything has ended")
+
+    logs = command("logs", "the build log of a run")
+    logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+
+    cancel = command("cancel", "end a run; returns when what ran of it is seen to have ended")
+    cancel.add_argument("run", help="an id or its beginning")
+
+    retry = command("retry", "the plan of an ended run again, as a new run")
+    retry.add_argument("run", help="an id or its beginning")
+    add_detach(retry)
+
+    command("dispatch", "carry out detached runs until none is left (submit --detach starts it by itself)")
 
 
 def switch(name: str) -> str:

@@ -23,6 +23,10 @@ class Job:
 
     `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
     in the container that `collect` copies out. `labels` find the attempt again after a restart.
+
+    The rest matters to engines that have several runners: `requires` are labels that the runner must carry, `gpus`
+    how many GPUs it must lend, `runner` the one that the admission chose (None: any), `excluded` those that failed
+    an earlier attempt.
     """
 
     name: str
@@ -34,6 +38,11 @@ class Job:
     limits: Capacity
     timeout_s: int
     labels: dict[str, str] = field(default_factory=dict)
+    platform: str = "linux"
+    requires: tuple[str, ...] = ()
+    gpus: int = 0
+    runner: str | None = None
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

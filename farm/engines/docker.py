@@ -36,7 +36,7 @@ def _engine_error(error: Exception) -> InfrastructureError:
     return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
 
 
-def _guard(call: Callable[P, T]) -> Callable[P, T]:
+def guard(call: Callable[P, T]) -> Callable[P, T]:
     """Engine and transport errors become InfrastructureError."""
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,7 +77,7 @@ class DockerEngine:
         self._cpus = cpus
         self._memory = memory
 
-    @_guard
+    @guard
     def capacity(self) -> Capacity:
         info = self.client.info()
         cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
@@ -86,7 +86,7 @@ class DockerEngine:
             memory=min(self._memory or memory, int(memory * 0.9)),
         )
 
-    @_guard
+    @guard
     def submit(self, job: Job) -> str:
         for old in self._labelled(job.labels):
             old.remove(force=True)
@@ -125,7 +125,7 @@ class DockerEngine:
         except docker.errors.NotFound:
             return None
 
-    @_guard
+    @guard
     def observe(self, handle: str) -> Observation:
         container = self._find(handle)
         if container is None:
@@ -170,7 +170,7 @@ class DockerEngine:
             follow = False
             container.wait()
 
-    @_guard
+    @guard
     def cancel(self, handle: str) -> None:
         container = self._find(handle)
         if container is None:
@@ -185,7 +185,7 @@ class DockerEngine:
             f"container {handle[:12]} does not stop", hint="docker rm -f it, or restart the engine"
         )
 
-    @_guard
+    @guard
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         container = self._find(handle)
         if container is None:
@@ -194,7 +194,7 @@ class DockerEngine:
         chunks, _ = container.get_archive(output)
         return transfer.unpack(chunks, dest, max_bytes)
 
-    @_guard
+    @guard
     def release(self, handle: str) -> None:
         container = self._find(handle)
         if container is not None:

@@ -21,8 +21,18 @@ TAIL = 30
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 
-def make_job(plan: Plan, *, image: str, context: Path, source: Path, capacity: Capacity, labels: dict[str, str]) -> Job:
-    """The job of a plan: `context` is the rendered job folder, `source` the source tree."""
+def make_job(
+    plan: Plan,
+    *,
+    image: str,
+    context: Path,
+    source: Path,
+    capacity: Capacity,
+    labels: dict[str, str],
+    runner: str | None = None,
+    excluded: tuple[str, ...] = (),
+) -> Job:
+    """The job of a plan: `context` is the rendered job folder, `source` the source tree; `runner` as in Job."""
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
@@ -34,6 +44,9 @@ def make_job(plan: Plan, *, image: str, context: Path, source: Path, capacity: C
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,
+        platform=plan.platform,
+        runner=runner,
+        excluded=excluded,
     )
 
 
