@@ -18,6 +18,7 @@ from farm.catalog import redist
 from farm.errors import UsageError
 from farm.plan import Plan, ToolkitPlan
 from farm.variant import Variant
+from farm.winrender import render_windows
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
@@ -58,14 +59,16 @@ def render(project: Path, plan: Plan) -> Rendered:
         UsageError: There is no template for the plan's platform, or a template is wrong.
     """
     templates = project / "dockerfiles"
-    if not (templates / plan.platform / "build.sh.j2").is_file():
-        raise UsageError(f"there are no templates for {plan.platform} yet", hint="--platform linux")
     if plan.platform == "linux" and plan.base not in catalog.debian_releases():
         raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
     environment = _environment(templates / plan.platform)
     try:
+        if plan.platform == "windows":
+            image, job = render_windows(environment, templates / "scripts", plan, _values(plan))
+            job |= {"plan.json": plan.to_json()}
+            return Rendered(image=image, job=dict(sorted(job.items())))
         image = _image(environment, templates, plan, plan.base) if plan.base else {}
         return Rendered(image=image, job=_job(environment, plan))
     except jinja2.TemplateError as error:
@@ -121,13 +124,17 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan, base_na
 
 
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
-    variant = Variant.parse(plan.variant)
-    values = {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    values = _values(plan)
     files = {"plan.json": plan.to_json()}
     for name in environment.list_templates():
         if name != "Dockerfile.j2":
             files[name.removesuffix(".j2")] = environment.get_template(name).render(values)
     return dict(sorted(files.items()))
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    variant = Variant.parse(plan.variant)
+    return {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
 
 
 def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
