@@ -13,7 +13,7 @@ from pathlib import Path
 
 import jinja2
 
-from farm import catalog
+from farm import catalog, patches, recipe
 from farm.catalog import redist
 from farm.errors import UsageError
 from farm.plan import Plan, ToolkitPlan
@@ -67,7 +67,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     try:
         if plan.platform == "windows":
             image, job = render_windows(environment, templates / "scripts", plan, _values(plan))
-            job |= {"plan.json": plan.to_json()}
+            job |= {"plan.json": plan.to_json()} | _patches(plan)
             return Rendered(image=image, job=dict(sorted(job.items())))
         image = _image(environment, templates, plan, plan.base) if plan.base else {}
         return Rendered(image=image, job=_job(environment, plan))
@@ -125,7 +125,7 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan, base_na
 
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
     values = _values(plan)
-    files = {"plan.json": plan.to_json()}
+    files = {"plan.json": plan.to_json()} | _patches(plan)
     for name in environment.list_templates():
         if name != "Dockerfile.j2":
             files[name.removesuffix(".j2")] = environment.get_template(name).render(values)
@@ -134,7 +134,17 @@ def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
 
 def _values(plan: Plan) -> dict[str, object]:
     variant = Variant.parse(plan.variant)
-    return {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    values = {"digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    return {**dict(plan), **values, "patched": bool(recipe.patches(plan.package))}
+
+
+def _patches(plan: Plan) -> dict[str, str]:
+    """The declared changes and what applies them, where the package has any."""
+    found = recipe.patches(plan.package)
+    if not found:
+        return {}
+    code = Path(patches.__file__)
+    return {"patches.json": json.dumps(found, indent=2) + "\n", "patches.py": _text(code, code.stat().st_mtime_ns)}
 
 
 def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:

@@ -11,7 +11,9 @@ from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
+
 from farm.cli.matrix import cmd_matrix
+from farm.cli.patches import cmd_patches
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.matrix import load_matrix
@@ -310,6 +312,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "matrix": cmd_matrix,
     "detect": cmd_detect,
     "render": cmd_render,
+    "patches": cmd_patches,
     "inspect": cmd_inspect,
     "repair": cmd_repair,
     "verify": cmd_verify,
