@@ -13,7 +13,8 @@ class MemoryStatus(ctypes.Structure):
     """MEMORYSTATUSEX of the Windows API: sizes are 64-bit numbers of bytes."""
 
     _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
-        (name, ctypes.c_uint64) for name in ("total", "free", "page_total", "page_free", "virtual", "virtual_free", "extended")
+        (name, ctypes.c_uint64)
+        for name in ("total", "free", "page_total", "page_free", "virtual", "virtual_free", "extended")
     ]
 
 

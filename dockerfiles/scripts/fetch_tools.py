@@ -74,7 +74,9 @@ def unpack(tool: dict[str, Any], path: Path, folder: Path) -> None:
                 content = body.read(left + 1)
                 left -= len(content)
                 if left < 0:
-                    raise toolkit.ArchiveError(f"{tool['name']}: unpacks to more than {toolkit.EXPANSION} times its limit")
+                    raise toolkit.ArchiveError(
+                        f"{tool['name']}: unpacks to more than {toolkit.EXPANSION} times its limit"
+                    )
                 target.write_bytes(content)
                 found.add(pattern)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:

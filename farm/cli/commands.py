@@ -12,6 +12,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 
+from farm.cli.doctor import cmd_doctor
 from farm.cli.matrix import cmd_matrix
 from farm.cli.patches import cmd_patches
 from farm.cli.why import questions
@@ -311,6 +312,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "why": cmd_why,
     "matrix": cmd_matrix,
     "detect": cmd_detect,
+    "doctor": cmd_doctor,
     "render": cmd_render,
     "patches": cmd_patches,
     "inspect": cmd_inspect,

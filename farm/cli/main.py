@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     doctor = _command(commands, "doctor", "is this machine fit to build and to use? what is missing, how to get it")
     doctor.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
     doctor.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
-    doctor.add_argument("--report", type=Path, metavar="FILE", help="write everything that was read to a file to send")
+    doctor.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
 
     build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
     build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")

@@ -69,7 +69,13 @@ def wine(tmp_path_factory):
     for name in ("standin", "lock"):
         command = [GCC, "-municode", "-O1", "-static", "-o", folder / f"{name}.exe", SOURCES / f"{name}.c"]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
-    environment = {**os.environ, "WINEPREFIX": str(folder / "prefix"), "WINEDEBUG": "-all", "DISPLAY": "", "LC_ALL": "C.UTF-8"}
+    environment = {
+        **os.environ,
+        "WINEPREFIX": str(folder / "prefix"),
+        "WINEDEBUG": "-all",
+        "DISPLAY": "",
+        "LC_ALL": "C.UTF-8",
+    }
     subprocess.run(["wine", "cmd", "/c", "exit"], env=environment, timeout=TIMEOUT_S, check=True, capture_output=True)
     yield folder, environment
     subprocess.run(["wineserver", "-k"], env=environment, timeout=60, check=False)
@@ -91,7 +97,13 @@ class Machine:
             "FARM_TEST_RULES": f"Z:{self.rules_file}".replace("/", "\\"),
             "WINEPATH": r"C:\tools;C:\other toolkit\bin",
         }
-        self.tool("tools/git.exe", "tools/py.exe", "tools/pythonhome/python.exe", "vc/bin/cl.exe", f"{VS}/Installer/vswhere.exe")
+        self.tool(
+            "tools/git.exe",
+            "tools/py.exe",
+            "tools/pythonhome/python.exe",
+            "vc/bin/cl.exe",
+            f"{VS}/Installer/vswhere.exe",
+        )
         self.visual_studio()
         render(ROOT, plan).write(tmp_path / "rendered")
         self.kit = self.c / KIT
@@ -179,10 +191,13 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         assert path[:2] == [r"C:\farm\venv\Scripts", cuda + r"\bin"]
         assert r"C:\vc\bin" in path
         assert not [entry for entry in path if "other toolkit" in entry or "sccache" in entry]
-        assert machine.calls(compiler)[-1]["path"].lower() == {
-            "cl.exe": r"c:\vc\bin\cl.exe",
-            "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower(),
-        }[compiler]
+        assert (
+            machine.calls(compiler)[-1]["path"].lower()
+            == {
+                "cl.exe": r"c:\vc\bin\cl.exe",
+                "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower(),
+            }[compiler]
+        )
 
 
 def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machine):
@@ -194,7 +209,9 @@ def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machin
     ]  # fmt: skip
     last = out.strip().splitlines()[-1]
     digest = machine.plan.digest[:12]
-    assert rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"' in last
+    assert (
+        rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"' in last
+    )
     assert last[0].isdigit(), "every line begins with its time"
     assert last in machine.log.read_text()
     [clone] = [call for call in machine.calls("git.exe") if " clone " in call["command"]]
@@ -212,7 +229,9 @@ def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
     assert code == 0, out
     assert not (machine.c / "farm/src/build").exists()
     commands = [call["command"] for call in machine.calls()]
-    assert not [command for command in commands if " clone " in command or "-m venv" in command or "--require-hashes" in command]
+    assert not [
+        command for command in commands if " clone " in command or "-m venv" in command or "--require-hashes" in command
+    ]
     assert [part for part in ("reset --quiet --hard", "clean -ffdxq", "submodule") if any(part in c for c in commands)] == [
         "reset --quiet --hard", "clean -ffdxq", "submodule",
     ]  # fmt: skip
