@@ -124,7 +124,7 @@ def nvcc(patient: Patient) -> Iterator[Finding]:
         can = [name for name, other in catalog.toolkits().items() if all(sm in other.sm for sm in wanted)]
         names = ", ".join(f"sm_{sm}" for sm in cannot)
         todo = f"CUDA {', '.join(can)} can; build.cmd brings the plan's own" if can else "no CUDA can: one GPU a build"
-        yield missing("nvcc", f"CUDA {match[1]} cannot compile for {names}", todo)
+        yield warning("nvcc", f"CUDA {match[1]} cannot compile for {names}", todo)
     else:
         yield ok(
             "nvcc", f"CUDA {match[1]}" + (f" compiles for {', '.join(f'sm_{sm}' for sm in wanted)}" if wanted else "")

@@ -315,7 +315,8 @@ def test_a_held_file_is_waited_for_then_named(machine, wine):
         second = machine.start()
         time.sleep(4)  # it waits up to ten seconds
         holder.communicate(b"\n", timeout=60)
-        assert second.wait(timeout=TIMEOUT_S) == 0
+        second.communicate(timeout=TIMEOUT_S)
+        assert second.returncode == 0
     finally:
         holder.kill()
 
@@ -327,9 +328,8 @@ def test_the_number_of_jobs_may_be_given(machine):
 
 
 def test_companions_build_against_the_torch_of_the_variant(wine, tmp_path):
-    plan = resolve(ROOT, Selectors(Variant.parse("sm61-avx-py313"), "torchvision", "windows", "windows-companions"))
+    plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1"))
     machine = Machine(*wine, plan, tmp_path)
-    machine.rules.append(("py.exe", "sys.executable", "exit=0"))
     code, out = machine.run()
     assert (code, "put the wheel into the folder needs" in out) == (5, True), out
     code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d")
