@@ -17,7 +17,7 @@ from farm.errors import UsageError
 from farm.planfile import Plan
 from farm.variant import Variant
 
-JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "tiers.cmake")
+JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
 

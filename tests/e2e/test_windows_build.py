@@ -141,20 +141,20 @@ class Machine:
         """Other actions for the rule of this tool and part of a command line, or a new rule before all others."""
         self.rules = [(tool, part, *actions), *(rule for rule in self.rules if rule[:2] != (tool, part))]
 
-    def start(self, **environment):
+    def start(self, script="build.cmd", folder=None, **environment):
         self.rules_file.write_text("".join("\t".join(rule) + "\n" for rule in self.rules))
         self.record.unlink(missing_ok=True)
         return subprocess.Popen(
-            ["wine", "cmd", "/d", "/c", "build.cmd"],
-            cwd=self.kit,
+            ["wine", "cmd", "/d", "/c", script],
+            cwd=folder or self.kit,
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
 
-    def run(self, **environment):
-        process = self.start(**environment)
+    def run(self, script="build.cmd", folder=None, **environment):
+        process = self.start(script, folder, **environment)
         out, _ = process.communicate(timeout=TIMEOUT_S)
         return process.returncode, out.decode("utf-8", "replace")
 
@@ -344,3 +344,137 @@ def test_companions_build_against_the_torch_of_the_variant(wine, tmp_path):
     assert code == 0, out
     [pip] = [call for call in machine.calls("python.exe") if "--target C:\\farm\\needs" in call["command"]]
     assert r"--no-index --find-links C:\farm\job\needs" in pip["command"]
+
+
+def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
+    machine.tool("tools/nvidia-smi.exe")
+    machine.rules += [
+        ("nvidia-smi.exe", "", "print=Tesla K40c, driver 474.14"),
+        ("git.exe", "--version", "print=git version 2.45.2"),
+    ]
+    machine.change("python.exe", "-m build", "exit=1")
+    code, out = machine.run("report.cmd")
+    assert code == 5, out
+    report = (machine.kit / "farm-report.txt").read_text()
+    for part in (
+        machine.plan.digest,
+        "Tesla K40c",
+        "git version 2.45.2",
+        "build.cmd ended with 5",
+        "step build FAILED",
+    ):
+        assert part in report
+    assert "farm-report.txt" in out.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def image(machine):
+    """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks first."""
+    folder = machine.kit.parent / "image"
+    shutil.copytree(machine.tmp / "rendered" / "image", folder)
+    for name in ("docker", "reg"):
+        shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
+        shutil.copy(machine.folder / "standin.exe", machine.kit / f"{name}.exe")
+    machine.rules += [
+        ("docker.exe", "info", "print=windows"),
+        ("reg.exe", "CurrentBuildNumber", "print=    CurrentBuildNumber    REG_SZ    20348"),
+    ]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted", "base", "told"),
+    [
+        ("17763", None, "4.8-windowsservercore-ltsc2019", None),
+        ("20348", None, "4.8-windowsservercore-ltsc2022", None),
+        ("26100", None, "4.8.1-windowsservercore-ltsc2025", None),
+        ("26100", "ltsc2022", "4.8-windowsservercore-ltsc2022", None),
+        ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
+        ("14393", None, None, "build 14393 of Windows runs no Server Core image; 17763 is the oldest that does"),
+    ],
+)  # fmt: skip
+def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, told):
+    machine.change("reg.exe", "CurrentBuildNumber", f"print=    CurrentBuildNumber    REG_SZ    {build}")
+    code, out = machine.run("image.cmd", image, **({"FARM_TAG": wanted} if wanted else {}))
+    builds = [call for call in machine.calls("docker.exe") if " build " in call["command"]]
+    if told:
+        assert (code, told in out, builds) == (4, True, []), out
+        return
+    assert code == 0, out
+    assert f"--build-arg BASE=mcr.microsoft.com/dotnet/framework/runtime:{base} " in builds[0]["command"]
+    assert "--isolation=process --memory 16g" in builds[0]["command"]
+    assert builds[0]["env"]["DOCKER_BUILDKIT"] == "0"
+
+
+def test_an_engine_for_linux_containers_is_refused(machine, image):
+    machine.change("docker.exe", "info", "print=linux")
+    code, out = machine.run("image.cmd", image)
+    assert (code, "switch Docker Desktop to Windows containers" in out) == (4, True)
+
+
+def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_log(machine, image):
+    code, out = machine.run("container.cmd", FARM_MEMORY_GB="9", NUMBER_OF_PROCESSORS="32")
+    assert code == 0, out
+    commands = [call["command"] for call in machine.calls("docker.exe")]
+    [create] = [command for command in commands if " create " in command]
+    for part in ("--isolation=process", "--storage-opt size=150GB", "--memory 9g", "--cpu-count", "--env FARM_JOBS=4 "):
+        assert part in create
+    assert not [
+        word for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount") if word in create
+    ]
+    steps = ["info", "build", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
+    assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps
+    machine.change("docker.exe", "start --attach", "exit=5")
+    code, out = machine.run("container.cmd")
+    assert (code, "the build ended with 5; log: out\\build.log" in out) == (5, True)
+    assert not [call for call in machine.calls("docker.exe") if call["command"].startswith("docker  rm farm-")]
+
+
+@pytest.fixture
+def scripts(machine, image):
+    """The scripts of the image with stand-ins for what Server Core brings."""
+    folder = image / "scripts"
+    for name in ("curl", "certutil", "tar"):
+        shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
+    good = next(
+        line.split("=")[1].strip('"\r')
+        for line in (folder / "install.cmd").read_text().splitlines()
+        if "FARM_SHA256=" in line
+    )
+    machine.rules += [("curl.exe", "", r"self=C:\farm\t\download.exe"), ("certutil.exe", "", f"print={good}")]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("installer", "toolset", "code", "told"),
+    [
+        ("0", True, 0, ""),
+        ("3010", True, 0, ""),
+        ("1", True, 9, "the Visual Studio installer ended with 1"),
+        ("0", False, 9, "there is no toolset 14.29 in C:\\BuildTools"),
+    ],
+)
+def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, code, told):
+    shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
+    effect = [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"] if toolset else []
+    if toolset:
+        (machine.c / "BuildTools/VC/Tools/MSVC").mkdir(parents=True)
+    machine.rules.append(
+        ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
+    )
+    seen, out = machine.run("install.cmd visual_studio", scripts)
+    assert (seen, told in out) == (code, True), out
+    [call] = machine.calls("download.exe")
+    for part in ("--quiet --wait --norestart --nocache", r"--installPath C:\BuildTools"):
+        assert part in call["command"]
+
+
+def test_a_download_with_another_sha256_is_removed_and_not_run(machine, scripts):
+    machine.change("certutil.exe", "", "print=" + "0" * 64)
+    code, out = machine.run("install.cmd visual_studio", scripts)
+    assert (code, "has another sha256 than the pinned" in out) == (6, True), out
+    assert not machine.calls("download.exe")
+    assert not (machine.c / "farm/t/download.exe").exists()
+    machine.change("curl.exe", "", "exit=22")
+    code, out = machine.run("install.cmd python", scripts)
+    assert (code, "cannot be downloaded" in out) == (9, True), out
