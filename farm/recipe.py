@@ -33,7 +33,7 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `apt` are Debian's packages of the build environment, `wheels` the Python packages that a Windows machine gets instead.
+    `apt` are Debian's packages of the build environment, `wheels` the Python packages of a Windows machine.
     `needs` are packages whose wheels for the same variant the build imports.
     """
 

@@ -1,8 +1,9 @@
-"""Downloads pinned archives, checks their sha256 and unpacks the members that are wanted. Stands beside install_toolkit.py.
+"""Downloads pinned archives, checks their sha256 and unpacks the members that are wanted.
 
-Usage: fetch_tools.py MANIFEST.json FOLDER. The manifest is a list of `{name, version, url, sha256, max_mb, members}`;
-`members` maps a pattern (fnmatch) to a place below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records
-what is there; it is not downloaded again. Exit codes as install_toolkit.py's.
+Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py and exits with its codes.
+
+The manifest is a list of `{name, version, url, sha256, max_mb, members}`; `members` maps a pattern (fnmatch) to a place
+below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is there; it is not downloaded again.
 """
 
 import fnmatch
@@ -28,14 +29,14 @@ def download(tool: dict[str, Any], target: Path) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         digest, size = hashlib.sha256(), 0
         try:
-            with toolkit._opener().open(toolkit._request(tool["url"], 0), timeout=toolkit.TIMEOUT_S) as body:
-                with target.open("wb") as out:
-                    for block in iter(lambda: body.read(toolkit.CHUNK), b""):
-                        size += len(block)
-                        if size > limit:
-                            raise toolkit.ArchiveError(f"{where}: larger than {tool['max_mb']} MiB")
-                        digest.update(block)
-                        out.write(block)
+            request = toolkit._request(tool["url"], 0)
+            with toolkit._opener().open(request, timeout=toolkit.TIMEOUT_S) as body, target.open("wb") as out:
+                while block := body.read(toolkit.CHUNK):
+                    size += len(block)
+                    if size > limit:
+                        raise toolkit.ArchiveError(f"{where}: larger than {tool['max_mb']} MiB")
+                    digest.update(block)
+                    out.write(block)
             break
         except OSError as error:  # urllib's errors are among them
             if attempt == ATTEMPTS:

@@ -112,8 +112,8 @@ def servercore_tags(host_build: int) -> list[str]:
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
-"""The driver branch after one that is the last for an architecture. On Windows the versions between belong to the first:
-472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470."""
+"""The driver branch after one that is the last for an architecture. On Windows the versions between belong to the
+first: 472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470."""
 
 
 def driver_branch(major: int) -> int:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
-
 from farm.cli.doctor import cmd_doctor
 from farm.cli.matrix import cmd_matrix
 from farm.cli.patches import cmd_patches

@@ -97,7 +97,7 @@ def gpu(patient: Patient) -> Iterator[Finding]:
         last, branch = last_driver(judged.sm) if judged.sm else None, driver_branch(patient.readings.driver)
         problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
         if last and branch and branch > last:
-            todo = f"remove it (DDU on Windows) and install a driver of branch {last}; never let a CUDA installer bring one"
+            todo = f"remove it (DDU on Windows), install a driver of branch {last}, and none with a CUDA installer"
             yield missing("GPU driver", f"{seen}: newer than {last}, the last branch for this GPU", todo)
         elif problem:
             yield missing("GPU driver", f"{seen}: {problem}", f"install a newer driver, up to branch {last or 'any'}")

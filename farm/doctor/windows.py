@@ -86,7 +86,7 @@ def _folders(patient: Patient, path: str) -> list[str]:
 
 
 def toolkit(patient: Patient) -> Iterator[Finding]:
-    """The plan's toolkit below C:\\farm, and cuDNN in it; toolkits of the user that get in nobody's way."""
+    """The plan's own toolkit, and cuDNN in it; toolkits of the user that get in nobody's way."""
     others = patient.site.variable("CUDA_PATH")
     if others:
         yield ok("CUDA_PATH", f"{others}; build.cmd does not look at it")
@@ -125,7 +125,7 @@ def rights(patient: Patient) -> Iterator[Finding]:
 
 
 def scanner(patient: Patient) -> Iterator[Finding]:
-    """Is C:\\farm left alone by Microsoft Defender? It tells administrators only."""
+    """Are the farm's folders left alone by Microsoft Defender? It tells administrators only."""
     command = "(Get-MpPreference).ExclusionPath"
     answer = patient.site.run("powershell", "-NoProfile", "-NonInteractive", "-Command", command)
     lines = [line.strip().rstrip("\\").lower() for line in answer.text.splitlines() if line.strip()]

@@ -212,7 +212,7 @@ def test_wrong_files_are_refused(tmp_path, was, becomes, says):
 
 @pytest.mark.parametrize(
     ("major", "branch"),
-    [(470, 470), (472, 470), (473, 470), (474, 470), (495, 495), (516, 516), (465, 465), (580, 580), (581, 580), (590, 590)],
+    [(465, 465), (470, 470), (472, 470), (474, 470), (495, 495), (516, 516), (580, 580), (581, 580), (590, 590)],
 )
 def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
     """472.50 comes with CUDA 11.4.4 and runs a K40; 516.94, with CUDA 11.7.1, does not."""

@@ -1,7 +1,7 @@
 """Machines to examine: what their tools say, from the documentation of the tools (none of it was captured on Windows).
 
-vswhere: the fields of its JSON (github.com/microsoft/vswhere, wiki). reg query, whoami /groups, nvcc --version, git config:
-the format of their output, with the values of the machine in the logs that the project grew from.
+vswhere: the fields of its JSON (github.com/microsoft/vswhere, wiki). reg query, whoami /groups, nvcc --version, git
+config: the format of their output, with the values of the machine in the logs that the project grew from.
 """
 
 import json
@@ -95,7 +95,7 @@ class Machine:
     def memory(self):
         return self.total, self.commit
 
-    def free(self, path):
+    def free(self, path):  # noqa: ARG002 one disk
         return self.disk
 
     def cores(self):

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one case a line
 """farm doctor: every finding of a fit machine, and each thing that may be wrong with what to do."""
 
 import json
