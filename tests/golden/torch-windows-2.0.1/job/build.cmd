@@ -12,7 +12,7 @@ set "FARM_NEXT=is C: writable and not full?"
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
-if not exist plan.json pushd "%~dp0"
+if not exist plan.json cd /d "%~dp0"
 if not exist plan.json goto :failed
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\d03a287b1275) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\d03a287b1275"
@@ -63,7 +63,7 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
 for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk) do set "%%v="
-for %%p in (ATEN_ BUILD_ CMAKE CONDA CUDA CUDNN DevEnvDir ICPP ICX INTEL IFORT LIBUV MAGMA MKL MSVC NCCL NVTOOLSEXT ONEAPI OpenBLAS PIP_TARGET PIP_PREFIX PYTORCH_ SCCACHE_ TBB TORCH USE_ VC VIRTUAL_ENV VS VSCMD WindowsSDK) do for /f "delims==" %%v in ('set %%p 2^>nul') do set "%%v="
+for %%p in (ATEN_ BUILD_ CMAKE CONDA CUDA CUDNN DevEnvDir ICPP ICX INTEL IFORT LIBUV MAGMA MKL MSVC NCCL NVTOOLSEXT ONEAPI OpenBLAS PIP_TARGET PIP_PREFIX PIP_NO_INDEX PIP_FIND_LINKS PYTORCH_ SCCACHE_ TBB TORCH USE_ VC VIRTUAL_ENV VS VSCMD WindowsSDK) do call :clear %%p 2>nul
 set "PATH=%SystemRoot%\System32;%SystemRoot%;%SystemRoot%\System32\Wbem;%SystemRoot%\System32\WindowsPowerShell\v1.0"
 rem The user's own folder may have blanks or letters that nvcc does not take.
 set "TEMP=C:\farm\t"
@@ -242,7 +242,6 @@ if defined FARM_SHORT goto :failed
 C:\farm\tools\sccache\sccache.exe --stop-server >> "%FARM_LOG%" 2>&1
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --into torch/lib"
 call :say
-popd
 chcp %FARM_CODEPAGE% >nul
 exit /b 0
 
@@ -253,7 +252,6 @@ call :say
 set "FARM_TEXT=next: %FARM_NEXT%"
 call :say
 cd /d C:\
-popd
 chcp %FARM_CODEPAGE% >nul
 exit /b %FARM_CODE%
 
@@ -272,6 +270,11 @@ rem Copies the DLLs of a folder; FARM_SHORT says that one could not be copied.
 if not exist %1\*.dll exit /b 0
 copy /y /b %1\*.dll "%FARM_OUT%\lib\" >> "%FARM_LOG%"
 if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
+exit /b 0
+
+:clear
+rem Every variable whose name begins so.
+for /f "delims==" %%v in ('set %1') do set "%%v="
 exit /b 0
 
 :gone

@@ -13,12 +13,11 @@ set /a FARM_JOBS=%FARM_MEMORY_GB% * 10 / 22
 if %FARM_JOBS% LSS 1 set "FARM_JOBS=1"
 if %FARM_JOBS% GTR %NUMBER_OF_PROCESSORS% set "FARM_JOBS=%NUMBER_OF_PROCESSORS%"
 :image
-cd ..\image
+pushd ..\image
 if not exist image.cmd exit /b 9
 call image.cmd
-if not "%ERRORLEVEL%"=="0" exit /b
-cd ..\job
-if not exist container.cmd exit /b 9
+if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
+popd
 set "FARM_NAME=farm-a28a5df04f2c"
 docker rm --force %FARM_NAME% >nul 2>&1
 rem Windows engines refuse swap limits, ulimits, pids and cpuset limits.

@@ -14,7 +14,7 @@ exit /b 2
 set "FARM_URL=https://download.visualstudio.microsoft.com/download/pr/173680e6-f352-4b2b-975f-96e006bf9720/8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe/vs_BuildTools.exe"
 set "FARM_SHA256=8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe"
 call :get
-if not "%ERRORLEVEL%"=="0" exit /b
+if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
 start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041
 
@@ -35,7 +35,7 @@ exit /b 9
 set "FARM_URL=https://www.python.org/ftp/python/3.9.13/python-3.9.13-amd64.exe"
 set "FARM_SHA256=fb3d0466f3754752ca7fd839a09ffe53375ff2c981279fd4bc23a005458f7f5d"
 call :get
-if not "%ERRORLEVEL%"=="0" exit /b
+if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 start /w "" "%FARM_FILE%" /quiet InstallAllUsers=1 TargetDir=C:\farm\python PrependPath=0 AssociateFiles=0 Shortcuts=0 Include_launcher=0 Include_doc=0 Include_test=0
 set "FARM_EXIT=%ERRORLEVEL%"
 del "%FARM_FILE%"
@@ -49,7 +49,7 @@ set "FARM_FILE=C:\farm\t\git.zip"
 set "FARM_URL=https://github.com/git-for-windows/git/releases/download/v2.45.2.windows.1/MinGit-2.45.2-64-bit.zip"
 set "FARM_SHA256=7ed2a3ce5bbbf8eea976488de5416894ca3e6a0347cee195a7d768ac146d5290"
 call :get
-if not "%ERRORLEVEL%"=="0" exit /b
+if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 mkdir C:\farm\git
 if not exist C:\farm\git\ exit /b 9
 tar.exe -xf "%FARM_FILE%" -C C:\farm\git
