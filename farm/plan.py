@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, Plan, SourcePlan, Toolkit
 from farm.recipe import GitSource, PathSource, Recipe, folder, recipe, tree_digest
 from farm.variant import Variant
 from farm.wheel.report import defaults
+from farm.winplan import pinned_msvc, windows_environment, windows_plan
 from farm.yamlfile import nearest
 
 __all__ = ["MAX_PLAN_BYTES", "OPTIONS", "Plan", "Selectors", "ToolkitPlan", "environment_options", "judge", "resolve"]
@@ -163,6 +164,8 @@ def _resolve(
         components=tuple(recipe_.components),
         **(asked or {}),
     )
+    if platform == "windows" and stack.msvc is None:
+        stack = replace(stack, msvc=pinned_msvc(stack))
     offer = [*_not_offered(name, channel, recipe_, variant, platform), *_no_source(recipe_, values["torch"])]
     judged = Judgement(stack, offer, check(stack))
     if not judged.buildable:
@@ -256,20 +259,17 @@ def _plan(
         "use_cuda": "1" if cuda else "0",
         "use_cudnn": "1" if values["cudnn"] else "0",
         "blas": {"mkl": "MKL", "openblas": "OpenBLAS"}.get(values["blas"], "vecLib" if platform == "macos" else ""),
-        "cuda_home": catalog.nvidia_provider().prefix if values["toolkit"] == "nvidia" else "/usr",
+        "cuda_home": _cuda_home(stack),
     }
     gcc = host_gcc(stack)
-    flags = " ".join(level.gcc)
     cc, cxx = (f"gcc-{gcc}", f"g++-{gcc}") if gcc else ("clang", "clang++")
-    parts = {
-        f"base {pins.base or 'of the host'}": {"CC": cc, "CXX": cxx},
-        f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
-        f"recipe {recipe_.package}": recipe_.env
-        | (recipe_.env_cuda if cuda else {})
-        | recipe_.env_platform.get(platform, {}),
-    }
+    own = recipe_.env | (recipe_.env_cuda if cuda else {}) | recipe_.env_platform.get(platform, {})
+    parts = (
+        windows_environment(stack, values["blas"], fill["cuda_home"])
+        if platform == "windows"
+        else _unix_environment(stack, pins.base, cc, cxx)
+    ) | {f"recipe {recipe_.package}": own}
     if cuda:
-        parts[f"base {pins.base}"]["CUDAHOSTCXX"] = f"/usr/bin/{cxx}"
         parts[f"variant: {variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(variant, ptx=values["ptx"])}
     for name in recipe_.switches:
         if name in pins.switches:
@@ -317,6 +317,7 @@ def _plan(
             **{key: value for key, value in rules.items() if key != "numpy"},
         ),
         requires=[_fill(text, fill, f"recipe {recipe_.package}: requires") for text in recipe_.requires],
+        windows=windows_plan(recipe_, stack, values["blas"]) if platform == "windows" else None,
         origins=origins,
     )
 
@@ -331,6 +332,23 @@ def _numpy_bound(release: TorchRelease | None) -> str | None:
     """`<2` for a release that cannot use the newest numpy; pip would install that one."""
     newest = max(int(version.partition(".")[0]) for version in catalog.pythons().numpy_choices)
     return f"<{release.numpy_major_max + 1}" if release and release.numpy_major_max < newest else None
+
+
+def _cuda_home(stack: Stack) -> str:
+    """Where the toolkit lies. On Windows each toolkit has a folder of its own: a host keeps more than one."""
+    if stack.platform == "windows" and stack.cuda:
+        return "C:/farm/cuda-" + "-".join(filter(None, (stack.cuda, stack.cudnn)))
+    return catalog.nvidia_provider().prefix if stack.toolkit == "nvidia" else "/usr"
+
+
+def _unix_environment(stack: Stack, base: str | None, cc: str, cxx: str) -> dict[str, dict[str, str]]:
+    """Compilers and their flags, by origin."""
+    flags = " ".join(catalog.cpu_levels()[stack.variant.cpu].gcc)
+    compilers = {"CC": cc, "CXX": cxx} | ({"CUDAHOSTCXX": f"/usr/bin/{cxx}"} if stack.cuda else {})
+    return {
+        f"base {base or 'of the host'}": compilers,
+        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
+    }
 
 
 def _fill(text: str, fill: Mapping[str, str], where: str) -> str:
@@ -355,7 +373,7 @@ def _toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan:
 def _archives(
     platform: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
 ) -> list[ArchivePlan]:
-    parts = catalog.nvidia_provider().parts(cuda)
+    parts = catalog.nvidia_provider().parts(cuda, platform)
     names = sorted({part for component in components for part in parts[component]})
     found = redist.archives("cuda", catalog.toolkits()[cuda].release, platform, names)
     if cudnn:

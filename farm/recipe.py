@@ -3,7 +3,7 @@
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -49,6 +49,7 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
+    `apt` are Debian's packages of the build environment, `wheels` the Python packages of a Windows machine.
     `needs` are packages whose wheels for the same variant the build imports. `repair`: `beside` puts libraries into
     `vendor_into`, where the package's own look; `tools` has auditwheel or delvewheel put them into `<name>.libs`.
     """
@@ -61,6 +62,7 @@ class Recipe(Model):
     components: list[str]
     cudnn: bool = False
     apt: list[str]
+    wheels: list[str] = []
     env: dict[str, str]
     env_cuda: dict[str, str] = {}
     env_platform: dict[Literal["linux", "windows", "macos"], dict[str, str]] = {}
@@ -74,6 +76,45 @@ class Recipe(Model):
     exclude: list[str] = []
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
+
+
+class Edit(Model):
+    """Text that stands exactly once in the file, and what takes its place."""
+
+    old: str
+    new: str
+
+
+class Change(Model):
+    """Edits of one file; `about` and `done` tell a release that lacks the thing, or needs nothing (any more)."""
+
+    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
+    about: str
+    done: str
+    edits: list[Edit]
+
+
+class When(Model):
+    """When a patch is needed: all that is set must hold; versions are major numbers, from which on."""
+
+    system: Literal["linux", "windows", "macos"] | None = None
+    setuptools_from: int | None = None
+    cmake_from: int | None = None
+    compilers: list[str] | None = None
+
+
+class Patch(Model):
+    """A declared change to the source; `farm.patches` applies it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    when: When
+    changes: list[Change] = []
+    raise_cmake_minimum: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
+
+
+class Patches(Model):
+    sources: dict[str, str]
+    patches: list[Patch]
 
 
 def names() -> tuple[str, ...]:
@@ -91,6 +132,18 @@ def recipe(package: str) -> Recipe:
         near = nearest(package, names()) or list(names())
         raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near)}")
     return load(FOLDER / package / "recipe.yaml", Recipe)
+
+
+@cache
+def patches(package: str) -> list[dict[str, Any]]:
+    """The declared changes to a package's source as plain data; empty where it has none.
+
+    Raises:
+        UsageError: The package or its patches.yaml is wrong.
+    """
+    path = folder(recipe(package).package) / "patches.yaml"
+    found = load(path, Patches).patches if path.is_file() else []
+    return [patch.model_dump(exclude_none=True) for patch in found]
 
 
 def folder(package: str) -> Path:

@@ -279,8 +279,9 @@ class PythonVersions(Table):
 
 
 class ServerCore(Facts):
-    """A Windows Server Core base image tag."""
+    """A Windows Server Core base image tag, and the image of it that Build Tools install on."""
 
+    image: str
     build: int
     mainstream_end: Date
     extended_end: Date
@@ -366,8 +367,8 @@ class DebianReleases(Model):
 class NvidiaProvider(Model):
     """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives.
 
-    `since` holds, by the CUDA version from which on they hold, other names for some components. `platforms` gives
-    NVIDIA's name for a platform and machine (`linux-aarch64`).
+    `since` holds, by the CUDA version from which on they hold, other names for some components; `windows_below` what
+    is added on Windows below a version. `platforms` gives NVIDIA's name for a platform and machine (`linux-aarch64`).
     """
 
     prefix: str
@@ -375,12 +376,17 @@ class NvidiaProvider(Model):
     platforms: dict[str, Literal["linux-x86_64", "linux-sbsa", "windows-x86_64"]]
     components: dict[str, list[str]]
     since: dict[str, dict[str, list[str]]]
+    windows_below: dict[str, dict[str, list[str]]]
     source: str
 
-    def parts(self, cuda: str) -> dict[str, list[str]]:
-        """What each component is made of in the CUDA version `cuda`."""
+    def parts(self, cuda: str, platform: str = "linux-x86_64") -> dict[str, list[str]]:
+        """What each component is made of in the CUDA version `cuda`; `platform` is NVIDIA's name."""
         found = dict(self.components)
+        version = tuple(map(int, cuda.split(".")))
         for first, other in self.since.items():
-            if tuple(map(int, cuda.split("."))) >= tuple(map(int, first.split("."))):
+            if version >= tuple(map(int, first.split("."))):
                 found |= other
+        for end, more in self.windows_below.items():
+            if platform.startswith("windows") and version < tuple(map(int, end.split("."))):
+                found |= {name: [*found[name], *parts] for name, parts in more.items()}
         return found

@@ -9,7 +9,9 @@ from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
+from farm.cli.doctor import cmd_doctor
 from farm.cli.matrix import cmd_matrix
+from farm.cli.patches import cmd_patches
 from farm.cli.repair import cmd_repair
 from farm.cli.runners import cmd_runners
 from farm.cli.runs import cmd_cancel, cmd_dispatch, cmd_logs, cmd_retry, cmd_status, detached, follow
@@ -226,7 +228,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "why": cmd_why,
     "matrix": cmd_matrix,
     "detect": cmd_detect,
+    "doctor": cmd_doctor,
     "render": cmd_render,
+    "patches": cmd_patches,
     "inspect": cmd_inspect,
     "repair": cmd_repair,
     "verify": cmd_verify,

@@ -74,6 +74,20 @@ def parser() -> argparse.ArgumentParser:
     add_selectors(render)
     render.add_argument("-o", "--output", type=Path, required=True, metavar="DIR")
 
+    patches = _command(commands, "patches", "which declared changes a source tree needs, as a diff; --apply makes them")
+    patches.add_argument("source", type=Path, metavar="SOURCE", help="the source tree")
+    patches.add_argument("--package", default="torch", help="whose patches (default: torch)")
+    patches.add_argument("--apply", action="store_true", help="write the changes (default: a dry run)")
+    patches.add_argument("--system", choices=["linux", "windows", "macos"], help="build on (default: this machine's)")
+    patches.add_argument("--setuptools", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    patches.add_argument("--cmake", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    patches.add_argument("--compiler", metavar="NAME", help="cl, gcc, clang-cl, icx (default: CC)")
+
+    doctor = _command(commands, "doctor", "is this machine fit to build and to use? what is missing, how to get it")
+    doctor.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
+    doctor.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
+    doctor.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+
     build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
     build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
 

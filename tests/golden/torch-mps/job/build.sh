@@ -27,6 +27,7 @@ export USE_NNPACK=1
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 mkdir -p out/wheel
 out="$PWD/out/wheel"
+python3.13 job/patches.py job/patches.json src
 cd src
 echo "farm: step build"
 python3.13 -m build --wheel --no-isolation --skip-dependency-check --outdir "$out" .

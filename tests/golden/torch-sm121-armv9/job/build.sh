@@ -31,6 +31,8 @@ export USE_NNPACK=1
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 mkdir -p /farm/out/wheel /farm/out/lib
 cd /farm/src
+echo "farm: step patches"
+python3 /farm/job/patches.py /farm/job/patches.json /farm/src
 echo "farm: step build"
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 python3 -m build --wheel --no-isolation --skip-dependency-check --outdir /farm/out/wheel .
