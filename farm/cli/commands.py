@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
+from farm.cli.index import cmd_index
 from farm.cli.matrix import cmd_matrix
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
@@ -317,4 +318,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "smoke": cmd_smoke,
     "status": cmd_status,
     "logs": cmd_logs,
+    "index": cmd_index,
 }

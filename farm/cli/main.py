@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
+from farm.cli import index
 from farm.cli.options import add_questions, add_selectors, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
@@ -95,6 +96,8 @@ def parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", "the runs and their steps")
     status.add_argument("run", nargs="?", help="an id or its beginning")
     status.add_argument("--limit", type=int, default=20)
+
+    index.add(commands)
 
     logs = _command(commands, "logs", "the build log of a run")
     logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")

@@ -23,7 +23,7 @@ class Section(NamedTuple):
 def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     """The HTML page that shows `page`: all of it, or the files of one channel as seen from that channel's root."""
     up = "../" if channel else ""  # it lies one folder deeper
-    files = [file for file in page.files if channel in {None, file.channel}]
+    files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
     anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
     head = [f'<meta name="farm:generation" content="{page.generation_in(channel)}">']
     if page.project_status.status != "active":

@@ -100,6 +100,20 @@ def derive(
     return Listed(changed or done.written or lists.changed, {**written, **lists.pages})
 
 
+def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
+    """Brings all that follows from a page of links to at least its generation: HTML, and the lists of projects."""
+    written: dict[str, bytes] = {}
+    for channel in (None, *sorted(page.channels)):
+        key = html_place(group, page.name, channel)
+        done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML)  # type: ignore[misc]
+        written[key] = done.data
+        if channel:
+            root = f"{pages.channel_root(channel, group)}index.html"
+            _add_to_root(store, root, f"{channel}, {group}", page.name, written, None)
+    _add_to_roots(store, group, page.name, written)
+    return written
+
+
 def html_place(group: str, project: str, channel: str | None) -> str:
     """The key of a project's HTML page, in its group's root or in that of a channel."""
     return f"{pages.channel_root(channel, group)}{project}/index.html" if channel else pages.html_key(group, project)
@@ -144,7 +158,9 @@ def _catalogued(store: Store, group: str, page: ProjectPage) -> Listed:
     written: dict[str, bytes] = {}
     changed = False
     if present is None:
-        changed = _add_to_roots(store, group, page.name, written, found, set(catalogue.groups.get(group, ())))
+        names = set(catalogue.groups.get(group, ()))
+        guesses = [_names(found, names, shown) for shown in (html.root_html(group, names), html.root_json(names))]
+        changed = _add_to_roots(store, group, page.name, written, (guesses[0], guesses[1]))
     for channel in sorted(page.channels - _channels(present)):
         key = f"{pages.channel_root(channel, group)}index.html"
         names = {name for name, each in catalogue.groups.get(group, {}).items() if channel in _channels(each)}
@@ -175,7 +191,11 @@ def _channels(section: CatalogueSection | None) -> set[str]:
 
 
 def _add_to_roots(
-    store: Store, group: str, project: str, written: dict[str, bytes], sample: Stored | None, names: set[str]
+    store: Store,
+    group: str,
+    project: str,
+    written: dict[str, bytes],
+    guess: tuple[Guess | None, Guess | None] = (None, None),
 ) -> bool:
     """Puts a project on a group's lists of projects, HTML and JSON; True if it was missing."""
     key = pages.root_json_key(group)
@@ -184,9 +204,8 @@ def _add_to_roots(
         projects = set() if old is None else html.parse_root_json(old, key)
         return None if project in projects else html.root_json(projects | {project})
 
-    guess = _names(sample, names, html.root_html(group, names))
-    listed = _add_to_root(store, pages.root_key(group), group, project, written, guess)
-    done = swap(store, key, new, pages.JSON, guess=_names(sample, names, html.root_json(names)))
+    listed = _add_to_root(store, pages.root_key(group), group, project, written, guess[0])
+    done = swap(store, key, new, pages.JSON, guess=guess[1])
     written[key] = done.data
     return listed or done.written
 

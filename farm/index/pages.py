@@ -106,12 +106,16 @@ LATER: Mapping[str, bool | None] = {"yanked": False, "quarantined": None, "event
 
 
 class Meta(Model):
-    """`event` is the newest event about the project. `links`: a page of links to another index (a dependency's)."""
+    """`event` is the newest event about the project.
+
+    `links`: a page of links to another index (a dependency's); the roots of `channels` have it too.
+    """
 
     api_version: str = Field(default=API_VERSION, alias="api-version")
     generation: int = Field(ge=1, alias="_generation")
     event: int | None = Field(default=None, ge=1, alias="_event")
     links: Literal[True] | None = Field(default=None, alias="_links")
+    channels: tuple[str, ...] | None = Field(default=None, alias="_channels")
 
 
 class Status(Model):
@@ -148,12 +152,15 @@ class ProjectPage(Model):
 
     @property
     def channels(self) -> frozenset[str]:
+        """Whose roots have the page."""
+        if self.meta.channels is not None:
+            return frozenset(self.meta.channels)
         return frozenset(file.channel for file in self.entries.values() if file.channel is not None)
 
     def generation_in(self, channel: str | None) -> int:
         """The generation of the last change that one channel's wheels saw; of the page, for no channel."""
         changes = [file.generation or 1 for file in self.entries.values() if file.channel == channel]
-        return max(changes, default=1) if channel else self.generation
+        return max(changes, default=self.generation) if channel else self.generation
 
     def render(self) -> bytes:
         document = self.model_dump(by_alias=True, exclude_none=True)
