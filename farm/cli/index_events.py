@@ -22,7 +22,7 @@ def add(commands: "Commands") -> None:
     parser.add_argument("--lift", action="store_true", help="offer the links again")
 
 
-def _add(commands: "Commands", kind: str, text: str) -> argparse.ArgumentParser:
+def _add(commands: "Commands", kind: "Kind", text: str) -> argparse.ArgumentParser:
     parser = command(commands, kind, text, partial(run, kind))
     parser.add_argument("target", metavar="WHEEL", help="the wheel's file name; quarantine: or a project's name")
     add_index(parser)

@@ -74,10 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "farm"
     sys_version = ""
 
-    def do_GET(self) -> None:  # noqa: N802  the base class's name
+    def do_GET(self) -> None:
         self._answer(body=True)
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._answer(body=False)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

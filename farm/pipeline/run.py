@@ -43,6 +43,8 @@ Until = Literal["build", "verify", "publish", "smoke"]
 RUNNER = "local"
 INTERRUPTED = 130
 KEPT_TEXT = 8000
+IMAGE = "image.id"
+"""The file of a run that says in which image it was built."""
 
 
 class _StillRunningError(InfrastructureError):
@@ -151,7 +153,9 @@ class _MainJob:
         if until == "verify":
             return
         with self.outcomes.timed("publish", watcher) as step:
-            published = publish_wheel(self.setting, plan, result.wheel, report)
+            image = self.folder / IMAGE
+            used = image.read_text() if image.exists() else None
+            published = publish_wheel(self.setting, plan, result.wheel, report, image=used, run=self.run.id)
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
         source = pip_source(self.setting, Variant.parse(plan.variant).group)
@@ -223,6 +227,7 @@ class _MainJob:
                 log=self.folder / "image.log",
                 line=watcher.line,
             )
+            (self.folder / IMAGE).write_text(image.id)
             step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
         memory = int(runner.memory_gb * 1e9) if runner.memory_gb else None
         return DockerEngine(client, cpus=runner.cpus, memory=memory), image.tag
