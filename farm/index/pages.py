@@ -88,7 +88,7 @@ class File(Model):
     """
 
     filename: WheelName
-    url: str | None
+    url: str | None = None
     hashes: Hashes
     size: int | None = Field(default=None, ge=0)
     upload_time: str | None = Field(default=None, alias="upload-time")
@@ -263,6 +263,12 @@ def rebuilt(project: str, files: Sequence[File], *, after: int) -> ProjectPage:
     assert made is not None, "a page is made from at least one file"
     meta = made.meta.model_copy(update={"generation": after})
     return _assembled(made.model_copy(update={"meta": meta}), project, made.entries, made.entries)
+
+
+def is_sound(page: ProjectPage, project: str) -> bool:
+    """Does the page follow from its own entries: order, versions, what is withheld?"""
+    again = _assembled(page, project, page.entries, {})
+    return again.model_copy(update={"meta": page.meta}) == page
 
 
 def with_event(

@@ -137,7 +137,7 @@ class _Writer(NamedTuple):
             fits = entries.keys() == files.keys() and all(
                 _fits(file, files[name], states.get(name, State())) for name, file in entries.items()
             )
-            if page is None or not fits:
+            if page is None or not fits or not pages.is_sound(page, project):
                 page = pages.rebuilt(project, list(files.values()), after=self.highest(group, project, page))
             for target in (*files, project):
                 page = with_state(page, target, states.get(target, State()))
@@ -166,18 +166,18 @@ class _Writer(NamedTuple):
         for project, page in projects.items():
             for channel in (None, *sorted(page.channels)):
                 by_channel[channel].add(project)
-                self._html(html_place(group, project, channel), page, channel)
+                self._html(html_place(group, project, channel), group, page, channel)
         own = {project: html.links_section(page) for project, page in projects.items() if not page.meta.links}
         links = pages.links_key(group)
 
         def new_links(old: bytes | None) -> bytes:
-            sections = _parsed(old, lambda data: html.parse_links(data, links)) or {}
-            newer = {
-                project: section
-                for project, section in sections.items()
-                if project in own and section.generation > own[project].generation
-            }
-            return html.links_html(group, own | newer)
+            shown = _parsed(old, lambda data: html.parse_links(data, links)) or {}
+            sections = dict(own)
+            for project in {name for name, section in shown.items() if own.get(name) != section}:
+                page = self.now(group, project)
+                if page is not None and not page.meta.links:
+                    sections[project] = html.links_section(page)
+            return html.links_html(group, sections)
 
         self.swap(links, new_links, pages.HTML)
         for channel, names in by_channel.items():
@@ -200,25 +200,33 @@ class _Writer(NamedTuple):
 
         self.swap(key, new_json, pages.JSON)
 
-    def _html(self, key: str, page: ProjectPage, channel: str | None) -> None:
+    def now(self, group: str, project: str) -> ProjectPage | None:
+        """The JSON page as it is at this moment; a publisher may have been there since."""
+        key = pages.json_key(group, project)
+        return _ours(self.store, key, lambda data: pages.parse_page(data, key))
+
+    def _html(self, key: str, group: str, page: ProjectPage, channel: str | None) -> None:
         def new(old: bytes | None) -> bytes:
-            shown = _parsed(old, lambda data: html.generation_of(data, key)) or 0
-            newer = old is not None and shown > page.generation_in(channel)
-            return old if newer and old is not None else html.project_html(page, channel)
+            if old == (shown := html.project_html(page, channel)):
+                return shown
+            return html.project_html(self.now(group, page.name) or page, channel)
 
         self.swap(key, new, pages.HTML)
 
     def catalogue(self, groups: Mapping[str, _Pages]) -> None:
         def new(old: bytes | None) -> bytes:
-            before = _parsed(old, parse_catalogue) or Catalogue()
-            after = before
+            before = after = _parsed(old, parse_catalogue) or Catalogue()
             for group, projects in sorted(groups.items()):
                 for name, page in sorted(projects.items()):
-                    if not page.meta.links:
-                        after = after.with_section(group, name, section_of(page))
+                    present = before.section(group, name)
+                    if page.meta.links or (present and present.versions == section_of(page).versions):
+                        continue
+                    after = after.without(group, name).with_section(
+                        group, name, section_of(self.now(group, name) or page)
+                    )
             for group, sections in before.groups.items():
                 for name in sections:
-                    if self.store.get(pages.json_key(group, name)) is None:
+                    if self.now(group, name) is None:
                         after = after.without(group, name)
             return old if after is before and old is not None else after.render()
 
@@ -227,6 +235,6 @@ class _Writer(NamedTuple):
 
 def _fits(file: File, wanted: File, state: State) -> bool:
     """Is the entry what the record says, and what the events say up to the one that it shows?"""
-    if file.model_copy(update={**pages.LATER, "url": wanted.url}) != wanted:
+    if file.model_copy(update={**pages.LATER, "url": wanted.url}) != wanted or file.url not in {None, wanted.url}:
         return False
     return (file.event or 0) != state.number or (file.yanked, file.quarantined) == state[1:]
