@@ -21,7 +21,7 @@ from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.listing import Listed, change_page
 from farm.index.probe import probe
-from farm.index.provenance import attest
+from farm.index.provenance import attest, statement
 from farm.index.records import Record, describe, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.snapshot import read_signed, sign_pages
@@ -86,6 +86,8 @@ def publish(
     )
     if not store.proved:
         probe(store)
+    if signer is not None:
+        statement(ours)  # refused before anything is claimed
     signed = None if signer is None else read_signed(store, signer)
     record, claimed = _claim(store, ours)
     stored = [

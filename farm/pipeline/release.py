@@ -70,13 +70,13 @@ def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
 def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
     """The options by which pip finds the wheels of one variant group.
 
-    A folder, and a bucket behind a web server that answers folders with their index.html, are an index. Plain S3
-    does not answer folders: there the page of links is used.
+    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
+    an index. Otherwise plain S3 does not answer folders: there the page of links is used.
     """
     if setting.settings.index_public_url:
         return ("--index-url", f"{setting.settings.index_public_url.rstrip('/')}/whl/{group}/simple/")
     store = open_store(setting.index_url)
-    if setting.index_url.startswith("s3://"):
+    if setting.index_url.startswith("s3://") and not getattr(store, "slash", False):
         return ("--no-index", "--find-links", store.url(f"whl/{group}/links.html"))
     return ("--index-url", store.url(f"whl/{group}/simple/"))
 
