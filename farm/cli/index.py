@@ -10,6 +10,7 @@ from farm.cli import (
     index_key,
     index_reconcile,
     index_serve,
+    index_variant,
     index_verify,
 )
 
@@ -27,6 +28,7 @@ def add(commands: "Commands") -> None:
     index_events.add(below)
     index_dependencies.add(below)
     index_serve.add(below)
+    index_variant.add(below)
     index_verify.add(below)
     index_key.add(below)
 

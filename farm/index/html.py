@@ -25,12 +25,17 @@ def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     up = "../" if channel else ""  # it lies one folder deeper
     files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
     anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
-    head = [f'<meta name="farm:generation" content="{page.generation_in(channel)}">']
+    head = [generation_line(page.generation_in(channel))]
     if page.project_status.status != "active":
         head.append(f'<meta name="pypi:project-status" content="{page.project_status.status}">')
         reason = _quoted(page.project_status.reason or "")
         head.append(f'<meta name="pypi:project-status-reason" content="{reason}">')
-    return _document(f"Links for {page.name}", head, anchors)
+    return document(f"Links for {page.name}", head, anchors)
+
+
+def generation_line(generation: int) -> str:
+    """What `generation_of` reads back."""
+    return f'<meta name="farm:generation" content="{generation}">'
 
 
 def generation_of(html: bytes, key: str) -> int:
@@ -58,7 +63,7 @@ def links_html(group: str, sections: dict[str, Section]) -> bytes:
         heading = escape(project)
         body.append(f'<h2 id="{heading}" data-generation="{section.generation}">{heading}</h2>')
         body.extend(section.lines)
-    return _document(f"All wheels of {group}", [], body)
+    return document(f"All wheels of {group}", [], body)
 
 
 def parse_links(html: bytes, key: str) -> dict[str, Section]:
@@ -82,7 +87,7 @@ def parse_links(html: bytes, key: str) -> dict[str, Section]:
 def root_html(group: str, projects: set[str]) -> bytes:
     """The list of a group's projects (PEP 503)."""
     anchors = [f'<a href="{quote(name, safe="")}/">{escape(name)}</a><br>' for name in sorted(projects)]
-    return _document(f"Simple index of {group}", [], anchors)
+    return document(f"Simple index of {group}", [], anchors)
 
 
 def parse_root(html: bytes, key: str) -> set[str]:
@@ -141,7 +146,8 @@ def _quoted(value: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", escape(value))
 
 
-def _document(title: str, head: list[str], body: list[str]) -> bytes:
+def document(title: str, head: list[str], body: list[str]) -> bytes:
+    """A page: lines of its head and body, as they are."""
     lines = [
         "<!DOCTYPE html>",
         '<html lang="en">',

@@ -109,7 +109,7 @@ def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes
         written[key] = done.data
         if channel:
             root = f"{pages.channel_root(channel, group)}index.html"
-            _add_to_root(store, root, f"{channel}, {group}", page.name, written, None)
+            add_to_root(store, root, f"{channel}, {group}", page.name, written, None)
     _add_to_roots(store, group, page.name, written)
     return written
 
@@ -166,7 +166,7 @@ def _catalogued(store: Store, group: str, page: ProjectPage) -> Listed:
         names = {name for name, each in catalogue.groups.get(group, {}).items() if channel in _channels(each)}
         title = f"{channel}, {group}"
         guess = _names(found, names, html.root_html(title, names))
-        changed = _add_to_root(store, key, title, page.name, written, guess) or changed
+        changed = add_to_root(store, key, title, page.name, written, guess) or changed
 
     def new(old: bytes | None) -> bytes | None:
         before = parse_catalogue(old)
@@ -204,15 +204,17 @@ def _add_to_roots(
         projects = set() if old is None else html.parse_root_json(old, key)
         return None if project in projects else html.root_json(projects | {project})
 
-    listed = _add_to_root(store, pages.root_key(group), group, project, written, guess[0])
+    listed = add_to_root(store, pages.root_key(group), group, project, written, guess[0])
     done = swap(store, key, new, pages.JSON, guess=guess[1])
     written[key] = done.data
     return listed or done.written
 
 
-def _add_to_root(
+def add_to_root(
     store: Store, key: str, title: str, project: str, written: dict[str, bytes], guess: Guess | None
 ) -> bool:
+    """Puts a project on one HTML list of projects; True if it was missing."""
+
     def new(old: bytes | None) -> bytes | None:
         projects = set() if old is None else html.parse_root(old, key)
         return None if project in projects else html.root_html(title, projects | {project})

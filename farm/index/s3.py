@@ -155,7 +155,8 @@ class S3Store:
                     yield from_folder(entry["Key"].removeprefix(self.prefix))
 
     def url(self, key: str) -> str:
-        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + (to_folder(key) if self.slash else key))}"
+        place = to_folder(key) if self.slash else key
+        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + place)}"
 
     def discard(self, key: str) -> None:
         self._again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self._key(check_scratch(key))))

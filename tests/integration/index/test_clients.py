@@ -30,7 +30,7 @@ PIPS = {
 
 
 class Place(NamedTuple):
-    """Where an index is served: its root, the store behind it, and what was asked for (path, bytes) if that is known."""
+    """Where an index is served: its root, the store behind it, and what was asked for where that is known."""
 
     url: str
     store: object
