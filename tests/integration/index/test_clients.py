@@ -51,7 +51,7 @@ def run(command, home, **more):
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -79,6 +79,7 @@ def install(request, tmp_path):
         start = [uv, "pip", "install", "--no-cache", "--python", sys.executable]
     else:
         start = [sys.executable, request.getfixturevalue("pips")[request.param] / "pip", "install", "--no-cache-dir"]
+        start.append("--disable-pip-version-check")
     started = functools.partial(_started, [*start, "--target", tmp_path / "target"], tmp_path)
     started.client = request.param
     return started
@@ -300,7 +301,7 @@ def test_uv_locks_and_syncs(served, fill, tmp_path):
     environment.pop("UV_NO_CONFIG")
     for command in (["lock"], ["lock", "--check"], ["sync", "--frozen"]):
         done = subprocess.run(
-            [uv, *command], cwd=project, env=environment, check=False, capture_output=True, text=True, timeout=120
+            [uv, *command], cwd=project, env=environment, check=False, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
     lock = (project / "uv.lock").read_text()
