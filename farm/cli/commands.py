@@ -10,6 +10,7 @@ from typing import Any, cast
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
 from farm.cli.doctor import cmd_doctor
+from farm.cli.index import cmd_index
 from farm.cli.matrix import cmd_matrix
 from farm.cli.patches import cmd_patches
 from farm.cli.repair import cmd_repair
@@ -243,4 +244,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "cancel": cmd_cancel,
     "retry": cmd_retry,
     "dispatch": cmd_dispatch,
+    "index": cmd_index,
 }

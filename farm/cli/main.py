@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from farm import __version__
+from farm.cli import index
 from farm.cli.options import (
     add_detach,
     add_engine,
@@ -128,6 +129,8 @@ def parser() -> argparse.ArgumentParser:
 
     runners = _command(commands, "runners", "the machines of ci/runners.yaml: what they can do, and are they there?")
     add_runners(runners)
+
+    index.add(commands)
 
     add_run_commands(partial(_command, commands))
 

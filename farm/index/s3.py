@@ -25,6 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.index.folders import from_folder, to_folder
 from farm.index.stores import CHUNK, MAX_GET, Stat, Stored, check_key, check_scratch
 
 if TYPE_CHECKING:
@@ -58,12 +59,20 @@ class S3Store:
         prefix: Where the index starts in the bucket; may be empty.
         endpoint_url: The server; None for AWS.
         region: None for the environment's, or us-east-1.
+        slash: Pages lie at keys that end in a slash (`farm.index.folders`).
     """
 
     def __init__(
-        self, bucket: str, prefix: str = "", *, endpoint_url: str | None = None, region: str | None = None
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        slash: bool = False,
     ) -> None:
         self.bucket = bucket
+        self.slash = slash
         self.prefix = f"{prefix}/" if prefix else ""
         self.proved = False
         session = boto3.Session()
@@ -143,16 +152,18 @@ class S3Store:
         with self._failures(prefix):
             for page in pages:
                 for entry in page.get("Contents", []):
-                    yield entry["Key"].removeprefix(self.prefix)
+                    yield from_folder(entry["Key"].removeprefix(self.prefix))
 
     def url(self, key: str) -> str:
-        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + key)}"
+        place = to_folder(key) if self.slash else key
+        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + place)}"
 
     def discard(self, key: str) -> None:
         self._again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self._key(check_scratch(key))))
 
     def _key(self, key: str) -> str:
-        return self.prefix + check_key(key)
+        check_key(key)
+        return self.prefix + (to_folder(key) if self.slash else key)
 
     def _put(
         self,

@@ -112,8 +112,8 @@ def open_store(url: str) -> Store:
 
     Args:
         url: A path or `file://` URL of a directory (made by the first write), or
-            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME]`. Credentials come from the usual AWS chain
-            (environment, profile, instance role), never from the URL.
+            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash]`. Credentials come from the usual AWS
+            chain (environment, profile, instance role), never from the URL. `pages`: see `farm.index.folders`.
 
     Raises:
         UsageError: Anything else.
@@ -133,12 +133,18 @@ def open_store(url: str) -> Store:
     if parts.scheme == "s3":
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = parts.path.strip("/")
-        unknown = sorted(set(options) - {"endpoint_url", "region"})
+        unknown = sorted(set(options) - {"endpoint_url", "region", "pages"})
         endpoint = options.get("endpoint_url")
-        if unknown or parts.fragment or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc):
+        slash = options.get("pages", "index")
+        if (
+            slash not in {"index", "slash"}
+            or unknown
+            or parts.fragment
+            or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc)
+        ):
             raise UsageError(
                 f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
-                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME]",
+                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",
             )
         if endpoint is not None and (
             urlsplit(endpoint).scheme not in {"http", "https"} or not urlsplit(endpoint).hostname or "@" in endpoint
@@ -148,7 +154,8 @@ def open_store(url: str) -> Store:
             check_key(prefix)
         from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
 
-        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=options.get("region") or None)
+        region = options.get("region") or None
+        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=region, slash=slash == "slash")
     raise UsageError(
         f"no kind of store is called {parts.scheme!r}: {url!r}",
         hint="use a path, file:///path/to/index or s3://bucket/prefix",

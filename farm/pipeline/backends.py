@@ -110,6 +110,9 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
     return Backend(engine, connect(runner.url), workers, swarm)
 
 
+IMAGE = "image.id"
+"""The file of a run that says in which image it was built."""
+
 _OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {"docker": _docker, "swarm": _swarm}
 
 
@@ -158,6 +161,7 @@ def toolchain(
             log=folder / "image.log",
             line=watcher.line,
         )
+        (folder / IMAGE).write_text(image.id)
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag

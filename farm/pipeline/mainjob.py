@@ -10,7 +10,7 @@ from typing import Literal
 from farm.engines.base import FINAL, Engine
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.pipeline import build
-from farm.pipeline.backends import Backend, toolchain, write_context
+from farm.pipeline.backends import IMAGE, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
@@ -76,7 +76,9 @@ class MainJob:
             return
         self.check_cancelled()
         with self.outcomes.timed("publish", watcher) as step:
-            published = publish_wheel(self.setting, plan, result.wheel, report)
+            image = self.folder / IMAGE
+            used = image.read_text() if image.exists() else None
+            published = publish_wheel(self.setting, plan, result.wheel, report, image=used, run=self.run.id)
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
         source = pip_source(self.setting, Variant.parse(plan.variant).group)

@@ -53,7 +53,7 @@ def files(project: Path, known: Known, *, source: Source, links: Source, root: s
     linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}
     made["index.html"] = pages.selector(data, offered, known).encode()
     made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
-    made["feed.xml"] = feed(known.wheels.values(), root)
+    made["feed.xml"] = feed(known.wheels, root)
     made |= badges(offered, known)
     return made
 
@@ -70,7 +70,7 @@ def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
     made = {}
     for variant, (_, offer) in best.items():
         state = known.state(offer)[0]
-        right = f"{offer.package} {offer.version.partition('+')[0]}" if offer.key in known.wheels else STATES[state]
+        right = f"{offer.package} {offer.version.partition('+')[0]}" if known.wheel(offer) else STATES[state]
         made[f"badges/{variant}.svg"] = charts.badge(variant, right, state).encode()
     return made
 

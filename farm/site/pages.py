@@ -67,15 +67,16 @@ def megabytes(size: int) -> str:
 
 def selector(data: Mapping[str, Any], offers: Sequence[Offer], known: Known) -> str:
     """The page on which a user picks a wheel."""
+    wheels = {offer.key: (offer, wheel) for offer in offers if (wheel := known.wheel(offer))}
     published = [
         {
             "variant": offer.variant,
             "platform": offer.platform,
-            "requirement": f"{offer.package}=={offer.version}",
-            "size": megabytes(known.wheels[offer.key].size),
+            "requirement": f"{offer.package}=={wheel.version}",
+            "size": megabytes(wheel.size),
             "driver": offer.driver,
         }
-        for offer in {offer.key: offer for offer in offers if offer.key in known.wheels}.values()
+        for offer, wheel in wheels.values()
     ]
     return (
         _environment()
@@ -93,7 +94,7 @@ def selector(data: Mapping[str, Any], offers: Sequence[Offer], known: Known) -> 
 
 def farm_page(offers: Sequence[Offer], known: Known, links: Mapping[str, Sequence[tuple[str, str]]], root: str) -> str:
     """The page that shows how the farm stands. `links`: run -> (name, address) of its files."""
-    newest = sorted(known.wheels.values(), key=lambda wheel: (wheel.uploaded, wheel.filename), reverse=True)
+    newest = sorted(known.wheels, key=lambda wheel: (wheel.uploaded, wheel.filename), reverse=True)
     times = [run.created for run in known.runs] + [wheel.uploaded for wheel in newest]
     return (
         _environment()

@@ -37,6 +37,7 @@ def payload(
         state, why = known.state(offer)
         if state != "open":
             states[number] = [state, why]
+    shown = {offer.key: wheel for offer in offers if (wheel := known.wheel(offer))}
     return {
         "schema": 1,
         "axes": words,
@@ -46,13 +47,10 @@ def payload(
         "drivers": drivers,
         "builds": rows,
         "states": states,
-        "wheels": {
-            key: [wheel.filename, wheel.size, wheel.sha256, wheel.uploaded[:10]]
-            for key, wheel in sorted(known.wheels.items())
-        },
+        "wheels": {key: [w.filename, w.size, w.sha256, w.uploaded[:10], w.version] for key, w in shown.items()},
         "smokes": {
             key: [[smoke.where, smoke.date, smoke.outcome] for smoke in known.smokes(key)]
-            for key in sorted(known.wheels)
+            for key in shown
             if known.smokes(key)
         },
         "conflicts": [[c.axis, c.value, c.other_axis, c.other_value, c.why] for c in conflicts],

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
-from farm.index.records import Record, parse_record
+from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
+from farm.index.pages import File, json_key, parse_page
 from farm.index.stores import Store
 from farm.runs import Journal, Run
 from farm.site.offers import Offer, wheel_key
@@ -27,6 +30,9 @@ STATES: dict[State, str] = {
 MAX_TEXT = 400
 MAX_RUNS = 200
 MAX_REPORT = 1 << 20
+REQUESTS = 8  # at a time
+ANY = "any"
+"""Stands for the Python of a wheel with the stable ABI, which serves several."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Smoke:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel in the index. `size` in bytes, `uploaded` ISO 8601."""
+    """A wheel in the index. `size` in bytes, `uploaded` ISO 8601; the number of a rebuild is not part of `key`."""
 
     key: str
     filename: str
@@ -49,8 +55,6 @@ class Wheel:
     size: int
     sha256: str
     uploaded: str
-    groups: tuple[str, ...]
-    requires_python: str | None
 
 
 @dataclass(frozen=True)
@@ -89,31 +93,39 @@ def short(text: object) -> str:
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel of the index, by its record.
+    """Every wheel that the index offers, once: yanked and withheld ones are left out.
+
+    One request for the catalogue and one for each project of each group, however many wheels there are.
 
     Raises:
-        InfrastructureError: The store failed, or holds a record that is not one of ours.
+        InfrastructureError: The store failed, or holds a page that is not one of ours.
     """
-    for key in sorted(store.list("records/")):
-        stored = store.get(key)
-        if stored is not None:
-            yield _wheel(parse_record(stored.data, key))
+    stored = store.get(CATALOGUE_KEY)
+    catalogue = parse_catalogue(stored.data if stored else None)
+    keys = [json_key(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
+    seen: dict[str, Wheel] = {}
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for key, page in zip(keys, pool.map(store.get, keys), strict=True):
+            for file in parse_page(page.data, key).files if page else ():
+                if file.yanked is False and file.url is not None and file.filename not in seen:
+                    seen[file.filename] = _wheel(file)
+    yield from seen.values()
 
 
-def _wheel(record: Record) -> Wheel:
-    _, _, _, tags = parse_wheel_filename(record.filename)
+def _wheel(file: File) -> Wheel:
+    name, version, _, tags = parse_wheel_filename(file.filename)
     tag = min(tags, key=str)
-    system = next((name for mark, name in _SYSTEMS if mark in tag.platform), "any")
+    system = next((word for mark, word in _SYSTEMS if mark in tag.platform), "any")
     return Wheel(
-        key=wheel_key(record.project, record.version, "py" + tag.interpreter.removeprefix("cp"), system),
-        filename=record.filename,
-        project=record.project,
-        version=record.version,
-        size=record.size,
-        sha256=record.sha256,
-        uploaded=record.upload_time,
-        groups=record.groups,
-        requires_python=record.requires_python,
+        key=wheel_key(
+            name, without_rebuild(str(version)), ANY if tag.abi == "abi3" else f"py{tag.interpreter[2:]}", system
+        ),
+        filename=file.filename,
+        project=name,
+        version=str(version),
+        size=file.size or 0,
+        sha256=file.hashes.sha256,
+        uploaded=file.upload_time or "",
     )
 
 
@@ -182,16 +194,23 @@ def _smokes(run: Run, files: Iterable[Path]) -> Iterator[Smoke]:
 
 @dataclass(frozen=True)
 class Known:
-    """Wheels and runs by key."""
+    """Wheels and runs. `current` has the newest rebuild of each wheel by its key, `last` the newest run."""
 
-    wheels: dict[str, Wheel]
+    wheels: Sequence[Wheel]
     runs: Sequence[RunView]
+    current: dict[str, Wheel]
     last: dict[str, RunView]
 
     @classmethod
     def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView]) -> "Known":
-        listed = list(runs)
-        return cls({wheel.key: wheel for wheel in wheels}, listed, {run.key: run for run in reversed(listed)})
+        there, listed = list(wheels), list(runs)
+        rising = sorted(there, key=lambda wheel: Version(wheel.version))
+        return cls(there, listed, {w.key: w for w in rising}, {run.key: run for run in reversed(listed)})
+
+    def wheel(self, offer: Offer) -> Wheel | None:
+        """The wheel of an offer: that of its own Python, or one with the stable ABI."""
+        stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
+        return self.current.get(offer.key) or self.current.get(stable)
 
     def smokes(self, key: str) -> tuple[Smoke, ...]:
         return next((run.smokes for run in self.runs if run.key == key and run.smokes), ())
@@ -203,7 +222,7 @@ class Known:
         run = self.last.get(offer.key)
         if run is not None and not run.finished:
             return ("waiting", run.why) if run.why else ("running", "")
-        if offer.key in self.wheels:
+        if self.wheel(offer):
             passed = any(smoke.outcome == "passed" for smoke in self.smokes(offer.key))
             return ("smoked" if passed else "published"), ""
         if run is not None and run.result != "success":

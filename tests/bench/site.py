@@ -35,7 +35,7 @@ def many() -> list[Wheel]:
         rebuild = "" if number < len(some) else f".{number}"
         key = offer.key if not rebuild else offer.key.replace(offer.version, offer.version + rebuild)
         filename = f"{offer.package}-{offer.version}{rebuild}-cp311-cp311-manylinux_2_28_x86_64.whl"
-        wheel = Wheel(key, filename, offer.package, offer.version, 10**8 + number, digest, "2026-11-21", (), None)
+        wheel = Wheel(key, filename, offer.package, offer.version, 10**8 + number, digest, "2026-11-21")
         made.append(wheel)
     return made
 
@@ -55,7 +55,7 @@ def main() -> None:
             written = build.write(store, made)
             took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
             table.add_row(f"{name}: {len(written.changed)} of {written.files} files written", took, "2 s")
-            known = Known.of(list(known.wheels.values())[1:], [])
+            known = Known.of(known.wheels[1:], [])
         for page in ("index.html", "farm.html"):
             size = f"{len(gzip.compress(made[page])) / 1e3:.0f} kB of {len(made[page]) / 1e3:.0f} kB"
             table.add_row(f"{page}, compressed", size, "250 kB")

@@ -95,7 +95,7 @@
   const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const group = (build) => `${build.gpu}-${build.cpu}`;
   const options = (words, build) => words.map((word) => quote(word.replace(data.group, group(build)))).join(" ");
-  const requirement = (build) => `${build.package}==${build.version}`;
+  const requirement = (build) => `${build.package}==${build.wheel ? build.wheel[4] : build.version}`;
   const lines = (build) => {
     const told = [
       ["pip", `pip install ${quote(requirement(build))} ${options(data.pip, build)}`],
@@ -151,7 +151,7 @@
       parts.push(make("p", {}, "There is no wheel to install yet. Whoever runs the farm builds it with"));
       parts.push(command("farm", `farm submit --variant ${build.gpu}-${build.cpu}-${build.python} --package ${build.package} --platform ${build.platform} --channel ${build.channel}` + (build.cuda ? ` --cuda ${build.cuda}` : "")));
     }
-    const facts = [["Version", build.version], ["Channel", build.channel]];
+    const facts = [["Version", build.wheel ? build.wheel[4] : build.version], ["Channel", build.channel]];
     if (build.driver) {
       const last = data.lastDriver[build.gpu];
       facts.push(["NVIDIA driver", `${build.driver} or newer` + (last ? `; ${last} is the last branch for this GPU` : "")]);

@@ -76,10 +76,10 @@ def store(store_url):
 def make_wheel(tmp_path):
     """A factory of small wheels that pip installs."""
 
-    def make(filename, payload="x = 1\n"):
+    def make(filename, payload="x = 1\n", extra=""):
         name, version = filename.split("-")[:2]
         info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n{extra}"
         tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
         folder = tmp_path / "made"

@@ -70,7 +70,7 @@ def test_the_selector_holds_every_build_and_the_published_wheel(root, known, off
     page = make(root, known)["index.html"]
     data = json.loads(read(page).scripts[0])
     assert len(data["builds"]) == len([offer for offer in offered if not offer.blocked])
-    ((key, (filename, _, digest, day)),) = data["wheels"].items()
+    ((key, (filename, _, digest, day, _version)),) = data["wheels"].items()
     assert key == "torch|2.0.1+cu117.sm35.avx|py311|linux"
     assert filename.endswith(".whl")
     assert re.fullmatch("[0-9a-f]{64}", digest)
@@ -88,7 +88,7 @@ def test_without_javascript_there_is_a_table_of_the_wheels(root, known):
 
 
 def test_hostile_text_stays_text(root, known, evil_run):
-    made = make(root, Known.of(known.wheels.values(), [evil_run]))
+    made = make(root, Known.of(known.wheels, [evil_run]))
     plain_pages = make(root, known)
     for name in ("index.html", "farm.html"):
         before, after = read(plain_pages[name]), read(made[name])
@@ -119,7 +119,7 @@ def test_two_thousand_wheels_fit_into_250_kilobytes(root, offered):
         digest = f"{number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128:032x}" * 2
         key = offer.key if number < len(some) else f"{offer.key}{number}"
         filename = f"{offer.package}-{offer.version}-{number}-cp311-cp311-manylinux_2_28_x86_64.whl"
-        many.append(Wheel(key, filename, offer.package, offer.version, 10**8 + number, digest, "2026-11-21", (), None))
+        many.append(Wheel(key, filename, offer.package, offer.version, 10**8 + number, digest, "2026-11-21"))
     page = make(root, Known.of(many, []))["index.html"]
     assert len(gzip.compress(page)) < 250_000
 
@@ -152,7 +152,7 @@ def test_logs_are_plain_and_only_their_end_is_shown(tmp_path, root, known, evil_
     log = tmp_path / "build.log"
     log.write_bytes(b"x\x1b[2J\n" * 100_000 + b"the end\n")
     run = replace(evil_run, id="20261121-000000-0001", files=(log,))
-    made = make(root, Known.of(known.wheels.values(), [run]))
+    made = make(root, Known.of(known.wheels, [run]))
     text = made["runs/20261121-000000-0001/build.log.txt"].decode()
     assert text.startswith("[the last 256 KiB of 0.6 MB]")
     assert text.rstrip().endswith("the end")
@@ -160,7 +160,7 @@ def test_logs_are_plain_and_only_their_end_is_shown(tmp_path, root, known, evil_
 
 
 def test_the_feed_is_atom_newest_first():
-    old = Wheel("a", "a.whl", "torch", "1.0", 5, "1" * 64, "2026-01-01T00:00:00Z", (), None)
+    old = Wheel("a", "a.whl", "torch", "1.0", 5, "1" * 64, "2026-01-01T00:00:00Z")
     new = replace(old, sha256="2" * 64, uploaded="2026-02-01T00:00:00Z", version=EVIL)
     top = ET.fromstring(feed([old, new], URL))
     names = {"a": NAMESPACE}

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from farm.index.events import record_event
 from farm.runs import Journal
 from farm.site.state import MAX_TEXT, Known, runs, short, wheels
 
@@ -51,7 +52,7 @@ def test_states_follow_the_run_and_the_index(journal, tmp_path, offer, known):
     journal.event(run.id, "error", text="the compiler failed: nvcc exit 2", hint=None)
     journal.finish_run(run.id, "failure", 5)
     assert Known.of([], view(journal, tmp_path)).state(offer) == ("failed", "the compiler failed: nvcc exit 2")
-    assert Known.of(known.wheels.values(), view(journal, tmp_path)).state(offer)[0] == "published"
+    assert Known.of(known.wheels, view(journal, tmp_path)).state(offer)[0] == "published"
     assert nothing.state(replace(offer, blocked="no")) == ("blocked", "no")
 
 
@@ -62,10 +63,10 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
     report = {"outcome": "failed", "emulated": "SandyBridge", "facts": {}}
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report))
     journal.finish_run(run.id, "failure", 8)
-    both = Known.of(known.wheels.values(), view(journal, tmp_path))
+    both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "published"
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report | {"outcome": "passed"}))
-    both = Known.of(known.wheels.values(), view(journal, tmp_path))
+    both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "smoked"
     assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", "passed")]
 
@@ -94,3 +95,26 @@ def test_times_of_steps_are_numbers_whatever_the_journal_holds(journal, tmp_path
 def test_texts_of_runners_are_one_short_line():
     assert short("a\n\x1b[31mb\u202ec") == "a bc"
     assert len(short("x" * 10_000)) == MAX_TEXT
+
+
+def test_the_newest_rebuild_is_the_wheel_of_an_offer(store, put, offer):
+    put("torch-2.0.1+cu117.sm35.avx.2-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    put("torch-2.0.1+cu117.sm35.avx.10-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    known = Known.of(wheels(store), [])
+    assert known.wheel(offer).version == "2.0.1+cu117.sm35.avx.10"
+    assert len(known.wheels) == 3
+
+
+def test_a_wheel_with_the_stable_abi_is_for_every_python(store, put, offered):
+    put("canary-0.1.0+cu118.sm35.avx-cp37-abi3-manylinux_2_34_x86_64.whl", "sm35-avx")
+    known = Known.of(wheels(store), [])
+    found = {o.variant for o in offered if known.wheel(o)}
+    assert found == {"sm35-avx-py311"}  # the one Python that the matrix offers canary for
+
+
+def test_what_is_yanked_is_not_shown(store, put, offer):
+    put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    name = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
+    record_event(store, name, "yank", "wrong flags")
+    assert list(wheels(store)) == []
