@@ -7,7 +7,8 @@
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there: at most 11 for a new wheel, and the store's self-test once a process.
+does not depend on what is there: 9 for a new wheel of a known project, 10 for the first of a project, and one that
+reads the store's proof once a process. A wheel that goes up in parts needs 5 more, and one for each part.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,9 +21,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
-from farm.index.probe import probe
+from farm.index.probe import prove
 from farm.index.records import Record, describe, parse_record, record_key
-from farm.index.stores import Store
+from farm.index.stores import Progress, Store
 
 SWAP_TRIES = 60
 """32 writers of one page needed 9 tries at most on three servers; this bounds what is surely broken."""
@@ -59,16 +60,20 @@ def publish(
     metadata: bytes,
     upload_time: datetime,
     provenance: Mapping[str, Any],
+    progress: Progress | None = None,
+    single_writer: bool = False,
 ) -> PublishResult:
     """Publishes a wheel, or completes what an earlier call began.
 
     Args:
-        store: Where to; it is probed first unless that was done on this object.
+        store: Where to; it is proved first unless that was done on this object.
         wheel: The file; its name is the name in the index.
         group: The root under which clients find it, `sm35-avx` for one.
         metadata: The bytes of the wheel's METADATA.
         upload_time: With a time zone. The first publish of a file decides.
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
+        progress: Told how many bytes of the wheel are stored.
+        single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
         PublishRefusedError: The name stands for other bytes, or for another group; or the wheel's name,
@@ -83,11 +88,18 @@ def publish(
         upload_time=upload_time,
         provenance=provenance,
     )
-    if not store.proved:
-        probe(store)
+    prove(store, single_writer=single_writer)
     record, claimed = _claim(store, ours)
     stored = [
-        _store_file(store, pages.wheel_key(record.filename), wheel, record.size, record.sha256, fresh=claimed),
+        _store_file(
+            store,
+            pages.wheel_key(record.filename),
+            wheel,
+            record.size,
+            record.sha256,
+            fresh=claimed,
+            progress=progress,
+        ),
         _store_file(
             store,
             pages.metadata_key(record.filename),
@@ -128,11 +140,20 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
     return record, False
 
 
-def _store_file(store: Store, key: str, data: bytes | Path, size: int, sha256: str, *, fresh: bool) -> bool:
+def _store_file(
+    store: Store,
+    key: str,
+    data: bytes | Path,
+    size: int,
+    sha256: str,
+    *,
+    fresh: bool,
+    progress: Progress | None = None,
+) -> bool:
     """Stores a file of a claimed wheel; False when it was there. Looks first unless the claim is new."""
     there = None if fresh else store.stat(key)
     if there is None:
-        if store.create(key, data, content_type="application/octet-stream", sha256=sha256):
+        if store.create(key, data, content_type="application/octet-stream", sha256=sha256, progress=progress):
             return True
         there = store.stat(key)  # the same wheel's other publisher was faster
     if there is None or there.size != size or there.sha256 not in {sha256, None}:
@@ -155,11 +176,15 @@ def _list_file(store: Store, record: Record, group: str) -> bool:
 
     data, listed = _swap(store, key, add, pages.JSON)
     page = pages.parse_page(data, key)
-    return any([listed, *_derive(store, group, page)])
+    return any([listed, *_derive(store, group, page, fresh=listed)])
 
 
-def _derive(store: Store, group: str, page: pages.ProjectPage) -> list[bool]:
-    """Brings HTML, `links.html` and the list of projects to at least this generation of a project's page."""
+def _derive(store: Store, group: str, page: pages.ProjectPage, *, fresh: bool) -> list[bool]:
+    """Brings HTML, the list of projects and `links.html` to at least this generation of a project's page.
+
+    The list of projects is written before the project's first section of `links.html`, so a section says that the
+    list is complete, and most publishers need not read it. `fresh`: we wrote this generation just now.
+    """
     html, links, root = pages.html_key(group, page.name), pages.links_key(group), pages.root_key(group)
 
     def new_html(old: bytes | None) -> bytes | None:
@@ -169,6 +194,8 @@ def _derive(store: Store, group: str, page: pages.ProjectPage) -> list[bool]:
 
     def new_links(old: bytes | None) -> bytes | None:
         sections = {} if old is None else pages.parse_links(old, links)
+        if page.name not in sections and not root_changed:
+            root_changed.append(_swap(store, root, new_root, pages.HTML)[1])
         if page.name in sections and sections[page.name].generation >= page.generation:
             return None
         return pages.links_html(group, sections | {page.name: pages.links_section(page)})
@@ -177,15 +204,21 @@ def _derive(store: Store, group: str, page: pages.ProjectPage) -> list[bool]:
         projects = set() if old is None else pages.parse_root(old, root)
         return None if page.name in projects else pages.root_html(group, projects | {page.name})
 
-    return [
-        _swap(store, html, new_html, pages.HTML)[1],
+    root_changed: list[bool] = []
+    changed = [
+        _swap(store, html, new_html, pages.HTML, guess_absent=fresh and page.generation == 1)[1],
         _swap(store, links, new_links, pages.HTML)[1],
-        _swap(store, root, new_root, pages.HTML)[1],
     ]
+    return changed + root_changed
 
 
 def _swap(
-    store: Store, key: str, change: Callable[[bytes | None], bytes | None], content_type: str
+    store: Store,
+    key: str,
+    change: Callable[[bytes | None], bytes | None],
+    content_type: str,
+    *,
+    guess_absent: bool = False,
 ) -> tuple[bytes, bool]:
     """Compare and swap: reads, changes, writes if nobody else wrote, again if somebody did.
 
@@ -195,13 +228,16 @@ def _swap(
         change: From the old content (None: absent) to the new (None: leave it). Called again after a
             lost race.
         content_type: The media type.
+        guess_absent: Most likely nothing is there: the first try does not read.
 
     Returns:
         The content that is there now, and whether we wrote it.
     """
+    guessing = guess_absent
 
     def once() -> tuple[bytes, bool]:
-        old = store.get(key)
+        nonlocal guessing
+        old, guessing = (None if guessing else store.get(key)), False
         new = change(None if old is None else old.data)
         if new is None:
             assert old is not None, "nothing can be left as it is where nothing is"
