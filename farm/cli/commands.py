@@ -11,7 +11,9 @@ from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
+from farm.cli.index import cmd_index
 from farm.cli.matrix import cmd_matrix
+from farm.cli.upload import uploading
 from farm.cli.why import questions
 from farm.errors import SmokeFailedError, UsageError
 from farm.matrix import load_matrix
@@ -216,7 +218,8 @@ def cmd_publish(args: argparse.Namespace) -> int:
     report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
     if not report.passed:
         raise refusal(report)
-    result = publish_wheel(setting, plan, args.wheel, report)
+    with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
+        result = publish_wheel(setting, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
     source = pip_source(setting, Variant.parse(plan.variant).group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
@@ -314,6 +317,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "repair": cmd_repair,
     "verify": cmd_verify,
     "publish": cmd_publish,
+    "index": cmd_index,
     "smoke": cmd_smoke,
     "status": cmd_status,
     "logs": cmd_logs,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from farm import __version__
+from farm.cli.index import add_index, add_single_writer
 from farm.cli.options import add_questions, add_selectors, add_waivers
 from farm.errors import FarmError, InfrastructureError
 
@@ -87,6 +88,10 @@ def parser() -> argparse.ArgumentParser:
     add_selectors(publish)
     add_waivers(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+
+    add_single_writer(publish)
+
+    add_index(commands.add_parser("index", help="the hosted wheel index: is its store fit, is it whole?"))
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
     add_selectors(smoke)

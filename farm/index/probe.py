@@ -31,7 +31,7 @@ ROUNDS = 3
 SWAPS = 4
 """In the race each of `WRITERS` creates `ROUNDS` new keys, and adds one to a counter `SWAPS` times."""
 
-PATIENCE_S = 60.0
+PATIENCE_S = 20.0
 """A race that is not over by then proves nothing."""
 
 _TEXT = "text/plain; charset=utf-8"
@@ -82,9 +82,19 @@ def probe(store: Store, *, single_writer: bool = False) -> list[Finding]:
         InfrastructureError: As `prove`.
     """
     findings = examine(store)
+    accept(store, findings, single_writer=single_writer)
+    return findings
+
+
+def accept(store: Store, findings: list[Finding], *, single_writer: bool = False) -> None:
+    """Draws the conclusion from what `examine` saw, as `probe` does.
+
+    Raises:
+        PublishRefusedError: A promise is not kept; the message holds the evidence.
+    """
     failed = [finding for finding in findings if finding.needed and not finding.good]
     if failed and not single_writer:
-        evidence = "\n".join(f"  {finding.what}: {finding.seen}" for finding in failed)
+        evidence = "\n".join(f"  expected: {finding.what}; seen: {finding.seen}" for finding in failed)
         raise PublishRefusedError(
             f"{store.url('')} does not keep conditional writes:\n{evidence}",
             hint="publishing there would lose wheels; use a directory, or a server that honours If-Match and "
@@ -95,7 +105,6 @@ def probe(store: Store, *, single_writer: bool = False) -> list[Finding]:
     else:
         _keep(store)
     store.proved = True
-    return findings
 
 
 def examine(store: Store, *, traits: bool = False) -> list[Finding]:

@@ -7,8 +7,8 @@
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there: 9 for a new wheel of a known project, 10 for the first of a project, and one that
-reads the store's proof once a process. A wheel that goes up in parts needs 5 more, and one for each part.
+does not depend on what is there: at most 11 for a new wheel, and one that reads the store's proof once a process.
+A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,6 +46,10 @@ class PublishResult:
     wheel_url: str
     index_url: str
     links_url: str
+
+
+class NameTakenError(PublishRefusedError):
+    """The name stands for other bytes already."""
 
 
 class _LostRaceError(InfrastructureError):
@@ -129,7 +133,7 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
         raise InfrastructureError(f"{store.url(key)} exists and does not: the store contradicts itself")
     record = parse_record(there.data, key)
     if record.sha256 != ours.sha256:
-        raise PublishRefusedError(
+        raise NameTakenError(
             f"{ours.filename} is taken: the index holds sha256 {record.sha256}, this file has {ours.sha256}",
             hint="published names never change their bytes; append .1 (.2 ...) to the local version",
         )
@@ -176,15 +180,11 @@ def _list_file(store: Store, record: Record, group: str) -> bool:
 
     data, listed = _swap(store, key, add, pages.JSON)
     page = pages.parse_page(data, key)
-    return any([listed, *_derive(store, group, page, fresh=listed)])
+    return any([listed, *_derive(store, group, page)])
 
 
-def _derive(store: Store, group: str, page: pages.ProjectPage, *, fresh: bool) -> list[bool]:
-    """Brings HTML, the list of projects and `links.html` to at least this generation of a project's page.
-
-    The list of projects is written before the project's first section of `links.html`, so a section says that the
-    list is complete, and most publishers need not read it. `fresh`: we wrote this generation just now.
-    """
+def _derive(store: Store, group: str, page: pages.ProjectPage) -> list[bool]:
+    """Brings HTML, `links.html` and the list of projects to at least this generation of a project's page."""
     html, links, root = pages.html_key(group, page.name), pages.links_key(group), pages.root_key(group)
 
     def new_html(old: bytes | None) -> bytes | None:
@@ -194,8 +194,6 @@ def _derive(store: Store, group: str, page: pages.ProjectPage, *, fresh: bool) -
 
     def new_links(old: bytes | None) -> bytes | None:
         sections = {} if old is None else pages.parse_links(old, links)
-        if page.name not in sections and not root_changed:
-            root_changed.append(_swap(store, root, new_root, pages.HTML)[1])
         if page.name in sections and sections[page.name].generation >= page.generation:
             return None
         return pages.links_html(group, sections | {page.name: pages.links_section(page)})
@@ -204,21 +202,15 @@ def _derive(store: Store, group: str, page: pages.ProjectPage, *, fresh: bool) -
         projects = set() if old is None else pages.parse_root(old, root)
         return None if page.name in projects else pages.root_html(group, projects | {page.name})
 
-    root_changed: list[bool] = []
-    changed = [
-        _swap(store, html, new_html, pages.HTML, guess_absent=fresh and page.generation == 1)[1],
+    return [
+        _swap(store, html, new_html, pages.HTML)[1],
         _swap(store, links, new_links, pages.HTML)[1],
+        _swap(store, root, new_root, pages.HTML)[1],
     ]
-    return changed + root_changed
 
 
 def _swap(
-    store: Store,
-    key: str,
-    change: Callable[[bytes | None], bytes | None],
-    content_type: str,
-    *,
-    guess_absent: bool = False,
+    store: Store, key: str, change: Callable[[bytes | None], bytes | None], content_type: str
 ) -> tuple[bytes, bool]:
     """Compare and swap: reads, changes, writes if nobody else wrote, again if somebody did.
 
@@ -228,16 +220,13 @@ def _swap(
         change: From the old content (None: absent) to the new (None: leave it). Called again after a
             lost race.
         content_type: The media type.
-        guess_absent: Most likely nothing is there: the first try does not read.
 
     Returns:
         The content that is there now, and whether we wrote it.
     """
-    guessing = guess_absent
 
     def once() -> tuple[bytes, bool]:
-        nonlocal guessing
-        old, guessing = (None if guessing else store.get(key)), False
+        old = store.get(key)
         new = change(None if old is None else old.data)
         if new is None:
             assert old is not None, "nothing can be left as it is where nothing is"

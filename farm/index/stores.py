@@ -127,6 +127,9 @@ class Store(Protocol):
             False when somebody else was faster; nothing changed then.
         """
 
+    def likely_etag(self, data: bytes) -> str:
+        """The tag that `replace` most likely gave to these bytes: a guess that can spare a read, never a promise."""
+
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.errors import PublishRefusedError
-from farm.index.publish import PublishResult, publish
-from farm.index.stores import open_store
+from farm.index.publish import NameTakenError, PublishResult, publish
+from farm.index.stores import Progress, open_store
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.variant import Variant
@@ -17,8 +17,24 @@ from farm.wheel.metadata import read_dist_info
 from farm.wheel.report import Report
 
 
-def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> PublishResult:
+def publish_wheel(
+    setting: Setting,
+    plan: Plan,
+    wheel: Path,
+    report: Report,
+    *,
+    progress: Progress | None = None,
+    single_writer: bool = False,
+) -> PublishResult:
     """Publish a verified wheel into the group of its variant.
+
+    Args:
+        setting: Names the index.
+        plan: Names the group.
+        wheel: The file.
+        report: What verify said about this very file.
+        progress: Told how many bytes of the wheel are stored.
+        single_writer: Nobody else writes to this index.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -38,8 +54,10 @@ def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> 
             metadata=metadata,
             upload_time=datetime.now(UTC),
             provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel, **_waived(report)},
+            progress=progress,
+            single_writer=single_writer,
         )
-    except PublishRefusedError as error:
+    except NameTakenError as error:
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise

@@ -151,7 +151,14 @@ class _MainJob:
         if until == "verify":
             return
         with self.outcomes.timed("publish", watcher) as step:
-            published = publish_wheel(self.setting, plan, result.wheel, report)
+            mib = result.wheel.stat().st_size >> 20
+            published = publish_wheel(
+                self.setting,
+                plan,
+                result.wheel,
+                report,
+                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+            )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
         source = pip_source(self.setting, Variant.parse(plan.variant).group)

@@ -122,24 +122,29 @@ rgw_frontends = beast endpoint=127.0.0.1:{http} ssl_endpoint=127.0.0.1:{https} s
 
     def call(name: str, *arguments: object) -> str:
         command = [str(programs / name), *map(str, arguments)]
-        done = subprocess.run(command, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            command, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=120
+        )
         if done.returncode:
             raise MissingError(f"Ceph: {name} ended with {done.returncode}: {done.stderr[-500:]}")
         return done.stdout
 
     with contextlib.ExitStack() as stack:
+
         def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-            return stack.enter_context(running([programs / name, *arguments], folder / "log" / f"{name}.out", env=environ))
+            return stack.enter_context(
+                running([programs / name, *arguments], folder / "log" / f"{name}.out", env=environ)
+            )
 
         call("monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v1:127.0.0.1:{monitor}]", folder / "monmap")
         call("ceph-mon", "-i", "a", "--mkfs", "--monmap", folder / "monmap")
         mon = start("ceph-mon", "-i", "a", "-f")
         wait_until("Ceph's monitor", lambda: answers(monitor), processes=[mon])
         call("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", uuid.uuid4())
+        booted = folder / "log" / "osd.0.log"
         for last in [False] * (TRIES - 1) + [True]:
             osd = start("ceph-osd", "-i", "0", "-f")
             try:
-                booted = folder / "log" / "osd.0.log"
                 wait_until("Ceph's store", lambda: "state: booting -> active" in booted.read_text(), processes=[osd])
                 break
             except MissingError:
