@@ -8,6 +8,7 @@ endpoint, so that a bucket which is copied to another server is proved again.
 """
 
 import contextlib
+import random
 import threading
 import time
 import uuid
@@ -19,7 +20,7 @@ from typing import Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from farm.errors import InfrastructureError, PublishRefusedError
-from farm.index.stores import SCRATCH, Finding, Quirks, Store
+from farm.index.stores import SCRATCH, Finding, Quirks, Store, Stored
 
 PROOF = f"{SCRATCH}proof.json"
 
@@ -28,11 +29,11 @@ DAYS = 7
 
 WRITERS = 12
 ROUNDS = 3
-SWAPS = 4
+SWAPS = 3
 """In the race each of `WRITERS` creates `ROUNDS` new keys, and adds one to a counter `SWAPS` times."""
 
 PATIENCE_S = 20.0
-"""A race that is not over by then proves nothing."""
+"""No addition is begun after that; a store that did fewer than `WRITERS` by then proves nothing."""
 
 _TEXT = "text/plain; charset=utf-8"
 _T = TypeVar("_T")
@@ -209,23 +210,28 @@ def _created_by_many(store: Store, scratch: str) -> Finding:
 def _swapped_by_many(store: Store, key: str) -> Finding:
     end = time.monotonic() + PATIENCE_S
 
-    def count(_number: int) -> int:
+    def held_by(stored: Stored | None) -> int:
+        return int(stored.data.split()[0]) if stored else 0
+
+    def count(number: int) -> int:
         added = 0
         while added < SWAPS and time.monotonic() < end:
             old = store.get(key)
-            new = b"%d" % (int(old.data) + 1 if old else 1)
-            added += store.replace(key, new, old.etag if old else None, content_type=_TEXT)
+            new = b"%d by %d" % (held_by(old) + 1, number)  # unlike all others: a store may compare content
+            if store.replace(key, new, old.etag if old else None, content_type=_TEXT):
+                added += 1
+            else:
+                time.sleep(random.random() * 0.05)  # noqa: S311  so that the losers do not meet again
         return added
 
     with _discarded(store, key):
         try:
             said = sum(_race(count))
-        except ValueError:  # torn or empty content
+        except (ValueError, IndexError):  # torn or empty content
             return Finding(_SWAPS, good=False, needed=True, seen="a reader saw an object that was half written")
-        now = store.get(key)
-    held = int(now.data) if now and now.data.isdigit() else 0
+        held = held_by(store.get(key))
     seen = f"{WRITERS} writers were told that {said} of {WRITERS * SWAPS} additions were done; {said - held} were lost"
-    return Finding(_SWAPS, good=said == held == WRITERS * SWAPS, needed=True, seen=seen)
+    return Finding(_SWAPS, good=said == held >= WRITERS, needed=True, seen=seen)  # a slow store may not come to the end
 
 
 _SWAPS = "of many replacements none is lost"

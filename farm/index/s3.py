@@ -294,6 +294,11 @@ class S3Store:
             if status in {401, 403}:
                 hint = "do the bucket's policy and quota allow this? (docs/index-stores.md)"
             raise InfrastructureError(f"{where}: the store answered {status} {code:.60}", hint=hint) from error
+        except aws.SSLError as error:
+            raise InfrastructureError(
+                f"{where}: SSLError: the certificate is not trusted, or this is not https",
+                hint="a private authority's certificate is named by AWS_CA_BUNDLE",
+            ) from error
         except BotoCoreError as error:
             raise InfrastructureError(
                 f"{where}: {type(error).__name__}", hint="is the endpoint right, and does it answer?"
