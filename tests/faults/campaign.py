@@ -255,6 +255,7 @@ def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels
     """Many processes publish into one project at once; all must succeed, nothing may be lost."""
     count = Count(rounds=1)
     place = _inside(url, f"parallel-{processes}-{wheels}")
+    prove(open_store(place))
     all_wheels = [make_wheel(folder, number) for number in range(processes * wheels)]
     shares = [all_wheels[start::processes] for start in range(processes)]
     running = [made.start(place, *share) for share in shares]
