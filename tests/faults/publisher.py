@@ -43,7 +43,9 @@ def work(job: dict, errors: str) -> int:
 
 
 def main() -> None:
-    boto3.client("s3", region_name="us-east-1", endpoint_url="http://127.0.0.1:9")  # loads the service's model once
+    session = boto3.Session()
+    session.client("s3", region_name="us-east-1", endpoint_url="http://127.0.0.1:9")
+    boto3.Session = lambda: session  # its model of S3 is read once, not in each process
     lock = threading.Lock()
 
     def say(**words: object) -> None:
