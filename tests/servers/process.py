@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -68,6 +69,19 @@ def serving(command: Sequence[str | os.PathLike[str]], port: int, log: Path, **o
     with running(command, log, **options) as process:
         wait_until(f"{command[0]} (log: {log})", lambda: answers(port), processes=[process])
         yield f"http://127.0.0.1:{port}"
+
+
+def apt_get(*arguments: str) -> str | None:
+    """Runs apt-get, a second time after an update; what went wrong, or None."""
+    if not shutil.which("apt-get"):
+        return "there is no apt-get here; the packages come from Debian or Ubuntu"
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-y", "-qq", "install", "--no-install-recommends", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        subprocess.run(["apt-get", "-qq", "update"], env=env, capture_output=True, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return done.stderr[-500:] if done.returncode else None
 
 
 def environment(name: str, *requirements: str) -> Path:

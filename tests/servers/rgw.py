@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers.process import TOOLS, MissingError, answers, free_port, running, wait_until
+from tests.servers.process import TOOLS, MissingError, answers, apt_get, free_port, running, wait_until
 from tests.servers.tls import Authority
 
 PACKAGES = ["ceph-mon", "ceph-osd", "radosgw"]
@@ -41,15 +41,11 @@ def unpacked(folder: Path = TOOLS / "ceph") -> Path:
     root = folder / "root"
     if (folder / ".complete").exists():
         return root
-    if not shutil.which("apt-get") or not shutil.which("dpkg"):
-        raise MissingError("Ceph: no apt-get and dpkg here; the packages come from Debian or Ubuntu")
     archive = folder / "archive"
     (archive / "partial").mkdir(parents=True, exist_ok=True)
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "--download-only"]
-    options = ["-o", f"Dir::Cache::archives={archive}", "-o", "Debug::NoLocking=1"]
-    got = subprocess.run([*command, *options, *PACKAGES], capture_output=True, text=True, check=False)
-    if got.returncode:
-        raise MissingError(f"Ceph: apt-get failed (does `apt-get update` help?): {got.stderr[-500:]}")
+    options = ["--download-only", "-o", f"Dir::Cache::archives={archive}", "-o", "Debug::NoLocking=1"]
+    if wrong := apt_get(*options, *PACKAGES):
+        raise MissingError(f"Ceph: {wrong}")
     for package in sorted(archive.glob("*.deb")):
         subprocess.run(["dpkg", "-x", package, root], check=True)
     shutil.rmtree(archive)
