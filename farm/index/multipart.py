@@ -78,11 +78,10 @@ def put(
             )
             done = _complete(store, key, upload, etags, wanted)
         except _ForgottenError:
-            there = store.stat(key)
-            if there is None:
+            if store.stat(key) is None:
                 continue
-            return there == wanted
-        if done and store.stat(key) != wanted:
+            return _holds(store, key, wanted)
+        if done and not _holds(store, key, wanted):
             raise InfrastructureError(f"{store.url(key)} was stored in parts and does not hold what was sent")
         return done
     raise InfrastructureError(f"{store.url(key)}: the store forgot the upload {STARTS} times", hint="run it again")
@@ -195,11 +194,16 @@ def _complete(store: "S3Store", key: str, upload: str, etags: dict[int, str], wa
             if _forgotten(error) or code == "ConditionalRequestConflict":
                 raise _ForgottenError from error
             if code == "PreconditionFailed":
-                return store.stat(key) == wanted
+                return _holds(store, key, wanted)
             raise
         return True
 
     return store.again(key, once)
+
+
+def _holds(store: "S3Store", key: str, wanted: Stat) -> bool:
+    there = store.stat(key)
+    return there is not None and there.size == wanted.size and there.sha256 in {wanted.sha256, None}
 
 
 def _forgotten(error: ClientError) -> bool:
