@@ -28,6 +28,7 @@ from farm.index.probe import PROOF, Proof, prove
 from farm.index.s3 import S3Store
 from farm.index.stores import Store, open_store
 from tests.faults.publisher import GROUP
+from tests.servers.buckets import ISOLATED, KEYS
 from tests.servers.process import ROOT
 from tests.servers.proxy import proxy, seeded
 
@@ -105,7 +106,7 @@ class Publishers:
 @contextmanager
 def publishers() -> Iterator[Publishers]:
     command = [sys.executable, "-m", "tests.faults.publisher"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **KEYS, **ISOLATED, "PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=env, cwd=ROOT, text=True, **pipes) as process:
         try:
