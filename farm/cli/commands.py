@@ -19,6 +19,7 @@ from farm.cli.runs import cmd_cancel, cmd_dispatch, cmd_logs, cmd_retry, cmd_sta
 from farm.cli.site import cmd_site_build
 from farm.cli.smoke import run_smoke
 from farm.cli.tree import print_tree
+from farm.cli.upload import uploading
 from farm.cli.why import questions
 from farm.errors import UsageError
 from farm.matrix import load_matrix
@@ -207,7 +208,8 @@ def cmd_publish(args: argparse.Namespace) -> int:
     report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
     if not report.passed:
         raise refusal(report)
-    result = publish_wheel(setting, plan, args.wheel, report)
+    with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
+        result = publish_wheel(setting, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
     source = pip_source(setting, Variant.parse(plan.variant).group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
@@ -236,6 +238,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "repair": cmd_repair,
     "verify": cmd_verify,
     "publish": cmd_publish,
+    "index": cmd_index,
     "smoke": cmd_smoke,
     "runners": cmd_runners,
     "status": cmd_status,
@@ -244,5 +247,4 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "cancel": cmd_cancel,
     "retry": cmd_retry,
     "dispatch": cmd_dispatch,
-    "index": cmd_index,
 }

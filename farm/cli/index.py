@@ -8,6 +8,7 @@ from farm.cli import (
     index_dependencies,
     index_events,
     index_key,
+    index_probe,
     index_reconcile,
     index_serve,
     index_variant,
@@ -23,6 +24,7 @@ def add(commands: "Commands") -> None:
     text = "look after the index: check it, rebuild it, yank, quarantine, serve, sign, verify"
     parser = commands.add_parser("index", help=text, description=text[0].upper() + text[1:] + ".")
     below = parser.add_subparsers(dest="index_command", required=True, metavar="COMMAND")
+    index_probe.add(below)
     index_check.add(below)
     index_reconcile.add(below)
     index_events.add(below)

@@ -26,6 +26,11 @@ def add_index(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
 
 
+def add_single_writer(parser: argparse.ArgumentParser) -> None:
+    text = "accept a store that ignores conditions: you promise that nobody else writes there at the same time"
+    parser.add_argument("--single-writer", action="store_true", help=text)
+
+
 def add_signing_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--signing-key", type=Path, metavar="FILE", help="signs the pages that change (default: ci/farm.yaml)"

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from farm.cli import show
-    from farm.index.probe import probe
+    from farm.index.probe import prove
     from farm.index.snapshot import read_signed, sign_pages
     from farm.index.variants import properties, publish_variant, variant_json
     from farm.variant import Variant
@@ -35,8 +35,7 @@ def run(args: argparse.Namespace) -> int:
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store, signer = store_of(args), signer_of(args)
-    if not store.proved:
-        probe(store)
+    prove(store)
     signed = None if signer is None else read_signed(store, signer)
     with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
         path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from farm import __version__
 from farm.cli import index
+from farm.cli.index_options import add_single_writer
 from farm.cli.options import (
     add_detach,
     add_engine,
@@ -122,6 +123,8 @@ def parser() -> argparse.ArgumentParser:
     add_selectors(publish)
     add_waivers(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+
+    add_single_writer(publish)
 
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
     add_selectors(smoke)

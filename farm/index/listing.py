@@ -88,7 +88,7 @@ def derive(
     old = None if before is None else pages.parse_page(before.data, "")
     for channel in (None, *wanted):
         key = html_place(group, page.name, channel)
-        guess = _shown(before, old, channel) if before and old else Guess(None) if fresh else None
+        guess = _shown(store, before, old, channel) if before and old else Guess(None) if fresh else None
         done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML, guess=guess)  # type: ignore[misc]
         written[key] = done.data
         changed = changed or done.written
@@ -119,10 +119,10 @@ def html_place(group: str, project: str, channel: str | None) -> str:
     return f"{pages.channel_root(channel, group)}{project}/index.html" if channel else pages.html_key(group, project)
 
 
-def _shown(before: Stored, old: ProjectPage, channel: str | None) -> Guess | None:
+def _shown(store: Store, before: Stored, old: ProjectPage, channel: str | None) -> Guess | None:
     if channel is not None and channel not in old.channels:
         return Guess(None)
-    return guessed(before, html.project_html(old, channel))
+    return guessed(store, before, html.project_html(old, channel))
 
 
 def _html(text: bytes | None, page: ProjectPage, channel: str | None, key: str) -> bytes | None:
@@ -159,13 +159,15 @@ def _catalogued(store: Store, group: str, page: ProjectPage) -> Listed:
     changed = False
     if present is None:
         names = set(catalogue.groups.get(group, ()))
-        guesses = [_names(found, names, shown) for shown in (html.root_html(group, names), html.root_json(names))]
+        guesses = [
+            _names(store, found, names, shown) for shown in (html.root_html(group, names), html.root_json(names))
+        ]
         changed = _add_to_roots(store, group, page.name, written, (guesses[0], guesses[1]))
     for channel in sorted(page.channels - _channels(present)):
         key = f"{pages.channel_root(channel, group)}index.html"
         names = {name for name, each in catalogue.groups.get(group, {}).items() if channel in _channels(each)}
         title = f"{channel}, {group}"
-        guess = _names(found, names, html.root_html(title, names))
+        guess = _names(store, found, names, html.root_html(title, names))
         changed = add_to_root(store, key, title, page.name, written, guess) or changed
 
     def new(old: bytes | None) -> bytes | None:
@@ -178,11 +180,11 @@ def _catalogued(store: Store, group: str, page: ProjectPage) -> Listed:
     return Listed(changed or done.written, written)
 
 
-def _names(sample: Stored | None, names: set[str], shown: bytes) -> Guess | None:
+def _names(store: Store, sample: Stored | None, names: set[str], shown: bytes) -> Guess | None:
     """What a list of projects probably holds, if it holds those of the catalogue."""
     if not names or sample is None:
         return Guess(None)
-    return guessed(sample, shown)
+    return guessed(store, sample, shown)
 
 
 def _channels(section: CatalogueSection | None) -> set[str]:

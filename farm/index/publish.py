@@ -8,7 +8,8 @@
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there: at most 11 for a new wheel, and the store's self-test once a process.
+does not depend on what is there: at most 11 for a new wheel, and one that reads the store's proof once a process.
+A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
 """
 
 from collections.abc import Mapping
@@ -20,12 +21,12 @@ from typing import Any
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.listing import Listed, change_page
-from farm.index.probe import probe
+from farm.index.probe import prove
 from farm.index.provenance import attest, statement
 from farm.index.records import Record, describe, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.snapshot import read_signed, sign_pages
-from farm.index.stores import Store
+from farm.index.stores import Progress, Store
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class PublishResult:
     links_url: str
 
 
+class NameTakenError(PublishRefusedError):
+    """The name stands for other bytes already."""
+
+
 def publish(
     store: Store,
     wheel: Path,
@@ -57,11 +62,13 @@ def publish(
     provenance: Mapping[str, Any],
     channel: str | None = None,
     signer: Signer | None = None,
+    progress: Progress | None = None,
+    single_writer: bool = False,
 ) -> PublishResult:
     """Publishes a wheel, or completes what an earlier call began.
 
     Args:
-        store: Where to; it is probed first unless that was done on this object.
+        store: Where to; it is proved first unless that was done on this object.
         wheel: The file; its name is the name in the index.
         group: The root under which clients find it, `sm35-avx` for one.
         metadata: The bytes of the wheel's METADATA.
@@ -69,6 +76,8 @@ def publish(
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
         channel: The channel that built it, if it is to be in that channel's root as well.
         signer: Signs the attestation of the wheel and the snapshot of the pages.
+        progress: Told how many bytes of the wheel are stored.
+        single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
         PublishRefusedError: The name stands for other bytes, or for another group; or the wheel's name,
@@ -84,14 +93,21 @@ def publish(
         provenance=provenance,
         channel=None if channel is None else pages.check_group(channel),
     )
-    if not store.proved:
-        probe(store)
+    prove(store, single_writer=single_writer)
     if signer is not None:
         statement(ours)  # refused before anything is claimed
     signed = None if signer is None else read_signed(store, signer)
     record, claimed = _claim(store, ours)
     stored = [
-        _store_file(store, pages.wheel_key(record.filename), wheel, record.size, record.sha256, fresh=claimed),
+        _store_file(
+            store,
+            pages.wheel_key(record.filename),
+            wheel,
+            record.size,
+            record.sha256,
+            fresh=claimed,
+            progress=progress,
+        ),
         _store_file(
             store,
             pages.metadata_key(record.filename),
@@ -125,7 +141,7 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
         raise InfrastructureError(f"{store.url(key)} exists and does not: the store contradicts itself")
     record = parse_record(there.data, key)
     if record.sha256 != ours.sha256:
-        raise PublishRefusedError(
+        raise NameTakenError(
             f"{ours.filename} is taken: the index holds sha256 {record.sha256}, this file has {ours.sha256}",
             hint="published names never change their bytes; append .1 (.2 ...) to the local version",
         )
@@ -136,11 +152,20 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
     return record, False
 
 
-def _store_file(store: Store, key: str, data: bytes | Path, size: int, sha256: str, *, fresh: bool) -> bool:
+def _store_file(
+    store: Store,
+    key: str,
+    data: bytes | Path,
+    size: int,
+    sha256: str,
+    *,
+    fresh: bool,
+    progress: Progress | None = None,
+) -> bool:
     """Stores a file of a claimed wheel; False when it was there. Looks first unless the claim is new."""
     there = None if fresh else store.stat(key)
     if there is None:
-        if store.create(key, data, content_type="application/octet-stream", sha256=sha256):
+        if store.create(key, data, content_type="application/octet-stream", sha256=sha256, progress=progress):
             return True
         there = store.stat(key)  # the same wheel's other publisher was faster
     if there is None or there.size != size or there.sha256 not in {sha256, None}:

@@ -14,7 +14,7 @@ from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, sect
 from farm.index.events import State, fold, read_events, with_state
 from farm.index.listing import CATALOGUE_TYPE, html_place
 from farm.index.pages import File, ForeignObjectError, ProjectPage
-from farm.index.probe import probe
+from farm.index.probe import prove
 from farm.index.provenance import attest
 from farm.index.records import Record, parse_record, record_key
 from farm.index.signing import Signer
@@ -46,8 +46,7 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         ForeignObjectError: A record or event is not ours: nothing follows from it.
         InfrastructureError: The store failed; run it again.
     """
-    if not store.proved:
-        probe(store)
+    prove(store)
     present = frozenset(store.list(""))
     with ThreadPoolExecutor(READERS) as pool:
         records = list(pool.map(lambda key: _record(store, key), _below(present, "records/")))

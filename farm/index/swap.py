@@ -1,6 +1,5 @@
 """Compare and swap: how several writers change one page without losing a change."""
 
-import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -72,22 +71,13 @@ def swap(
     )(once)
 
 
-def guessed(sample: Stored, data: bytes) -> Guess | None:
-    """That `data` is there, with the tag it should have, judging by how the store made the tag of `sample`.
+def guessed(store: Store, sample: Stored, data: bytes) -> Guess | None:
+    """That `data` is there, with the tag it should have; None where the store's tags cannot be foretold.
 
-    S3's tag of an object that was put in one piece is its MD5, unless the bucket encrypts with a key of its own;
-    a directory's is the SHA-256. None where the sample follows neither.
+    `sample` shows whether they can: a bucket that encrypts with a key of its own makes other tags.
     """
-    bare = sample.etag.strip('"')
-    for digest in (_md5, _sha256):
-        if digest(sample.data) == bare:
-            return Guess(Stored(data, sample.etag.replace(bare, digest(data))))
-    return None
-
-
-def _md5(data: bytes) -> str:
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    bare, likely = sample.etag.strip('"'), store.likely_etag(sample.data).strip('"')
+    if bare != likely:
+        return None
+    tag = sample.etag.replace(bare, store.likely_etag(data).strip('"'))
+    return Guess(Stored(data, tag))

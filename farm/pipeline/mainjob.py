@@ -78,7 +78,16 @@ class MainJob:
         with self.outcomes.timed("publish", watcher) as step:
             image = self.folder / IMAGE
             used = image.read_text() if image.exists() else None
-            published = publish_wheel(self.setting, plan, result.wheel, report, image=used, run=self.run.id)
+            mib = result.wheel.stat().st_size >> 20
+            published = publish_wheel(
+                self.setting,
+                plan,
+                result.wheel,
+                report,
+                image=used,
+                run=self.run.id,
+                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+            )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
         source = pip_source(self.setting, Variant.parse(plan.variant).group)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from farm.errors import PublishRefusedError
 from farm.index.provenance import PREDICATE
-from farm.index.publish import PublishResult, publish
-from farm.index.stores import open_store
+from farm.index.publish import NameTakenError, PublishResult, publish
+from farm.index.stores import Progress, open_store
 from farm.pipeline.provenance import predicate
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
@@ -20,11 +20,27 @@ from farm.wheel.report import Report
 
 
 def publish_wheel(
-    setting: Setting, plan: Plan, wheel: Path, report: Report, *, image: str | None = None, run: str | None = None
+    setting: Setting,
+    plan: Plan,
+    wheel: Path,
+    report: Report,
+    *,
+    image: str | None = None,
+    run: str | None = None,
+    progress: Progress | None = None,
+    single_writer: bool = False,
 ) -> PublishResult:
     """Publish a verified wheel into the group of its variant and the root of its channel, signed if there is a key.
 
-    `image` is the id of the image that it was built in, `run` the run that built it; both go into the provenance.
+    Args:
+        setting: Names the index.
+        plan: Names the group.
+        wheel: The file.
+        report: What verify said about this very file.
+        image: The id of the image that it was built in, for the provenance.
+        run: The run that built it, likewise.
+        progress: Told how many bytes of the wheel are stored.
+        single_writer: Nobody else writes to this index.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -52,8 +68,10 @@ def publish_wheel(
             },
             channel=plan.channel,
             signer=setting.signer,
+            progress=progress,
+            single_writer=single_writer,
         )
-    except PublishRefusedError as error:
+    except NameTakenError as error:
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise
