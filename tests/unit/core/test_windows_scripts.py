@@ -109,6 +109,7 @@ def test_wanted_members_are_unpacked_once(fetch, served, pack):
         (b"0" * (2 << 20), None, "larger than 1 MiB"),
         (zipped({"a/x.dll": "1"})[:-30], None, "damaged"),
     ],
+    ids=["other bytes", "member absent", "outside", "no archive", "too large", "cut short"],
 )
 def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, sha256, told):
     code, said, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
