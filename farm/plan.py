@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,8 @@ from farm.recipe import (
     tree_digest,
 )
 from farm.variant import Variant
+from farm.wheel.report import defaults
+from farm.winplan import pinned_msvc, windows_environment, windows_plan
 from farm.yamlfile import nearest
 
 __all__ = ["MAX_PLAN_BYTES", "OPTIONS", "Plan", "Selectors", "ToolkitPlan", "environment_options", "judge", "resolve"]
@@ -173,6 +175,8 @@ def _resolve(
         components=tuple(recipe_.components),
         **(asked or {}),
     )
+    if platform == "windows" and stack.msvc is None:
+        stack = replace(stack, msvc=pinned_msvc(stack))
     offer = [*_not_offered(name, channel, recipe_, variant, platform), *_no_source(recipe_, values["torch"])]
     judged = Judgement(stack, offer, check(stack))
     if not judged.buildable:
@@ -261,6 +265,7 @@ def _plan(
     version = wheel_version(source_version, cuda, variant, values["rebuild"])
     release = catalog.torch_releases().get(stack.torch or "")
     sms = sorted(variant.sms)
+    rules = _verify_rules(recipe_, pins)
     fill = {
         "version": version,
         "torch_version": wheel_version(stack.torch, cuda, variant, 0) if stack.torch else "",
@@ -268,22 +273,19 @@ def _plan(
         "use_cuda": "1" if cuda else "0",
         "use_cudnn": "1" if values["cudnn"] else "0",
         "blas": {"mkl": "MKL", "openblas": "OpenBLAS"}.get(values["blas"], "vecLib" if platform == "macos" else ""),
-        "cuda_home": catalog.nvidia_provider().prefix if values["toolkit"] == "nvidia" else "/usr",
+        "cuda_home": _cuda_home(stack),
     }
     gcc = host_gcc(stack)
     if gcc and recipe_.gcc:
         gcc = min(gcc, recipe_.gcc)
-    flags = " ".join(level.gcc)
     cc, cxx = (f"gcc-{gcc}", f"g++-{gcc}") if gcc else ("clang", "clang++")
-    parts = {
-        f"base {pins.base or 'of the host'}": {"CC": cc, "CXX": cxx},
-        f"variant: {variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
-        f"recipe {recipe_.package}": recipe_.env
-        | (recipe_.env_cuda if cuda else {})
-        | recipe_.env_platform.get(platform, {}),
-    }
+    own = recipe_.env | (recipe_.env_cuda if cuda else {}) | recipe_.env_platform.get(platform, {})
+    parts = (
+        windows_environment(stack, values["blas"], fill["cuda_home"])
+        if platform == "windows"
+        else _unix_environment(stack, pins.base, cc, cxx)
+    ) | {f"recipe {recipe_.package}": own}
     if cuda:
-        parts[f"base {pins.base}"]["CUDAHOSTCXX"] = f"/usr/bin/{cxx}"
         parts[f"variant: {variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(variant, ptx=values["ptx"])}
     for name in recipe_.switches:
         if name in pins.switches:
@@ -319,25 +321,57 @@ def _plan(
             PartPlan(into=part.into, source=_fixed(part.source), strip=part.strip, members=part.members)
             for part in recipe_.parts
         ],
-        patches=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
+        patch_files=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
         job_files=job_digest(pins.recipe),
         tiers_off=level.without,
         memory_per_job_gb=recipe_.memory_per_job_gb,
         timeout_minutes=recipe_.timeout_minutes,
         needs=[f"{name}=={fill['torch_version']}" for name in recipe_.needs],
         vendor_into=recipe_.vendor_into,
+        repair=recipe_.repair,
         exclude=recipe_.exclude,
         verify=VerifyPlan(
             python_tag="cp" + variant.python.removeprefix("py"),
             sass=sms,
             ptx=sms[-1:] if values["ptx"] else [],
             cpu=variant.cpu,
-            cpu_exempt=recipe_.cpu_exempt,
             exclude=recipe_.exclude,
+            numpy=_numpy_bound(release) if rules["numpy"] else None,
+            **{key: value for key, value in rules.items() if key != "numpy"},
         ),
         requires=[_fill(text, fill, f"recipe {recipe_.package}: requires") for text in recipe_.requires],
+        windows=windows_plan(recipe_, stack, values["blas"]) if platform == "windows" else None,
         origins=origins,
     )
+
+
+def _verify_rules(recipe_: Recipe, pins: Pins) -> dict[str, Any]:
+    """What the wheel is held to: the recipe's rules, those that the channel names in their place."""
+    rules = recipe_.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
+    return {name: list(defaults(name)) if value is None else value for name, value in rules.items()}
+
+
+def _numpy_bound(release: TorchRelease | None) -> str | None:
+    """`<2` for a release that cannot use the newest numpy; pip would install that one."""
+    newest = max(int(version.partition(".")[0]) for version in catalog.pythons().numpy_choices)
+    return f"<{release.numpy_major_max + 1}" if release and release.numpy_major_max < newest else None
+
+
+def _cuda_home(stack: Stack) -> str:
+    """Where the toolkit lies. On Windows each toolkit has a folder of its own: a host keeps more than one."""
+    if stack.platform == "windows" and stack.cuda:
+        return "C:/farm/cuda-" + "-".join(filter(None, (stack.cuda, stack.cudnn)))
+    return catalog.nvidia_provider().prefix if stack.toolkit == "nvidia" else "/usr"
+
+
+def _unix_environment(stack: Stack, base: str | None, cc: str, cxx: str) -> dict[str, dict[str, str]]:
+    """Compilers and their flags, by origin."""
+    flags = " ".join(catalog.cpu_levels()[stack.variant.cpu].gcc)
+    compilers = {"CC": cc, "CXX": cxx} | ({"CUDAHOSTCXX": f"/usr/bin/{cxx}"} if stack.cuda else {})
+    return {
+        f"base {base or 'of the host'}": compilers,
+        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
+    }
 
 
 def _fill(text: str, fill: Mapping[str, str], where: str) -> str:
@@ -362,7 +396,7 @@ def _toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan:
 def _archives(
     platform: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
 ) -> list[ArchivePlan]:
-    parts = catalog.nvidia_provider().parts(cuda)
+    parts = catalog.nvidia_provider().parts(cuda, platform)
     names = sorted({part for component in components for part in parts[component]})
     found = redist.archives("cuda", catalog.toolkits()[cuda].release, platform, names)
     if cudnn:

@@ -81,14 +81,48 @@ class PartPlan(Model):
     members: list[Annotated[str, Field(pattern=RELATIVE)]]
 
 
+class WheelPin(Model):
+    """A Python package of the build environment, by version and sha256."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,60}$")
+    version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class ToolPin(Model):
+    """An archive of which `members` (pattern to place) are unpacked."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")
+    version: Text
+    url: str = Field(pattern=r"^https?://[!-~]{1,300}$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    max_mb: int = Field(gt=0, le=1024)
+    members: dict[Text, Annotated[str, Field(pattern=r"^[a-z0-9]+(/[a-z0-9_.]+)*/?$")]]
+
+
+class WindowsPlan(Model):
+    """What a Windows machine builds with: Visual Studio and toolset, archives of tools, Python packages."""
+
+    visual_studio: str = Field(pattern=r"^20\d\d$")
+    toolset: str = Field(pattern=r"^14\.\d\d$")
+    tools: list[ToolPin]
+    wheels: list[WheelPin]
+
+
 class VerifyPlan(Model):
-    """What the wheel promises. `sass` and `ptx` are SM numbers."""
+    """What the wheel promises. `sass` and `ptx` are SM numbers; `numpy` bounds it, such as `<2`, or asks nothing."""
 
     python_tag: str
     sass: list[int]
     ptx: list[int]
+    allow_other_sass: bool
+    mixed: list[str]
+    foreign: list[str]
     cpu: str
     cpu_exempt: list[str]
+    dispatching: list[str]
+    numpy: str | None
+    forbidden: list[str]
     exclude: list[str]
 
 
@@ -110,22 +144,36 @@ class Plan(Model):
     recipe: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     source: SourcePlan
     parts: list[PartPlan]
-    patches: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
+    patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
     job_files: Sha256 | None = Field(description="what the recipe brings beside the source")
     tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
     needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
     vendor_into: Text
+    repair: Literal["beside", "tools"]
     exclude: list[str]
     verify: VerifyPlan
     requires: list[str]
+    windows: WindowsPlan | None = Field(default=None, description="set where platform is windows")
     origins: dict[str, str]
+
+    @model_validator(mode="after")
+    def _windows_is_complete(self) -> Self:
+        if (self.platform == "windows") != (self.windows is not None):
+            raise ValueError("windows is set exactly where platform is windows")
+        return self
 
     @property
     def digest(self) -> str:
         """Sha256 of what is built; where a value came from does not change it."""
-        return self._digest(self.model_dump(mode="json", by_alias=True))
+        return self._digest(self._whole())
+
+    def _whole(self) -> dict[str, Any]:
+        whole = self.model_dump(mode="json", by_alias=True)
+        if self.windows is None:
+            del whole["windows"]  # says nothing elsewhere
+        return whole
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
@@ -133,7 +181,7 @@ class Plan(Model):
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:
-        whole = self.model_dump(mode="json", by_alias=True)
+        whole = self._whole()
         return json.dumps({**whole, "digest": self._digest(whole)}, indent=2) + "\n"
 
     @classmethod

@@ -3,7 +3,7 @@
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -73,13 +73,35 @@ class Part(Model):
     members: list[str] = []
 
 
+class VerifyRules(Model):
+    """What verify holds a wheel to besides its variant: `farm.wheel.report.VerifyPolicy` explains each.
+
+    A channel may replace what a recipe says, key by key. `forbidden` and `foreign`: null for what `verify` holds every
+    wheel to. `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    """
+
+    numpy: bool = False
+    allow_other_sass: bool = False
+    mixed: list[str] = []
+    foreign: list[str] | None = None
+    cpu_exempt: list[str] = []
+    dispatching: list[str] = []
+    forbidden: list[str] | None = None
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `gcc` is the newest host compiler that it takes. `needs` are packages whose wheels for the same variant the build
-    imports. `parts` fill the source tree, then the patches of the folder `job/patches` are applied and
-    `job/prepare.sh` is run, where the recipe has them.
+    `gcc` is the newest host compiler that it takes. `apt` are Debian's packages of the build environment, `wheels` the
+    Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports.
+    `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
+    delvewheel put them into `<name>.libs`.
+
+    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
+    (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a
+    version, a compiler. Patch files (`job/patches/*.patch`) are edits that a recipe of one fixed tarball always needs.
+    `job/prepare.sh` does what is no edit.
     """
 
     package: str
@@ -92,17 +114,59 @@ class Recipe(Model):
     cudnn: bool = False
     gcc: int | None = None
     apt: list[str]
+    wheels: list[str] = []
     env: dict[str, str]
     env_cuda: dict[str, str] = {}
     env_platform: dict[Literal["linux", "windows", "macos"], dict[str, str]] = {}
     switches: list[str] = []
     needs: list[Literal["torch"]] = []
     memory_per_job_gb: float = Field(gt=0)
+    disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
+    repair: Literal["beside", "tools"] = "beside"
     exclude: list[str] = []
-    cpu_exempt: list[str] = []
+    verify: VerifyRules = VerifyRules()
     requires: list[str] = []
+
+
+class Edit(Model):
+    """Text that stands exactly once in the file, and what takes its place."""
+
+    old: str
+    new: str
+
+
+class Change(Model):
+    """Edits of one file; `about` and `done` tell a release that lacks the thing, or needs nothing (any more)."""
+
+    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
+    about: str
+    done: str
+    edits: list[Edit]
+
+
+class When(Model):
+    """When a patch is needed: all that is set must hold; versions are major numbers, from which on."""
+
+    system: Literal["linux", "windows", "macos"] | None = None
+    setuptools_from: int | None = None
+    cmake_from: int | None = None
+    compilers: list[str] | None = None
+
+
+class Patch(Model):
+    """A declared change to the source; `farm.patches` applies it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    when: When
+    changes: list[Change] = []
+    raise_cmake_minimum: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
+
+
+class Patches(Model):
+    sources: dict[str, str]
+    patches: list[Patch]
 
 
 def names() -> tuple[str, ...]:
@@ -122,6 +186,18 @@ def recipe(package: str) -> Recipe:
     return load(FOLDER / package / "recipe.yaml", Recipe)
 
 
+@cache
+def patches(package: str) -> list[dict[str, Any]]:
+    """The declared changes to a package's source as plain data; empty where it has none.
+
+    Raises:
+        UsageError: The package or its patches.yaml is wrong.
+    """
+    path = folder(recipe(package).package) / "patches.yaml"
+    found = load(path, Patches).patches if path.is_file() else []
+    return [patch.model_dump(exclude_none=True) for patch in found]
+
+
 def folder(package: str) -> Path:
     return FOLDER / package
 
@@ -133,10 +209,13 @@ def tree_files(root: Path) -> list[Path]:
 
 def tree_digest(root: Path) -> str:
     """Sha256 over the names and contents of the files under `root`."""
+    return _digest({path.relative_to(root).as_posix(): path for path in tree_files(root)})
+
+
+def _digest(files: dict[str, Path]) -> str:
     total = hashlib.sha256()
-    for path in tree_files(root):
-        name = path.relative_to(root).as_posix().encode()
-        content = path.read_bytes()
+    for relative, path in files.items():
+        name, content = relative.encode(), path.read_bytes()
         total.update(b"%d %s %d " % (len(name), name, len(content)))
         total.update(content)
     return total.hexdigest()
@@ -149,5 +228,7 @@ def job_files(name: str) -> dict[str, Path]:
 
 
 def job_digest(name: str) -> str | None:
-    """Sha256 over the recipe's job files; None where it has none."""
-    return tree_digest(FOLDER / name / "job") if job_files(name) else None
+    """Sha256 over the recipe's job files and the declared changes; None where it has neither."""
+    declared = folder(recipe(name).package) / "patches.yaml"
+    files = job_files(name) | ({"patches.yaml": declared} if declared.is_file() else {})
+    return _digest(files) if files else None

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import jinja2
 
-from farm import catalog
+from farm import catalog, patches, recipe
 from farm.catalog import redist
 from farm.errors import UsageError
 from farm.plan import Plan, ToolkitPlan
 from farm.recipe import job_digest, job_files
 from farm.variant import Variant
+from farm.winrender import render_windows
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
@@ -59,14 +60,16 @@ def render(project: Path, plan: Plan) -> Rendered:
         UsageError: There is no template for the plan's platform, or a template is wrong.
     """
     templates = project / "dockerfiles"
-    if not (templates / plan.platform / "build.sh.j2").is_file():
-        raise UsageError(f"there are no templates for {plan.platform} yet", hint="--platform linux")
     if plan.platform == "linux" and plan.base not in catalog.debian_releases():
         raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
     environment = _environment(templates / plan.platform)
     try:
+        if plan.platform == "windows":
+            image, job = render_windows(environment, templates / "scripts", plan, _values(plan))
+            job |= {"plan.json": plan.to_json()} | _patches(plan)
+            return Rendered(image=image, job=dict(sorted(job.items())))
         image = _image(environment, templates, plan, plan.base) if plan.base else {}
         return Rendered(image=image, job=_job(environment, plan) | _recipe_files(plan))
     except jinja2.TemplateError as error:
@@ -122,10 +125,8 @@ def _image(environment: jinja2.Environment, templates: Path, plan: Plan, base_na
 
 
 def _job(environment: jinja2.Environment, plan: Plan) -> dict[str, str]:
-    variant = Variant.parse(plan.variant)
-    values = {**dict(plan), "digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
-    values["prepare"] = "prepare.sh" in job_files(plan.recipe)
-    files = {"plan.json": plan.to_json()}
+    values = _values(plan)
+    files = {"plan.json": plan.to_json()} | _patches(plan)
     for name in environment.list_templates():
         if name != "Dockerfile.j2":
             files[name.removesuffix(".j2")] = environment.get_template(name).render(values)
@@ -141,6 +142,22 @@ def _recipe_files(plan: Plan) -> dict[str, str]:
     if job_digest(plan.recipe) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="make the plan again")
     return {f"recipe/{name}": path.read_text(encoding="utf-8") for name, path in job_files(plan.recipe).items()}
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    variant = Variant.parse(plan.variant)
+    values = {"digest": plan.digest, "epoch": EPOCH, "cpu": variant.cpu, "python": variant.python_version}
+    own = {"patched": bool(recipe.patches(plan.package)), "prepare": "prepare.sh" in job_files(plan.recipe)}
+    return {**dict(plan), **values, **own}
+
+
+def _patches(plan: Plan) -> dict[str, str]:
+    """The declared changes and what applies them, where the package has any."""
+    found = recipe.patches(plan.package)
+    if not found:
+        return {}
+    code = Path(patches.__file__)
+    return {"patches.json": json.dumps(found, indent=2) + "\n", "patches.py": _text(code, code.stat().st_mtime_ns)}
 
 
 def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:

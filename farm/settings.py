@@ -1,54 +1,156 @@
 """The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from farm import catalog
+from farm.catalog import gpus as cards
+from farm.catalog.models import Machine
 from farm.errors import UsageError
-from farm.variant import Variant
-from farm.yamlfile import Model, load
+from farm.variant import Variant, cpus
+from farm.yamlfile import Model, load, nearest
+
+JobKind = Literal["build", "smoke"]
+Platform = Literal["linux", "windows", "macos"]
 
 LOCAL = "local"
 """The runner that `farm submit` builds on."""
+
+
+class Swarm(Model):
+    """How the `swarm` engine is reached.
+
+    `url` is a manager (null: DOCKER_HOST or this machine). `exchange` is a bucket for what jobs send back, apart from
+    the index. `registry` is where nodes pull toolchain images from, `push` the same registry as this machine calls it
+    (null: the same name); without a registry every image must be loaded on every node beforehand. `cpus` and
+    `memory_gb` are what one job gets; null: what the largest node has.
+    """
+
+    url: str | None = None
+    exchange: str
+    registry: str | None = None
+    push: str | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
 
 
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
     `index_public_url` is where a web server shows the same index, answering folders with their index.html.
+    `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
+    `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
     """
 
     artifacts: str
     index: str
     index_public_url: str | None
+    signing_key: str | None = None
     pull_timeout_s: int = Field(gt=0, le=600)
     debian_mirror: str | None
     smoke_timeout_s: int = Field(gt=0, le=7200)
     options: dict[str, str | bool | int]
+    swarm: Swarm | None = None
+    grace_s: int = Field(default=600, ge=0)
+
+
+def _level(word: str) -> str:
+    known = list(cpus())
+    if word in known:
+        return word
+    near = nearest(word, known) or known
+    raise PydanticCustomError("level", "unknown CPU level '{word}'; nearest: {near}", {"word": word, "near": near[0]})
+
+
+Cpu = Annotated[str, AfterValidator(_level), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
+
+
+class Card(Model):
+    """A GPU of a runner. `driver` is what nvidia-smi says; without it no rule on drivers is asked."""
+
+    name: str = Field(min_length=1, max_length=80)
+    sm: str
+    driver: Annotated[str | None, Field(pattern=r"^\d{3,4}(\.\d{1,4}){0,2}$")] = None
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        known = catalog.architectures().architectures
+        if self.sm not in known:
+            near = nearest(self.sm, list(known)) or list(known)
+            raise PydanticCustomError("sm", "unknown SM '{sm}'; nearest: {near}", {"sm": self.sm, "near": near[0]})
+        chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
+        if chips and self.sm not in chips:
+            what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
+            raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", what)
+        return self
 
 
 class Runner(Model):
-    """A machine that builds. `cpus` and `memory_gb` are limits of one job; null: what the engine has."""
+    """A machine and what it can do.
 
-    engine: Literal["docker"]
-    url: str | None = None
+    `cpus`, `memory_gb` and `disk_gb` are what one job may use; null: what the machine has, and nothing is held
+    against a job. `cpu_levels` and `gpus` say which wheels it can run; what is not written there it cannot.
+    `slots` is how many jobs it takes at a time.
+    """
+
+    engine: Literal["docker", "github"]
+    url: str | None = Field(default=None, description="the Docker engine: ssh://, tcp://, npipe://; null: this machine")
+    summary: str = Field(default="", max_length=200)
+    jobs: list[JobKind] = Field(default=["build"], min_length=1)
+    platform: Platform = "linux"
+    machine: Machine = "x86_64"
+    os_version: str | None = Field(default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348")
     cpus: float | None = Field(default=None, gt=0)
     memory_gb: float | None = Field(default=None, gt=0)
+    disk_gb: float | None = Field(default=None, gt=0)
+    slots: int = Field(default=1, ge=1, le=64)
+    cpu_levels: list[Cpu] = []
+    gpus: list[Card] = []
+    labels: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]] = Field(default=[], max_length=60)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.engine == "github" and not self.labels:
+            raise PydanticCustomError("labels", "a runner of GitHub Actions is found by its labels: write them here")
+        machines = {catalog.cpu_levels()[level].machine for level in self.cpu_levels}
+        if wrong := machines - {self.machine}:
+            raise PydanticCustomError(
+                "levels",
+                "CPU levels of {wrong}, but machine is {machine}",
+                {"wrong": min(wrong), "machine": self.machine},
+            )
+        return self
 
 
 Kind = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-arm64"]
-Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,60}|\{gpu\}|\{cpu\})$")]
+Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,60}|\{gpu\}|\{cpu\}|\{device\})$")]
 Labels = Annotated[list[Label], Field(min_length=1, max_length=16)]
 
 
-class GithubLabels(Model):
-    """`runs-on` labels by `<platform>-<machine>`. `{gpu}` and `{cpu}` stand for the words of the variant."""
+class Github(Model):
+    """GitHub Actions: the repository whose workflows run, and the `runs-on` labels by `<platform>-<machine>`.
 
+    `{gpu}` and `{cpu}` stand for the words of the variant, `{device}` for `gpu`, or `cpu` or `mps` without one.
+    `ref` is the branch or tag whose workflows and files a dispatched run takes.
+    """
+
+    repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}$")] | None = None
+    api_url: str = Field(default="https://api.github.com", pattern=r"^https?://[A-Za-z0-9.:/_-]{1,200}$")
+    ref: str = Field(default="main", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
     build: dict[Kind, Labels]
     smoke: dict[Kind, Labels]
 
-    def runs_on(self, job: Literal["build", "smoke"], variant: Variant, platform: str) -> list[str]:
+    @model_validator(mode="after")
+    def _token_stays_secret(self) -> Self:
+        host = self.api_url.removeprefix("http://").split("/")[0].split(":")[0]
+        if self.api_url.startswith("http://") and host not in {"127.0.0.1", "localhost"}:
+            raise PydanticCustomError("api_url", "the token would go over http in the clear: use https")
+        return self
+
+    def runs_on(self, job: JobKind, variant: Variant, platform: str) -> list[str]:
         """The labels that a runner must carry to get the job.
 
         Raises:
@@ -61,12 +163,16 @@ class GithubLabels(Model):
                 f"ci/runners.yaml: github.{job} has no labels for {kind}, which {variant} needs",
                 hint=f"add {kind}: [self-hosted, ...]; there are labels for: {', '.join(labels)}",
             )
-        return [label.format(gpu=variant.gpu, cpu=variant.cpu) for label in labels[kind]]
+        device = "gpu" if variant.sms else variant.gpu
+        words = [label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]]
+        return list(dict.fromkeys(words))
 
 
 class Runners(Model):
-    runners: dict[str, Runner]
-    github: GithubLabels | None = None
+    """`ci/runners.yaml`."""
+
+    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner]
+    github: Github | None = None
 
 
 def find_project(start: Path) -> Path:
@@ -101,8 +207,8 @@ def load_runners(project: Path) -> dict[str, Runner]:
     return runners
 
 
-def load_github_labels(project: Path) -> GithubLabels:
-    """The labels that jobs of a GitHub workflow ask for.
+def load_github(project: Path) -> Github:
+    """Which repository's workflows run, and the labels that their jobs ask for.
 
     Raises:
         UsageError: `ci/runners.yaml` is wrong or has none.

@@ -19,3 +19,8 @@ def plain(text: str) -> str:
     line = text.rstrip("\r\n").rsplit("\r", 1)[-1]
     line = _ESCAPES.sub("", line)
     return line if len(line) <= MAX_LINE else line[:MAX_LINE] + " […]"
+
+
+def printable(text: str) -> str:
+    """`text`, or its escaped form where it holds what cannot be printed."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -22,14 +22,14 @@ def schema() -> str:
     made: dict[str, Any] = MatrixText.model_json_schema()
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     made["$defs"]["ChannelText"] |= {"if": {"not": {"required": ["extends"]}}, "then": {"required": list(REQUIRED)}}
-    return json.dumps(_without_titles(made), indent=2) + "\n"
+    return json.dumps(without_titles(made), indent=2) + "\n"
 
 
-def _without_titles(node: Any) -> Any:
+def without_titles(node: Any) -> Any:
     """Pydantic titles each key with the key itself; editors show the descriptions."""
     if isinstance(node, dict):
-        return {k: _without_titles(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
-    return [_without_titles(item) for item in node] if isinstance(node, list) else node
+        return {k: without_titles(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))}
+    return [without_titles(item) for item in node] if isinstance(node, list) else node
 
 
 def main() -> None:

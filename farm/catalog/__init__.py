@@ -21,6 +21,7 @@ from farm.catalog.models import (
     NvidiaProvider,
     PythonVersions,
     Switch,
+    Throughput,
     Toolkit,
     Toolkits,
     TorchRelease,
@@ -111,6 +112,16 @@ def servercore_tags(host_build: int) -> list[str]:
     return list(known[-1][1]) if known else []
 
 
+NEXT_BRANCH = {470: 495, 580: 590}
+"""The driver branch after one that is the last for an architecture. On Windows the versions between belong to the
+first: 472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470."""
+
+
+def driver_branch(major: int) -> int:
+    """470 for the major versions 470 to 494: the branch that a driver's version belongs to, where that matters."""
+    return next((branch for branch, end in NEXT_BRANCH.items() if branch <= major < end), major)
+
+
 @cache
 def debian_releases() -> dict[str, DebianRelease]:
     return load(FOLDER / "debian.yaml", DebianReleases).releases
@@ -126,6 +137,11 @@ def base_of(python: str) -> str:
 @cache
 def nvidia_provider() -> NvidiaProvider:
     return load(FOLDER / "nvidia.yaml", NvidiaProvider)
+
+
+@cache
+def throughput() -> Throughput:
+    return load(FOLDER / "throughput.yaml", Throughput)
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:

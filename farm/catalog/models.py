@@ -279,8 +279,9 @@ class PythonVersions(Table):
 
 
 class ServerCore(Facts):
-    """A Windows Server Core base image tag."""
+    """A Windows Server Core base image tag, and the image of it that Build Tools install on."""
 
+    image: str
     build: int
     mainstream_end: Date
     extended_end: Date
@@ -297,6 +298,21 @@ class Windows(Table):
     RECORDS = ("servercore", "hosts")
     servercore: dict[str, ServerCore]
     hosts: dict[str, WindowsHost]
+
+
+class Throughput(Model):
+    """Fused multiply-adds a clock and multiprocessor by format and SM number; the shares below which to warn."""
+
+    sources: dict[str, str]
+    units: dict[str, dict[int, int]]
+    geforce_float64: dict[int, int]
+    warn_below: dict[str, float]
+
+    @model_validator(mode="after")
+    def _every_format_has_a_source(self) -> Self:
+        if set(self.sources) != {*self.units, "geforce_float64"}:
+            raise ValueError("sources: one for each of units and for geforce_float64")
+        return self
 
 
 class Head(Model):
@@ -353,8 +369,8 @@ class DebianReleases(Model):
 class NvidiaProvider(Model):
     """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives.
 
-    `since` holds, by the CUDA version from which on they hold, other names for some components. `platforms` gives
-    NVIDIA's name for a platform and machine (`linux-aarch64`).
+    `since` holds, by the CUDA version from which on they hold, other names for some components; `windows_below` what
+    is added on Windows below a version. `platforms` gives NVIDIA's name for a platform and machine (`linux-aarch64`).
     """
 
     prefix: str
@@ -362,12 +378,17 @@ class NvidiaProvider(Model):
     platforms: dict[str, Literal["linux-x86_64", "linux-sbsa", "windows-x86_64"]]
     components: dict[str, list[str]]
     since: dict[str, dict[str, list[str]]]
+    windows_below: dict[str, dict[str, list[str]]]
     source: str
 
-    def parts(self, cuda: str) -> dict[str, list[str]]:
-        """What each component is made of in the CUDA version `cuda`."""
+    def parts(self, cuda: str, platform: str = "linux-x86_64") -> dict[str, list[str]]:
+        """What each component is made of in the CUDA version `cuda`; `platform` is NVIDIA's name."""
         found = dict(self.components)
+        version = tuple(map(int, cuda.split(".")))
         for first, other in self.since.items():
-            if tuple(map(int, cuda.split("."))) >= tuple(map(int, first.split("."))):
+            if version >= tuple(map(int, first.split("."))):
                 found |= other
+        for end, more in self.windows_below.items():
+            if platform.startswith("windows") and version < tuple(map(int, end.split("."))):
+                found |= {name: [*found[name], *parts] for name, parts in more.items()}
         return found

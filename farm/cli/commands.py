@@ -3,35 +3,39 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from farm.cli import show, why126
 from farm.cli.detect import cmd_detect
+from farm.cli.doctor import cmd_doctor
+from farm.cli.index import cmd_index
 from farm.cli.matrix import cmd_matrix
+from farm.cli.patches import cmd_patches
+from farm.cli.repair import cmd_repair
+from farm.cli.runners import cmd_runners
+from farm.cli.runs import cmd_cancel, cmd_dispatch, cmd_logs, cmd_retry, cmd_status, detached, follow
+from farm.cli.site import cmd_site_build
+from farm.cli.smoke import run_smoke
+from farm.cli.tree import print_tree
+from farm.cli.upload import uploading
 from farm.cli.why import questions
-from farm.errors import SmokeFailedError, UsageError
+from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
 from farm.pipeline.bundle import bundle
 from farm.pipeline.check import policy_of, refusal
+from farm.pipeline.mainjob import Until
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
-from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.run import Until, submit
-from farm.pipeline.setting import Setting, open_journal
-from farm.pipeline.smoke import smoke
+from farm.pipeline.report import Silent
+from farm.pipeline.run import create_detached, submit
+from farm.pipeline.setting import Setting
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
 from farm.render import render
-from farm.runs import Run
-from farm.runs.progress import progress
 from farm.settings import Settings, find_project, load_settings
-from farm.text import plain
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
-from farm.wheel.repair import repair
 from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
 from farm.wheel.why126 import why_126
@@ -101,7 +105,12 @@ def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: 
 def cmd_submit(args: argparse.Namespace) -> int:
     project, settings, plan = _plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
-    return _watched(args, project, settings, plan, until)
+    if not args.detach and args.on != "swarm":
+        return _watched(args, project, settings, plan, until)
+    setting = Setting(project, settings, Silent())
+    selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
+    run_ = create_detached(setting, plan, selectors=selectors, until=until, on=args.on, priority=args.priority)
+    return detached(args, setting, run_) if args.detach else follow(args, setting, run_)
 
 
 def cmd_build(args: argparse.Namespace) -> int:
@@ -169,28 +178,10 @@ def cmd_inspect(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(contents.to_json())
         return 0
-    show.inspection(contents)
-    return 0
-
-
-def cmd_repair(args: argparse.Namespace) -> int:
-    args.output.mkdir(parents=True, exist_ok=True)
-    result = repair(
-        args.wheel,
-        args.output,
-        lib_dirs=args.lib_dir,
-        vendor_into=args.into,
-        exclude=args.exclude,
-        version=args.new_version,
-    )
-    if args.json:
-        _print_json(result.model_dump(mode="json"))
-        return 0
-    for item in result.vendored:
-        show.say(f"added {item.path} from {item.source}")
-    for path in result.record_corrected:
-        show.say(f"corrected the hash of {path} in RECORD")
-    show.say(result.wheel)
+    if args.tree:
+        print_tree(contents)
+    else:
+        show.inspection(contents)
     return 0
 
 
@@ -222,7 +213,8 @@ def cmd_publish(args: argparse.Namespace) -> int:
     report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
     if not report.passed:
         raise refusal(report)
-    result = publish_wheel(setting, plan, args.wheel, report)
+    with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
+        result = publish_wheel(setting, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
     source = pip_source(setting, Variant.parse(plan.variant).group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
@@ -234,81 +226,7 @@ def cmd_publish(args: argparse.Namespace) -> int:
 
 
 def cmd_smoke(args: argparse.Namespace) -> int:
-    project, settings, plan = _plan_of(args)
-    setting = Setting(project, settings, Silent())
-    group = Variant.parse(plan.variant).group
-    source = ("--index-url", args.index_url) if args.index_url else pip_source(setting, group)
-    folder = setting.artifacts / "smoke" / f"{plan.package}-{plan.version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    result = Outcomes()
-    failed = smoke(setting, plan, folder, result, f"{plan.package}=={plan.version}", source)
-    if args.json:
-        _print_json(result.to_json())
-    else:
-        show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
-    if failed:
-        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
-    return 0
-
-
-def _state(run_: Run) -> str:
-    return run_.result or "unfinished"
-
-
-def cmd_status(args: argparse.Namespace) -> int:
-    project, settings = _project(args)
-    with open_journal(project, settings) as journal:
-        if not args.run:
-            runs = journal.runs(args.limit)
-            if args.json:
-                _print_json([{"id": r.id, "created": r.created, "result": r.result, **r.selectors} for r in runs])
-            else:
-                rows = [
-                    (r.id, _state(r), str(r.selectors.get("package")), str(r.selectors.get("variant"))) for r in runs
-                ]
-                show.table("", ("run", "result", "package", "variant"), rows)
-            return 0
-        found = journal.run(args.run)
-        jobs, events = journal.jobs(found.id), journal.events(found.id)
-    if args.json:
-        _print_json(
-            {
-                "id": found.id,
-                "created": found.created,
-                "finished": found.finished,
-                "result": found.result,
-                "exit_code": found.exit_code,
-                "progress": vars(reached) if (reached := progress(events)) else None,
-                "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
-                "events": [vars(event) for event in events],
-            }
-        )
-        return 0
-    show.say(f"run {found.id}: {_state(found)}, {found.plan['package']} {found.plan['version']}")
-    attempts = [(j.kind, a.engine, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
-    show.table("", ("job", "engine", "state", "result", "why"), attempts)
-    if (reached := progress(events)) and not found.finished:
-        show.say(f"build: {reached}")
-    steps = [e.data for e in events if e.kind == "step"]
-    rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
-    show.table("", ("step", "seconds", "outcome", "result"), rows)
-    return 0
-
-
-def cmd_logs(args: argparse.Namespace) -> int:
-    project, settings = _project(args)
-    with open_journal(project, settings) as journal:
-        newest = journal.runs(1)
-        if not args.run and not newest:
-            raise UsageError("there is no run yet", hint="farm submit --variant sm35-avx-py311 --package canary")
-        found = journal.run(args.run) if args.run else newest[0]
-    log = Setting(project, settings, Silent()).run_folder(found.id) / "build.log"
-    if not log.exists():
-        raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
-    with log.open("r", encoding="utf-8", errors="replace", newline="\n") as stream:
-        for line in stream:
-            sys.stdout.write(plain(line) + "\n")
-    return 0
+    return run_smoke(args, *_plan_of(args))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -318,12 +236,20 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "why": cmd_why,
     "matrix": cmd_matrix,
     "detect": cmd_detect,
+    "doctor": cmd_doctor,
     "render": cmd_render,
+    "patches": cmd_patches,
     "inspect": cmd_inspect,
     "repair": cmd_repair,
     "verify": cmd_verify,
     "publish": cmd_publish,
+    "index": cmd_index,
     "smoke": cmd_smoke,
+    "runners": cmd_runners,
     "status": cmd_status,
     "logs": cmd_logs,
+    "site": cmd_site_build,
+    "cancel": cmd_cancel,
+    "retry": cmd_retry,
+    "dispatch": cmd_dispatch,
 }

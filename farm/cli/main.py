@@ -5,10 +5,24 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from farm import __version__
-from farm.cli.options import add_engine, add_questions, add_selectors, add_waivers
+from farm.cli import index
+from farm.cli.index_options import add_single_writer
+from farm.cli.options import (
+    add_detach,
+    add_engine,
+    add_matrix,
+    add_on,
+    add_questions,
+    add_run_commands,
+    add_runners,
+    add_selectors,
+    add_smoke,
+    add_waivers,
+)
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -44,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     submit.add_argument("--no-publish", action="store_true", help="stop after verify")
     submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
     add_engine(submit)
+    add_detach(submit)
 
     add_selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
 
@@ -52,8 +67,7 @@ def parser() -> argparse.ArgumentParser:
     add_questions(why)
 
     matrix = _command(commands, "matrix", "what the channels offer, as a grid, a list or a workflow's matrix")
-    matrix.add_argument("--channel", help="this channel alone")
-    matrix.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+    add_matrix(matrix)
 
     detect = _command(commands, "detect", "this machine's GPU, driver and CPU, the variant for it and the pip command")
     detect.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
@@ -69,20 +83,42 @@ def parser() -> argparse.ArgumentParser:
         help="everything that the build needs, in parts, for a machine that is cut off",
     )
 
+    patches = _command(commands, "patches", "which declared changes a source tree needs, as a diff; --apply makes them")
+    patches.add_argument("source", type=Path, metavar="SOURCE", help="the source tree")
+    patches.add_argument("--package", default="torch", help="whose patches (default: torch)")
+    patches.add_argument("--apply", action="store_true", help="write the changes (default: a dry run)")
+    patches.add_argument("--system", choices=["linux", "windows", "macos"], help="build on (default: this machine's)")
+    patches.add_argument("--setuptools", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    patches.add_argument("--cmake", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    patches.add_argument("--compiler", metavar="NAME", help="cl, gcc, clang-cl, icx (default: CC)")
+
+    doctor = _command(commands, "doctor", "is this machine fit to build and to use? what is missing, how to get it")
+    doctor.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
+    doctor.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
+    doctor.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+
     build = _command(commands, "build", "carry out a plan here as far as the wheel as built")
     build.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
-    add_engine(build)
+    add_on(build)
 
     inspect = _command(commands, "inspect", "what is inside a wheel: device code, imports, tags")
     inspect.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    inspect.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     inspect.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
 
     repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
     repair.add_argument("wheel", type=Path)
     repair.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
-    repair.add_argument("--into", required=True, metavar="FOLDER", help="where in the wheel, such as torch/lib")
+    where = repair.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
+    where.add_argument(
+        "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
+    )
     repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
     repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    repair.add_argument(
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
+    )
     repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
@@ -96,16 +132,22 @@ def parser() -> argparse.ArgumentParser:
     add_waivers(publish)
     publish.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
 
+    add_single_writer(publish)
+
     smoke = _command(commands, "smoke", "install from the index into a fresh environment and run the probe")
     add_selectors(smoke)
-    smoke.add_argument("--index-url", metavar="URL", help="what pip gets (default: the project's own index)")
+    add_smoke(smoke)
 
-    status = _command(commands, "status", "the runs and their steps")
-    status.add_argument("run", nargs="?", help="an id or its beginning")
-    status.add_argument("--limit", type=int, default=20)
+    runners = _command(commands, "runners", "the machines of ci/runners.yaml: what they can do, and are they there?")
+    add_runners(runners)
 
-    logs = _command(commands, "logs", "the build log of a run")
-    logs.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+    index.add(commands)
+
+    add_run_commands(partial(_command, commands))
+
+    site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")
+    site.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")
+    site.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder instead of the index")
     return top
 
 
@@ -115,9 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
-        from farm.cli import commands
-
-        return commands.run(args)
+        return _run(args)
     except FarmError as error:
         return _failed(error, args)
     except KeyboardInterrupt:
@@ -129,6 +169,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # no space, no permission, a file where a folder should be
         where = f"{error.filename}: " if error.filename else ""
         return _failed(InfrastructureError(f"{where}{error.strerror or error}"), args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.command == "repair":
+        from farm.cli.repair import cmd_repair
+
+        return cmd_repair(args)
+    from farm.cli import commands
+
+    return commands.run(args)
 
 
 def _failed(error: FarmError, args: argparse.Namespace) -> int:

@@ -3,19 +3,23 @@
 import argparse
 import json
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from farm.cli import show
+from farm.errors import UsageError
 from farm.matrix import Build, Channel, load_matrix
 from farm.matrix.workflow import workflow_matrix
-from farm.settings import find_project, load_github_labels
+from farm.settings import find_project, load_github
 
 
 def cmd_matrix(args: argparse.Namespace) -> int:
     project = find_project(args.project or Path.cwd())
     matrix = load_matrix(project)
-    builds = list(matrix.builds(args.channel))
+    builds = [build for build in matrix.builds(args.channel) if _wanted(build, args)]
+    if not builds:
+        raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
     form = "json" if args.json and args.format == "table" else args.format
     if form == "names":
         for build in builds:
@@ -23,14 +27,22 @@ def cmd_matrix(args: argparse.Namespace) -> int:
     elif form == "json":
         print(json.dumps([_entry(build) for build in builds], indent=2))
     elif form == "github":
-        labels = load_github_labels(project)
+        labels = load_github(project)
         jobs = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
         print(json.dumps(jobs, separators=(",", ":")))  # one line: a step output
     else:
         for name, channel in matrix.channels.items():
-            if args.channel in {None, name}:
-                _grid(channel)
+            if any(build.channel == name for build in builds):
+                _grid(channel, [build for build in builds if build.channel == name])
     return 0
+
+
+def _wanted(build: Build, args: argparse.Namespace) -> bool:
+    return (
+        fnmatchcase(build.package, args.package or "*")
+        and fnmatchcase(str(build.variant), args.variant or "*")
+        and args.platform in {None, build.platform}
+    )
 
 
 def _entry(build: Build) -> dict[str, Any]:
@@ -44,10 +56,10 @@ def _entry(build: Build) -> dict[str, Any]:
     }
 
 
-def _grid(channel: Channel) -> None:
+def _grid(channel: Channel, offered: list[Build]) -> None:
     """A row for each package, platform, GPU and set of Pythons; a column for each CPU level; CUDA in the cells."""
     cells: dict[tuple[str, str, str, str], list[Build]] = {}
-    for build in channel.builds:
+    for build in offered:
         cells.setdefault((build.package, build.platform, build.variant.gpu, build.variant.cpu), []).append(build)
     cpus = [cpu for cpu in channel.cpus if any(cpu == one for *_, one in cells)]
     rows: dict[tuple[str, str, str, str], dict[str, str]] = {}
@@ -55,7 +67,7 @@ def _grid(channel: Channel) -> None:
         pythons = _joined(build.variant.python for build in builds)
         versions = _joined(build.cuda or "yes" for build in builds)
         rows.setdefault((package, platform, gpu, pythons), {})[cpu] = versions
-    print(f"{channel.name}: {channel.text.summary} ({len(channel.builds)} builds; cells: the CUDA versions)")
+    print(f"{channel.name}: {channel.text.summary} ({len(offered)} builds; cells: the CUDA versions)")
     show.table(
         "",
         ("package", "platform", "GPU", "Python", *cpus),

@@ -118,8 +118,7 @@ class TerminalWatcher:
 def inspection(contents: WheelContents) -> None:
     """What is inside a wheel, a table for each question."""
     say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
-    floor = contents.manylinux or f"none: {contents.manylinux_problem}"
-    say(f"tags: {', '.join(contents.tags)}; its libraries allow: {floor}")
+    say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
     rows = []
     for library in contents.libraries:
         for found in library.fatbins:
@@ -142,3 +141,11 @@ def inspection(contents: WheelContents) -> None:
     table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
     needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
     table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def _floor(contents: WheelContents) -> str:
+    """The oldest system that the libraries allow, as far as it follows from them."""
+    linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
+    if linkers:
+        return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+    return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"

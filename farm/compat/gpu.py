@@ -68,7 +68,7 @@ def driver_knows_gpu(stack: Stack) -> Iterator[Reason]:
         return
     for sm in targets(stack):
         last = _last_driver(sm)
-        if last is not None and number(stack.driver)[0] > last:
+        if last is not None and catalog.driver_branch(number(stack.driver)[0]) > last:
             card = catalog.architectures().architectures[f"sm{sm}"]
             yield Reason(
                 "driver-gpu",

@@ -139,7 +139,7 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
             have = []
         else:
             archives = set(redist.components("cuda", toolkit.release, platform))
-            have = [name for name, parts in provider.parts(stack.cuda).items() if archives.issuperset(parts)]
+            have = [name for name, parts in provider.parts(stack.cuda, platform).items() if archives.issuperset(parts)]
         source = provider.source
     else:
         return

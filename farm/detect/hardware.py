@@ -155,9 +155,9 @@ def last_driver(sm: str) -> int | None:
 
 
 def driver_branch(driver: str | None) -> int | None:
-    """470 for `470.256.02`."""
+    """470 for `470.256.02`, and for `472.50` of Windows."""
     match = re.match(r"\d{3,4}(?=\.|$)", driver or "")
-    return int(match[0]) if match else None
+    return catalog.driver_branch(int(match[0])) if match else None
 
 
 def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | None:

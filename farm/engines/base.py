@@ -24,6 +24,10 @@ class Job:
     `inputs` maps a folder in the container to a folder here, copied in before the start; `output` is the folder
     in the container that `collect` copies out. `volumes` maps a folder in the container to the name of one that the
     engine keeps between jobs. `labels` find the attempt again after a restart.
+
+    The rest matters to engines that have several runners: `requires` are labels that the runner must carry, `gpus`
+    how many GPUs it must lend, `runner` the one that the admission chose (None: any), `excluded` those that failed
+    an earlier attempt.
     """
 
     name: str
@@ -36,6 +40,11 @@ class Job:
     timeout_s: int
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, str] = field(default_factory=dict)
+    platform: str = "linux"
+    requires: tuple[str, ...] = ()
+    gpus: int = 0
+    runner: str | None = None
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class Engine(Protocol):
     """What every engine does. All methods raise InfrastructureError when the engine itself fails."""
 
     name: str
+    keeps_volumes: bool
+    """Whether it keeps volumes between jobs; one that does not refuses a job with volumes (UsageError)."""
 
     def capacity(self) -> Capacity:
         """What one job may use here at most."""
@@ -74,4 +85,4 @@ class Engine(Protocol):
         """Remove what the engine keeps of an ended job; a handle that it does not know is fine."""
 
     def discard(self, volume: str) -> None:
-        """Remove a volume that no job uses; a name that the engine does not know is fine."""
+        """Remove a volume, unless a job uses it; a name that the engine does not know is fine."""

@@ -21,6 +21,7 @@ from farm.errors import InfrastructureError, NoRunnerError
 API_TIMEOUT_S = 600
 STOP_GRACE_S = 5
 OUT_OF_MEMORY = 137
+IN_USE = 409
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +37,7 @@ def _engine_error(error: Exception) -> InfrastructureError:
     return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
 
 
-def _guard(call: Callable[P, T]) -> Callable[P, T]:
+def guard(call: Callable[P, T]) -> Callable[P, T]:
     """Engine and transport errors become InfrastructureError."""
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -71,13 +72,14 @@ class DockerEngine:
     """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
 
     name = "docker"
+    keeps_volumes = True
 
     def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:
         self.client = client
         self._cpus = cpus
         self._memory = memory
 
-    @_guard
+    @guard
     def capacity(self) -> Capacity:
         info = self.client.info()
         cpus, memory = float(info["NCPU"]), int(info["MemTotal"])
@@ -86,13 +88,13 @@ class DockerEngine:
             memory=min(self._memory or memory, int(memory * 0.9)),
         )
 
-    @_guard
+    @guard
     def image_environment(self, image: str) -> dict[str, str]:
         """What an image sets in the environment of its containers."""
         entries = self.client.images.get(image).attrs["Config"]["Env"] or []
         return dict(entry.split("=", 1) for entry in entries)
 
-    @_guard
+    @guard
     def submit(self, job: Job) -> str:
         for old in self._labelled(job.labels):
             old.remove(force=True)
@@ -132,7 +134,7 @@ class DockerEngine:
         except docker.errors.NotFound:
             return None
 
-    @_guard
+    @guard
     def observe(self, handle: str) -> Observation:
         container = self._find(handle)
         if container is None:
@@ -177,7 +179,7 @@ class DockerEngine:
             follow = False
             container.wait()
 
-    @_guard
+    @guard
     def cancel(self, handle: str) -> None:
         container = self._find(handle)
         if container is None:
@@ -192,7 +194,7 @@ class DockerEngine:
             f"container {handle[:12]} does not stop", hint="docker rm -f it, or restart the engine"
         )
 
-    @_guard
+    @guard
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         container = self._find(handle)
         if container is None:
@@ -201,13 +203,18 @@ class DockerEngine:
         chunks, _ = container.get_archive(output)
         return transfer.unpack(chunks, dest, max_bytes)
 
-    @_guard
+    @guard
     def release(self, handle: str) -> None:
         container = self._find(handle)
         if container is not None:
             container.remove(force=True, v=True)
 
-    @_guard
+    @guard
     def discard(self, volume: str) -> None:
-        with contextlib.suppress(docker.errors.NotFound):
+        try:
             self.client.volumes.get(volume).remove()
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            if error.status_code != IN_USE:  # the same plan is built once more: that build removes it
+                raise

@@ -1,8 +1,11 @@
-"""Files to and from containers as tar streams. What comes back is untrusted: nothing is written outside."""
+"""Files to and from jobs, as tar streams and zips. What comes back is untrusted: nothing is written outside."""
 
 import io
 import os
+import stat
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -136,4 +139,44 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
             while piece := source.read(1 << 20):
                 target.write(piece)
         written.append(path)
+    return written
+
+
+def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
+    """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
+
+    Raises:
+        InfrastructureError: The file is no zip or is damaged, is larger than `max_bytes` inside, holds a name that
+            points outside or stands twice, or a link, or cannot be written.
+    """
+    written: list[Path] = []
+    left = max_bytes
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            members = opened.infolist()
+            if len(members) > MAX_MEMBERS:
+                raise InfrastructureError(f"the job's output holds more than {MAX_MEMBERS} files")
+            for member in members:
+                if member.is_dir():
+                    continue
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                parts = member.filename.split("/")
+                bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
+                if bad or kind not in (0, stat.S_IFREG):
+                    raise InfrastructureError(
+                        f"the job's output holds {member.filename!r}, which is no plain file below its folder"
+                    )
+                path = dest.joinpath(*parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with opened.open(member) as source, path.open("xb") as target:
+                    while piece := source.read(1 << 20):
+                        left -= len(piece)
+                        if left < 0:
+                            raise InfrastructureError("the job's output is larger than allowed")
+                        target.write(piece)
+                written.append(path)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise InfrastructureError(f"the job's output is not a sound zip: {error}") from error
+    except OSError as error:
+        raise InfrastructureError(f"the job's output cannot be written: {error.strerror or error}") from error
     return written

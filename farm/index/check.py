@@ -11,7 +11,10 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urljoin
 
 from farm.errors import UsageError
-from farm.index import pages
+from farm.index import html, pages
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.events import State, event_key, fold, read_events
+from farm.index.listing import html_place
 from farm.index.records import Record, parse_record, record_key
 from farm.index.stores import Stat, Store, check_key
 
@@ -76,14 +79,35 @@ class _Walk:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.seen: dict[str, Stat | None] = {}
+        self.states: dict[str, State] = {}
+        self.catalogue: Catalogue | None = None
 
     def problems(self) -> Iterator[Problem]:
         keys = set(self.store.list("whl/"))
+        for target in sorted({key.split("/")[1] for key in self.store.list("events/")}):
+            yield from _guarded(f"events/{target}", self._events(target))
+        yield from _guarded(CATALOGUE_KEY, self._catalogue())
         groups = {match[1] for key in keys if (match := re.match(r"whl/([^/]+)/(?:simple/|v1-json/|links)", key))}
-        for group in sorted(groups):
+        for group in sorted(groups - {"variant"}):
             yield from self._group(group, keys)
         for key in sorted(self.store.list("records/")):
             yield from _guarded(key, self._record(key))
+
+    def _events(self, target: str) -> Iterator[Problem]:
+        events = read_events(self.store, target)
+        self.states[target] = fold(events)
+        further = set(self.store.list(f"events/{target}/")) - {event_key(target, e.number) for e in events}
+        for key in sorted(further):
+            yield Problem(key, "is no event that follows on another", broken=True)
+
+    def _catalogue(self) -> Iterator[Problem]:
+        found = self.store.get(CATALOGUE_KEY)
+        self.catalogue = Catalogue()
+        self.catalogue = parse_catalogue(found.data if found else None)
+        for group, sections in self.catalogue.groups.items():
+            for project in sections:
+                if self.store.get(pages.json_key(group, project)) is None:
+                    yield Problem(CATALOGUE_KEY, f"offers {project} in {group}, which has no page", broken=True)
 
     def _group(self, group: str, keys: set[str]) -> Iterator[Problem]:
         prefix = f"whl/{group}/"
@@ -106,44 +130,81 @@ class _Walk:
                 continue
             listed[name] = page
             yield from _guarded(key, self._json(key, group, name, page))
-            yield from _guarded(key, self._html(group, page))
-        yield from _guarded(prefix, self._links(group, listed))
-        yield from self._root(group, set(listed), keys)
+            for channel in (None, *sorted(page.channels)):
+                yield from _guarded(html_place(group, name, channel), self._html(group, page, channel))
+            yield from self._offered(group, page)
+        yield from _guarded(prefix, self._links(group, {n: p for n, p in listed.items() if not p.meta.links}))
+        yield from self._roots(group, listed, keys)
 
     def _json(self, key: str, group: str, name: str, page: pages.ProjectPage) -> Iterator[Problem]:
         if page.name != name:
             yield Problem(key, f"is the page of {page.name}", broken=True)
         versions = {str(pages.parse_wheel_name(file.filename)[1]) for file in page.files}
-        if set(page.versions) != versions or len({file.filename for file in page.files}) != len(page.files):
+        if set(page.versions) != versions or len(page.entries) != len(page.files) + len(page.withheld or ()):
             yield Problem(key, "lists other versions than those of its files, or a file twice", broken=True)
+        if page.project_status.status == "quarantined" and page.files:
+            yield Problem(key, "is quarantined and offers files", broken=True)
+        state = self.states.get(name, State())
+        if (page.meta.event or 0) < state.number:
+            yield Problem(key, f"does not show event {state.number} about {name} yet", broken=False)
+        elif state.number and page.project_status.reason != state.quarantined:
+            yield Problem(key, "has another status than its events say", broken=True)
         for file in page.files:
-            metadata = file.core_metadata.sha256
-            yield from self._target(key, file.url, file.hashes.sha256, file.size, metadata)
-            found = self.store.get(record_key(file.filename))
-            if found is None:
-                yield Problem(key, f"{file.filename} has no record", broken=True)
-                continue
-            record = parse_record(found.data, record_key(file.filename))
-            if record.file() != file.model_copy(update={"yanked": False}) or group not in record.groups:
-                yield Problem(key, f"{file.filename} is not as its record says", broken=True)
+            yield from self._file(key, page, file)
+        for file in page.entries.values() if not page.meta.links else ():
+            yield from self._entry(key, group, file)
 
-    def _html(self, group: str, page: pages.ProjectPage) -> Iterator[Problem]:
-        key = pages.html_key(group, page.name)
+    def _file(self, key: str, page: pages.ProjectPage, file: pages.File) -> Iterator[Problem]:
+        if page.meta.links:
+            if not re.match(r"(https?|file)://", file.url or ""):
+                yield Problem(key, f"{file.filename} is a dependency, and its link is not absolute", broken=True)
+            return
+        metadata = file.core_metadata.sha256 if file.core_metadata else ""
+        yield from self._target(key, file.url or "", file.hashes.sha256, file.size, metadata)
+
+    def _entry(self, key: str, group: str, file: pages.File) -> Iterator[Problem]:
+        found = self.store.get(record_key(file.filename))
+        if found is None:
+            yield Problem(key, f"{file.filename} has no record", broken=True)
+            return
+        record = parse_record(found.data, record_key(file.filename))
+        wanted = record.file()
+        plain = file.model_copy(update={**pages.LATER, "url": wanted.url})
+        if wanted != plain or group not in record.groups:
+            yield Problem(key, f"{file.filename} is not as its record says", broken=True)
+        state = self.states.get(file.filename, State())
+        if (file.event or 0) < state.number:
+            yield Problem(key, f"does not show event {state.number} about {file.filename} yet", broken=False)
+        elif (file.yanked, file.quarantined) != state[1:]:
+            yield Problem(key, f"{file.filename} is yanked or quarantined otherwise than its events say", broken=True)
+
+    def _offered(self, group: str, page: pages.ProjectPage) -> Iterator[Problem]:
+        """Does the catalogue say what the page offers?"""
+        if page.meta.links or self.catalogue is None:
+            return
+        section, wanted = self.catalogue.section(group, page.name), section_of(page)
+        if section is None or section.versions != wanted.versions:
+            late = section is None or section.generation < page.generation
+            yield Problem(CATALOGUE_KEY, f"does not offer what {page.name} in {group} has", broken=not late)
+
+    def _html(self, group: str, page: pages.ProjectPage, channel: str | None) -> Iterator[Problem]:
+        key = html_place(group, page.name, channel)
         found = self.store.get(key)
         if found is None:
             yield Problem(key, "is not there yet", broken=False)
             return
-        yield from self._anchors(key, found.data)
-        generation = pages.generation_of(found.data, key)
-        if generation < page.generation:
-            yield Problem(key, f"shows generation {generation} of {page.generation}", broken=False)
-        elif found.data != pages.project_html(page):
+        if not page.meta.links:
+            yield from self._anchors(key, found.data)
+        generation, wanted = html.generation_of(found.data, key), page.generation_in(channel)
+        if generation < wanted:
+            yield Problem(key, f"shows generation {generation} of {wanted}", broken=False)
+        elif found.data != html.project_html(page, channel):
             yield Problem(key, "shows other files than the JSON page", broken=True)
 
     def _links(self, group: str, listed: dict[str, pages.ProjectPage]) -> Iterator[Problem]:
         key = pages.links_key(group)
         found = self.store.get(key)
-        sections = {} if found is None else pages.parse_links(found.data, key)
+        sections = {} if found is None else html.parse_links(found.data, key)
         if found is not None:
             yield from self._anchors(key, found.data)
         for name in sorted(sections.keys() | listed.keys()):
@@ -152,19 +213,34 @@ class _Walk:
                 yield Problem(key, f"lists {name}, which has no JSON page", broken=True)
             elif section is None or section.generation < page.generation:
                 yield Problem(key, f"does not show generation {page.generation} of {name} yet", broken=False)
-            elif section != pages.links_section(page):
+            elif section != html.links_section(page):
                 yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
-    def _root(self, group: str, listed: set[str], keys: set[str]) -> Iterator[Problem]:
-        key = pages.root_key(group)
+    def _roots(self, group: str, listed: dict[str, pages.ProjectPage], keys: set[str]) -> Iterator[Problem]:
+        yield from self._root(pages.root_key(group), set(listed), keys)
+        for channel in sorted({channel for page in listed.values() for channel in page.channels}):
+            names = {name for name, page in listed.items() if channel in page.channels}
+            yield from self._root(f"{pages.channel_root(channel, group)}index.html", names, keys)
+        key = pages.root_json_key(group)
+        yield from _guarded(key, self._root_json(key, set(listed)))
+
+    def _root(self, key: str, listed: set[str], keys: set[str]) -> Iterator[Problem]:
         found = self.store.get(key)
         shown = set()
         for anchor in [] if found is None else _parse(found.data):
             target = _resolve(key, f"{anchor.href}index.html")
             name = anchor.text
             shown.add(name)
-            if target != pages.html_key(group, name) or target not in keys:
+            if target != key.replace("/index.html", f"/{name}/index.html") or target not in keys:
                 yield Problem(key, f"leads to {anchor.href!r}, which is not there", broken=True)
+        for name in sorted(listed - shown):
+            yield Problem(key, f"does not list {name} yet", broken=False)
+
+    def _root_json(self, key: str, listed: set[str]) -> Iterator[Problem]:
+        found = self.store.get(key)
+        shown = set() if found is None else html.parse_root_json(found.data, key)
+        for name in sorted(shown - listed):
+            yield Problem(key, f"lists {name}, which has no JSON page", broken=True)
         for name in sorted(listed - shown):
             yield Problem(key, f"does not list {name} yet", broken=False)
 
@@ -184,10 +260,10 @@ class _Walk:
         key = pages.json_key(group, record.project)
         found = self.store.get(key)
         page = None if found is None else pages.parse_page(found.data, key)
-        return page is not None and any(file.filename == record.filename for file in page.files)
+        return page is not None and record.filename in page.entries
 
-    def _anchors(self, key: str, html: bytes) -> Iterator[Problem]:
-        for anchor in _parse(html):
+    def _anchors(self, key: str, page: bytes) -> Iterator[Problem]:
+        for anchor in _parse(page):
             url, fragment = urldefrag(anchor.href)
             sha256 = fragment.removeprefix("sha256=")
             attribute = anchor.attributes.get("data-core-metadata") or ""

@@ -1,22 +1,47 @@
-"""A store in a directory of a POSIX file system: the embedded index.
+"""A store in a directory of a POSIX or NTFS file system: the embedded index.
 
-`create` writes a temporary file, syncs it and links it to its place: link(2) fails where something is.
+`create` writes a temporary file, syncs it and links it to its place: a hard link fails where something is.
 `replace` takes a lock, compares, and renames over the old file. A process may be killed between any two
 system calls: readers see the old object or the new one, and what was left under `.tmp` is nobody's; the next
 writer removes it.
+
+Windows differs in three ways, all from Microsoft's documentation and not run there: an open file cannot be
+renamed or removed, so files are closed first; a file that somebody reads cannot be replaced for that moment, so
+it is tried again; and folders cannot be synced.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
+import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from farm.errors import InfrastructureError
-from farm.index.stores import CHUNK, MAX_GET, Stat, Stored, check_key, check_scratch
+from farm.index.locks import lock
+from farm.index.stores import (
+    CHUNK,
+    MAX_GET,
+    Finding,
+    Progress,
+    Quirks,
+    Stat,
+    Stored,
+    check_key,
+    check_scratch,
+    file_chunks,
+)
+
+PATIENCE_S = 10.0
+"""How long a writer waits for readers of a file that it replaces; on Windows only."""
+
+_MARK = ".alive"
+
+_T = TypeVar("_T")
 
 
 class DirectoryStore:
@@ -28,6 +53,7 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.proved = False
+        self.quirks = Quirks()
         self._swept = False
 
     def __repr__(self) -> str:
@@ -37,7 +63,7 @@ class DirectoryStore:
         path = self._path(key)
         with _failures(path):
             try:
-                with path.open("rb") as file:
+                with _patiently(lambda: path.open("rb")) as file:
                     data = file.read(MAX_GET + 1)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
@@ -61,12 +87,20 @@ class DirectoryStore:
             while chunk := file.read(CHUNK):
                 yield chunk
 
-    def create(self, key: str, data: bytes | Path, *, content_type: str, sha256: str | None = None) -> bool:  # noqa: ARG002  the Protocol's
+    def create(
+        self,
+        key: str,
+        data: bytes | Path,
+        *,
+        content_type: str,  # noqa: ARG002  the Protocol's
+        sha256: str | None = None,
+        progress: Progress | None = None,
+    ) -> bool:
         path = self._path(key)
         with _failures(path):
             if path.exists():  # spares the copy; the link below decides
                 return False
-            with self._written(data, sha256) as temporary:
+            with self._written(data, sha256, progress) as temporary:
                 self._make_folder(path.parent)
                 try:
                     os.link(temporary, path)
@@ -79,13 +113,16 @@ class DirectoryStore:
         if etag is None:
             return self.create(key, data, content_type=content_type)
         path = self._path(key)
-        with _failures(path), self._written(data, None) as temporary, self._locked():
+        with _failures(path), self._written(data, None, None) as temporary, self._locked():
             current = self.get(key)
             if current is None or current.etag != etag:
                 return False
-            temporary.replace(path)
+            _patiently(lambda: temporary.replace(path))
             _sync_folder(path.parent)
             return True
+
+    def likely_etag(self, data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest()
 
     def list(self, prefix: str) -> Iterator[str]:
         top = self.root.joinpath(*[check_key(part) for part in prefix.split("/")[:-1]])
@@ -105,37 +142,41 @@ class DirectoryStore:
         with _failures(path):
             path.unlink(missing_ok=True)
 
+    def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  the Protocol's
+        return iter(())
+
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
 
     @contextlib.contextmanager
-    def _written(self, data: bytes | Path, sha256: str | None) -> Iterator[Path]:
+    def _written(self, data: bytes | Path, sha256: str | None, progress: Progress | None) -> Iterator[Path]:
         """A complete, synced temporary file; gone afterwards, unless it was renamed."""
         folder = self.root / ".tmp"
         self._make_folder(folder)
         if not self._swept:
             _sweep(folder)
             self._swept = True
-        temporary, descriptor = _new_file(folder)
-        try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor; closing it drops the lock
-                digest = hashlib.sha256()
-                for chunk in (data,) if isinstance(data, bytes) else _file_chunks(data):
+        with _alive(folder) as temporary:
+            # not tempfile: the object keeps this mode, and a web server under another user must read it
+            with temporary.open("xb") as file:
+                digest, done = hashlib.sha256(), 0
+                for chunk in (data,) if isinstance(data, bytes) else file_chunks(data):
                     digest.update(chunk)
                     file.write(chunk)
+                    done += len(chunk)
+                    if progress is not None:
+                        progress(done)
                 if sha256 is not None and digest.hexdigest() != sha256:
                     raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
                 file.flush()
                 os.fsync(file.fileno())
-                yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+            yield temporary
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """The writers' lock. The kernel drops it with its holder, so a killed writer blocks nobody."""
         with (self.root / ".lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file.fileno(), wait=True)
             yield
 
     def _make_folder(self, folder: Path) -> None:
@@ -148,33 +189,58 @@ class DirectoryStore:
             _sync_folder(new.parent)
 
 
-def _new_file(folder: Path) -> tuple[Path, int]:
-    """A new file with a lock on it: the mark that its writer lives."""
+@contextlib.contextmanager
+def _alive(folder: Path) -> Iterator[Path]:
+    """The name of a temporary file. A locked file beside it is the mark that its writer lives."""
     while True:
         path = folder / uuid.uuid4().hex
-        # not tempfile: the object keeps this mode, and a web server under another user must read it
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            return path, descriptor
-        os.close(descriptor)  # a sweep came between the two calls
+        mark = path.with_suffix(_MARK)
+        descriptor = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        try:
+            lock(descriptor, wait=True)
+            if os.fstat(descriptor).st_nlink == 0:
+                continue  # a sweep came between the two calls
+            try:
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
+            return
+        finally:
+            os.close(descriptor)
+            mark.unlink(missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:
-    """Removes temporary files whose writers are dead (nobody holds their lock)."""
-    for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+    """Removes temporary files whose writers are dead: nobody holds the lock on their mark."""
+    for mark in folder.glob(f"*{_MARK}"):
+        # PermissionError: on Windows its writer has it open
+        with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
+            with mark.open("rb") as file:
+                lock(file.fileno(), wait=False)
+                mark.with_suffix("").unlink(missing_ok=True)
+                if sys.platform != "win32":
+                    mark.unlink()
+            if sys.platform == "win32":
+                mark.unlink()
 
 
-def _file_chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            yield chunk
+def _patiently(call: Callable[[], _T]) -> _T:
+    """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again."""
+    if sys.platform != "win32":
+        return call()
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return call()
+        except PermissionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def _sync_folder(folder: Path) -> None:
+    if sys.platform == "win32":
+        return  # NTFS writes its journal itself
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

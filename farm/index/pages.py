@@ -1,21 +1,22 @@
-"""What clients read. Pure functions: files in, pages out.
+"""The JSON page of a project (PEP 691, 700, 792): the truth from which every other page is derived.
 
-The JSON page of a project (PEP 691, 700) is the truth. Its HTML page and its section of `links.html` are
-derived from it and say which generation of it they show, so that a slow writer cannot put an older one over a
-newer one. HTML follows PEP 503, 592, 629, 658 and 714.
+Pure functions: pages and files in, pages out. `farm.index.html` shows them.
 
 Keys:
-    `whl/files/<wheel>`, `whl/files/<wheel>.metadata`   each wheel once, whatever groups there are
-    `whl/<group>/v1-json/<project>/index.json`          the truth
-    `whl/<group>/simple/<project>/index.html`           what `pip --index-url` reads
-    `whl/<group>/simple/index.html`                     the list of projects
-    `whl/<group>/links.html`                            what `pip --find-links` reads
+    `whl/files/<wheel>`, `whl/files/<wheel>.metadata`          each wheel once, whatever roots there are
+    `whl/attestations/<wheel>/<key>.intoto.json`               who built it from what, signed
+    `whl/<group>/v1-json/<project>/index.json`                 the truth
+    `whl/<group>/simple/<project>/index.html`                  what `pip --index-url` reads
+    `whl/<group>/simple/index.html`                            the list of projects
+    `whl/<group>/links.html`                                   what `pip --find-links` reads
+    `whl/<channel>/<group>/simple/…`                           the same wheels, of one channel alone
+    `catalog.json`, `whl/snapshot.json`, `whl/keys/<n>.json`   what there is; digests of all pages, signed; whose keys
 """
 
 import json
 import re
-from html import escape
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
@@ -24,14 +25,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
 
-API_VERSION = "1.1"
-"""Of the simple API: 1.1 has sizes, versions and upload times (PEP 700)."""
+API_VERSION = "1.4"
+"""Of the simple API: sizes, versions and upload times (PEP 700, 1.1), project status markers (PEP 792, 1.4)."""
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 
 _GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED_GROUPS = frozenset({"files"})
+_RESERVED_GROUPS = frozenset({"attestations", "files", "keys", "simple", "v1-json", "variant"})
 # the longest sidecar adds 14 characters and must stay a file name of at most 255
 _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}\.whl", re.ASCII)
 
@@ -76,46 +77,94 @@ class Hashes(Model):
 
 
 class File(Model):
-    """One wheel on a page, as PEP 691 and 700 write it."""
+    """One wheel on a page, as PEP 691, 700 and 714 write it; keys with `_` are the farm's own.
+
+    Attributes:
+        url: None while the link is withheld.
+        channel: The channel that it was built for.
+        quarantined: Why its link is withheld.
+        event: The number of the newest event about it that the page shows (`farm.index.events`).
+        generation: Of the page, when this entry last changed.
+    """
 
     filename: WheelName
-    url: str
+    url: str | None = None
     hashes: Hashes
-    size: int = Field(ge=0)
-    upload_time: str = Field(alias="upload-time")
+    size: int | None = Field(default=None, ge=0)
+    upload_time: str | None = Field(default=None, alias="upload-time")
     requires_python: str | None = Field(default=None, alias="requires-python")
-    core_metadata: Hashes = Field(alias="core-metadata")
+    core_metadata: Hashes | None = Field(default=None, alias="core-metadata")
     yanked: bool | str = False
+    channel: str | None = Field(default=None, alias="_channel")
+    quarantined: str | None = Field(default=None, alias="_quarantined")
+    event: int | None = Field(default=None, ge=1, alias="_event")
+    generation: int | None = Field(default=None, ge=1, alias="_generation")
+
+
+LATER: Mapping[str, bool | None] = {"yanked": False, "quarantined": None, "event": None, "generation": None}
+"""What of a `File` comes later than its record."""
 
 
 class Meta(Model):
+    """`event` is the newest event about the project.
+
+    `links`: a page of links to another index (a dependency's); the roots of `channels` have it too.
+    """
+
     api_version: str = Field(default=API_VERSION, alias="api-version")
     generation: int = Field(ge=1, alias="_generation")
+    event: int | None = Field(default=None, ge=1, alias="_event")
+    links: Literal[True] | None = Field(default=None, alias="_links")
+    channels: tuple[str, ...] | None = Field(default=None, alias="_channels")
+
+
+class Status(Model):
+    """PEP 792. A quarantined project has no links."""
+
+    status: Literal["active", "quarantined"]
+    reason: str | None = None
 
 
 class ProjectPage(Model):
-    """The JSON page of one project in one group."""
+    """The JSON page of one project in one group.
+
+    Attributes:
+        files: The wheels that are offered.
+        withheld: Those that are not: quarantined themselves, or with the whole project. Clients skip the key.
+    """
 
     meta: Meta
     name: str
+    project_status: Status = Field(default=Status(status="active"), alias="project-status")
     versions: tuple[str, ...]
     files: tuple[File, ...]
+    withheld: tuple[File, ...] | None = Field(default=None, alias="_withheld")
 
     @property
     def generation(self) -> int:
         """Grows by one with every change of the page."""
         return self.meta.generation
 
+    @property
+    def entries(self) -> dict[str, File]:
+        """Every wheel that the page knows, offered or not."""
+        return {file.filename: file for file in (*self.files, *(self.withheld or ()))}
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """Whose roots have the page."""
+        if self.meta.channels is not None:
+            return frozenset(self.meta.channels)
+        return frozenset(file.channel for file in self.entries.values() if file.channel is not None)
+
+    def generation_in(self, channel: str | None) -> int:
+        """The generation of the last change that one channel's wheels saw; of the page, for no channel."""
+        changes = [file.generation or 1 for file in self.entries.values() if file.channel == channel]
+        return max(changes, default=self.generation) if channel else self.generation
+
     def render(self) -> bytes:
         document = self.model_dump(by_alias=True, exclude_none=True)
         return json.dumps(document, separators=(",", ":")).encode()
-
-
-class Section(NamedTuple):
-    """The part of `links.html` that one project owns: lines of anchors, from one generation of its page."""
-
-    generation: int
-    lines: tuple[str, ...]
 
 
 def check_group(group: str) -> str:
@@ -149,8 +198,17 @@ def root_key(group: str) -> str:
     return f"whl/{group}/simple/index.html"
 
 
+def root_json_key(group: str) -> str:
+    return f"whl/{group}/v1-json/index.json"
+
+
 def links_key(group: str) -> str:
     return f"whl/{group}/links.html"
+
+
+def channel_root(channel: str, group: str) -> str:
+    """The folder of the wheels of a group that one channel built; HTML pages alone."""
+    return f"whl/{channel}/{group}/simple/"
 
 
 def page_url(filename: str) -> str:
@@ -167,156 +225,101 @@ def parse_page(data: bytes, key: str) -> ProjectPage:
     try:
         return ProjectPage.model_validate_json(data)
     except ValidationError as error:
-        raise _foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}") from error
+        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}") from error
 
 
 def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage:
     """The page with the file on it: the next generation, or the same page if the file is there already.
 
+    A file on a quarantined page is withheld like the others; one that was quarantined stays so.
+
     Raises:
-        PublishRefusedError: The page has other bytes under this name.
+        PublishRefusedError: The page has other bytes under this name, or is one of links to another index.
     """
-    files = {} if page is None else {each.filename: each for each in page.files}
-    present = files.get(file.filename)
+    entries = {} if page is None else page.entries
+    present = entries.get(file.filename)
+    if page is not None and page.meta.links:
+        raise PublishRefusedError(
+            f"{project} is a dependency here: its page has links to another index",
+            hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
+        )
     if page is not None and present is not None:
         if present.hashes != file.hashes:
             raise PublishRefusedError(
                 f"{file.filename} is on the page of {project} with other bytes: {present.hashes.sha256}"
             )
         return page
-    files[file.filename] = file
-    ordered = sorted(files.values(), key=lambda each: (parse_wheel_name(each.filename)[1], each.filename))
+    return _assembled(page, project, entries, {file.filename: file})
+
+
+def rebuilt(project: str, files: Sequence[File], *, after: int) -> ProjectPage:
+    """The page from the files alone; of a generation after all that clients may have seen.
+
+    Events are to be applied again.
+    """
+    made = None
+    for file in files:
+        made = with_file(made, project, file)
+    assert made is not None, "a page is made from at least one file"
+    meta = made.meta.model_copy(update={"generation": after})
+    return _assembled(made.model_copy(update={"meta": meta}), project, made.entries, made.entries)
+
+
+def is_sound(page: ProjectPage, project: str) -> bool:
+    """Does the page follow from its own entries: order, versions, what is withheld?"""
+    again = _assembled(page, project, page.entries, {})
+    return again.model_copy(update={"meta": page.meta}) == page
+
+
+def with_event(
+    page: ProjectPage, filename: str, event: int, *, yanked: bool | str, quarantined: str | None
+) -> ProjectPage:
+    """The page as it is after an event about a file; the same page if it shows that event or a later one."""
+    file = page.entries.get(filename)
+    if file is None or (file.event or 0) >= event:
+        return page
+    changed = file.model_copy(update={"yanked": yanked, "quarantined": quarantined, "event": event})
+    return _assembled(page, page.name, page.entries, {filename: changed})
+
+
+def with_status(page: ProjectPage, event: int, *, quarantined: str | None) -> ProjectPage:
+    """The page as it is after an event about its project; the same page if it shows that event or a later one."""
+    if (page.meta.event or 0) >= event:
+        return page
+    status = Status(status="active") if quarantined is None else Status(status="quarantined", reason=quarantined)
+    changed = page.model_copy(update={"project_status": status, "meta": page.meta.model_copy(update={"event": event})})
+    return _assembled(changed, page.name, page.entries, page.entries)
+
+
+def _assembled(
+    page: ProjectPage | None, project: str, entries: Mapping[str, File], changed: Mapping[str, File]
+) -> ProjectPage:
+    """The next generation of a page, with its files in the order of their versions."""
+    generation = 1 if page is None else page.generation + 1
+    status = Status(status="active") if page is None else page.project_status
+    meta = Meta(generation=1) if page is None else page.meta.model_copy(update={"generation": generation})
+    touched = {name: file.model_copy(update={"generation": generation}) for name, file in changed.items()}
+    ordered = sorted(
+        {**entries, **touched}.values(), key=lambda each: (parse_wheel_name(each.filename)[1], each.filename)
+    )
+    offered, withheld = [], []
+    for file in ordered:
+        if status.status == "quarantined" or file.quarantined is not None:
+            withheld.append(file.model_copy(update={"url": None}))
+        else:
+            offered.append(file if file.url else file.model_copy(update={"url": page_url(file.filename)}))
     return ProjectPage(
-        meta=Meta(generation=1 if page is None else page.generation + 1),
+        meta=meta,
         name=project,
-        versions=tuple(dict.fromkeys(str(parse_wheel_name(each.filename)[1]) for each in ordered)),
-        files=tuple(ordered),
+        project_status=status,
+        versions=tuple(dict.fromkeys(str(parse_wheel_name(each.filename)[1]) for each in offered)),
+        files=tuple(offered),
+        withheld=tuple(withheld) or None,
     )
 
 
-def project_html(page: ProjectPage) -> bytes:
-    """The HTML page that shows `page`."""
-    anchors = [_anchor(file, page_url(file.filename)) for file in page.files]
-    generation = f'<meta name="farm:generation" content="{page.generation}">'
-    return _document(f"Links for {page.name}", generation, anchors)
-
-
-def generation_of(html: bytes, key: str) -> int:
-    """Which generation of the JSON page a project's HTML page shows.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
-    found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
-    if found is None:
-        raise _foreign(key, "no generation")
-    return int(found[1])
-
-
-def links_section(page: ProjectPage) -> Section:
-    """The section of `links.html` that shows `page`."""
-    anchors = [_anchor(file, f"../files/{quote(file.filename, safe='')}") for file in page.files]
-    return Section(page.generation, tuple(anchors))
-
-
-def links_html(group: str, sections: dict[str, Section]) -> bytes:
-    """The flat page of a group."""
-    body = []
-    for project, section in sorted(sections.items()):
-        heading = escape(project)
-        body.append(f'<h2 id="{heading}" data-generation="{section.generation}">{heading}</h2>')
-        body.extend(section.lines)
-    return _document(f"All wheels of {group}", "", body)
-
-
-def parse_links(html: bytes, key: str) -> dict[str, Section]:
-    """The sections of a `links.html`, as `links_html` wrote them.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
-    found: dict[str, tuple[int, list[str]]] = {}
-    lines = None
-    for line in _body(html, key):
-        if heading := re.fullmatch(r'<h2 id="([a-z0-9-]+)" data-generation="([1-9][0-9]{0,17})">\1</h2>', line):
-            lines = found.setdefault(heading[1], (int(heading[2]), []))[1]
-        elif lines is not None and line.startswith("<a "):
-            lines.append(line)
-        else:
-            raise _foreign(key, f"a line that is neither heading nor link: {line[:80]!r}")
-    return {project: Section(generation, tuple(lines)) for project, (generation, lines) in found.items()}
-
-
-def root_html(group: str, projects: set[str]) -> bytes:
-    """The list of a group's projects (PEP 503)."""
-    anchors = [f'<a href="{quote(name, safe="")}/">{escape(name)}</a><br>' for name in sorted(projects)]
-    return _document(f"Simple index of {group}", "", anchors)
-
-
-def parse_root(html: bytes, key: str) -> set[str]:
-    """The projects on a root page, as `root_html` wrote it.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
-    projects = set()
-    for line in _body(html, key):
-        link = re.fullmatch(r'<a href="([a-z0-9-]+)/">\1</a><br>', line)
-        if link is None:
-            raise _foreign(key, f"a line that is no link to a project: {line[:80]!r}")
-        projects.add(link[1])
-    return projects
-
-
-def _anchor(file: File, href: str) -> str:
-    attributes = {"href": f"{href}#sha256={file.hashes.sha256}"}
-    if file.requires_python is not None:
-        attributes["data-requires-python"] = file.requires_python
-    metadata = f"sha256={file.core_metadata.sha256}"
-    attributes["data-core-metadata"] = metadata  # PEP 714
-    attributes["data-dist-info-metadata"] = metadata  # PEP 658, for clients from before
-    if file.yanked is not False:
-        attributes["data-yanked"] = "" if file.yanked is True else file.yanked
-    # a line break must stay inside its line: pages are read back by lines
-    text = " ".join(f'{name}="{_quoted(value)}"' for name, value in attributes.items())
-    return f"<a {text}>{escape(file.filename)}</a><br>"
-
-
-def _quoted(value: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", escape(value))
-
-
-def _document(title: str, head: str, body: list[str]) -> bytes:
-    lines = [
-        "<!DOCTYPE html>",
-        '<html lang="en">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta name="pypi:repository-version" content="{API_VERSION}">',
-        *([head] if head else []),
-        f"<title>{escape(title)}</title>",
-        "</head>",
-        "<body>",
-        f"<h1>{escape(title)}</h1>",
-        *body,
-        "</body>",
-        "</html>",
-    ]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def _body(html: bytes, key: str) -> list[str]:
-    try:
-        lines = html.decode().split("\n")
-        start, end = lines.index("<body>"), lines.index("</body>")
-    except ValueError as error:  # UnicodeDecodeError is one too
-        raise _foreign(key, "no body") from error
-    if not (start + 1 < end and lines[start + 1].startswith("<h1>")):
-        raise _foreign(key, "no heading")
-    return lines[start + 2 : end]
-
-
-def _foreign(key: str, why: str) -> ForeignObjectError:
+def foreign(key: str, why: str) -> ForeignObjectError:
+    """The error for an object that is not of our making."""
     return ForeignObjectError(
         f"{key} in the index is not a page of this farm ({why})",
         hint="nothing was written over it; find out who did, and put the last good version back",

@@ -1,53 +1,249 @@
-"""Proves on scratch keys that a store keeps its two promises.
+"""Proves on scratch keys that a store keeps its two promises, alone and under concurrency.
 
 Some servers accept conditional writes and ignore the condition: every writer "wins", and entries of pages are
 lost without a sign. Such a store is refused before anything is published into it.
+
+A proof is kept in the store, below the scratch prefix, for `DAYS`: a publish reads it with one request. It names the
+endpoint, so that a bucket which is copied to another server is proved again.
 """
 
 import contextlib
+import random
+import threading
+import time
 import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from farm.errors import InfrastructureError, PublishRefusedError
-from farm.index.stores import SCRATCH, Store
+from farm.index.stores import SCRATCH, Finding, Quirks, Store, Stored
+
+PROOF = f"{SCRATCH}proof.json"
+
+DAYS = 7
+"""How long a proof is believed."""
+
+WRITERS = 12
+ROUNDS = 3
+SWAPS = 3
+"""In the race each of `WRITERS` creates `ROUNDS` new keys, and adds one to a counter `SWAPS` times."""
+
+PATIENCE_S = 20.0
+"""No addition is begun after that; a slow store need not come to the end."""
 
 _TEXT = "text/plain; charset=utf-8"
+_T = TypeVar("_T")
 
 
-def probe(store: Store) -> None:
-    """Creates and replaces scratch objects, rightly and wrongly, and marks the store as proved.
+class Proof(BaseModel):
+    """What an earlier probe of the same store found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    store: str
+    time: AwareDatetime
+    bare_etags: bool
+
+
+def prove(store: Store, *, single_writer: bool = False) -> None:
+    """Makes sure, at most once per store object, that something may be published there.
+
+    Args:
+        store: Where to; its `quirks` and `proved` are set.
+        single_writer: The caller promises that nobody else writes. A store that ignores conditions is accepted then,
+            and each write looks first.
 
     Raises:
-        PublishRefusedError: The store ignores a condition, or refuses one that holds; the message says which.
+        PublishRefusedError: A promise is not kept; the message holds the evidence.
         InfrastructureError: The store failed.
     """
-    key = f"{SCRATCH}{uuid.uuid4().hex}"
-    try:
-        done = store.create(key, b"one", content_type=_TEXT)
-        _expect(store, "the first create", key, b"one", stored=done, wanted=True)
-        done = store.create(key, b"two", content_type=_TEXT)
-        _expect(store, "a second create", key, b"one", stored=done, wanted=False)
-        done = store.replace(key, b"three", None, content_type=_TEXT)
-        _expect(store, "a replace of nothing, where something is", key, b"one", stored=done, wanted=False)
-        first = store.get(key)
-        etag = first.etag if first else ""
-        done = store.replace(key, b"four", etag, content_type=_TEXT)
-        _expect(store, "a replace with the current tag", key, b"four", stored=done, wanted=True)
-        done = store.replace(key, b"five", etag, content_type=_TEXT)
-        _expect(store, "a replace with an old tag", key, b"four", stored=done, wanted=False)
-    finally:
-        # a policy may forbid deletes; a scratch object that stays harms nobody
-        with contextlib.suppress(InfrastructureError):
-            store.discard(key)
+    if store.proved:
+        return
+    known = None if single_writer else _known(store)
+    if known is not None:
+        store.quirks = Quirks(bare_etags=known.bare_etags)
+        store.proved = True
+        return
+    probe(store, single_writer=single_writer)
+
+
+def probe(store: Store, *, single_writer: bool = False) -> list[Finding]:
+    """Tries the promises out, marks the store as proved and keeps the proof in it.
+
+    Returns:
+        What was tried and seen.
+
+    Raises:
+        PublishRefusedError: As `prove`.
+        InfrastructureError: As `prove`.
+    """
+    findings = examine(store)
+    accept(store, findings, single_writer=single_writer)
+    return findings
+
+
+def accept(store: Store, findings: list[Finding], *, single_writer: bool = False) -> None:
+    """Draws the conclusion from what `examine` saw, as `probe` does.
+
+    Raises:
+        PublishRefusedError: A promise is not kept; the message holds the evidence.
+    """
+    failed = [finding for finding in findings if finding.needed and not finding.good]
+    if failed and not single_writer:
+        evidence = "\n".join(f"  expected: {finding.what}; seen: {finding.seen}" for finding in failed)
+        raise PublishRefusedError(
+            f"{store.url('')} does not keep conditional writes:\n{evidence}",
+            hint="publishing there would lose wheels; use a directory, or a server that honours If-Match and "
+            "If-None-Match. Where nobody else ever writes: --single-writer",
+        )
+    if failed:
+        store.quirks = Quirks(reads_first=True)
+    else:
+        _keep(store)
     store.proved = True
 
 
-def _expect(store: Store, what: str, key: str, content: bytes, *, stored: bool, wanted: bool) -> None:
-    found = store.get(key)
-    if stored == wanted and found is not None and found.data == content:
-        return
-    holds = "nothing" if found is None else f"{found.data[:20]!r}"
-    raise PublishRefusedError(
-        f"{store.url('')} does not keep conditional writes: {what} was {'done' if stored else 'refused'}, "
-        f"and the object then held {holds} instead of {content!r}",
-        hint="publishing there would lose wheels; use a directory, or a server that honours If-Match",
-    )
+def examine(store: Store, *, traits: bool = False) -> list[Finding]:
+    """What is seen when the promises are tried out; sets `store.quirks` to what made them hold.
+
+    Args:
+        store: Any store.
+        traits: Also what is good to know and not needed.
+    """
+    scratch = f"{SCRATCH}{uuid.uuid4().hex}"
+    store.quirks = Quirks()
+    findings = _alone(store, f"{scratch}-quoted")
+    if not all(finding.good for finding in findings):
+        store.quirks = Quirks(bare_etags=True)
+        bare = _alone(store, f"{scratch}-bare")
+        if all(finding.good for finding in bare):
+            findings = bare
+        else:
+            store.quirks = Quirks()
+    findings.append(_created_by_many(store, scratch))
+    findings.append(_swapped_by_many(store, f"{scratch}-swapped"))
+    if traits:
+        findings.extend(store.examine(scratch))
+    return findings
+
+
+def _known(store: Store) -> Proof | None:
+    found = store.get(PROOF)
+    if found is None:
+        return None
+    try:
+        proof = Proof.model_validate_json(found.data)
+    except ValidationError:
+        return None  # another version of the farm wrote it
+    age = datetime.now(UTC) - proof.time
+    return proof if proof.store == store.url("") and timedelta(0) <= age < timedelta(days=DAYS) else None
+
+
+def _keep(store: Store) -> None:
+    proof = Proof(store=store.url(""), time=datetime.now(UTC), bare_etags=store.quirks.bare_etags)
+    old = store.get(PROOF)
+    # whoever is faster has proved the same
+    store.replace(PROOF, proof.model_dump_json().encode(), old.etag if old else None, content_type="application/json")
+
+
+@contextlib.contextmanager
+def _discarded(store: Store, *keys: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for key in keys:
+            # a policy may forbid deletes; a scratch object that stays harms nobody
+            with contextlib.suppress(InfrastructureError):
+                store.discard(key)
+
+
+def _alone(store: Store, key: str) -> list[Finding]:
+    """One writer after the other: what must be done and what must not."""
+    found = []
+
+    def expect(what: str, content: bytes, *, stored: bool, wanted: bool) -> None:
+        now = store.get(key)
+        holds = None if now is None else now.data
+        seen = f"{'done' if stored else 'refused'}, the object then held {holds if holds is None else holds[:20]!r}"
+        found.append(Finding(what, good=stored == wanted and holds == content, needed=True, seen=seen))
+
+    with _discarded(store, key, f"{key}-absent"):
+        done = store.create(key, b"one", content_type=_TEXT)
+        expect("a first create is done", b"one", stored=done, wanted=True)
+        done = store.create(key, b"two", content_type=_TEXT)
+        expect("a second create is refused", b"one", stored=done, wanted=False)
+        done = store.replace(key, b"three", None, content_type=_TEXT)
+        expect("a replace of nothing, where something is, is refused", b"one", stored=done, wanted=False)
+        first = store.get(key)
+        etag = first.etag if first else '"none"'
+        done = store.replace(key, b"four", etag, content_type=_TEXT)
+        expect("a replace with the current tag is done", b"four", stored=done, wanted=True)
+        done = store.replace(key, b"five", etag, content_type=_TEXT)
+        expect("a replace with an old tag is refused", b"four", stored=done, wanted=False)
+        done = store.replace(f"{key}-absent", b"six", etag, content_type=_TEXT)
+        there = store.get(f"{key}-absent") is not None
+        seen = f"{'done' if done else 'refused'}, the object then was {'there' if there else 'not there'}"
+        what = "a replace of an absent object by tag is refused"
+        found.append(Finding(what, good=not done and not there, needed=True, seen=seen))
+    return found
+
+
+def _created_by_many(store: Store, scratch: str) -> Finding:
+    keys = [f"{scratch}-created-{number}" for number in range(ROUNDS)]
+    with _discarded(store, *keys):
+        bad, most = 0, 0
+        for key in keys:
+            won = _race(lambda number, key=key: store.create(key, b"%d" % number, content_type=_TEXT))  # type: ignore[misc]
+            now = store.get(key)
+            winners = [b"%d" % number for number, done in enumerate(won) if done]
+            most = max(most, len(winners))
+            bad += winners != [now.data if now else None]
+    seen = f"{WRITERS} writers, {ROUNDS} rounds: {bad} went wrong; at most {most} were told that they had won"
+    return Finding("of many creators one wins", good=bad == 0, needed=True, seen=seen)
+
+
+def _swapped_by_many(store: Store, key: str) -> Finding:
+    end = time.monotonic() + PATIENCE_S
+
+    def held_by(stored: Stored | None) -> int:
+        return int(stored.data.split()[0]) if stored else 0
+
+    def count(number: int) -> int:
+        added = 0
+        while added < SWAPS and time.monotonic() < end:
+            old = store.get(key)
+            new = b"%d by %d" % (held_by(old) + 1, number)  # unlike all others: a store may compare content
+            if store.replace(key, new, old.etag if old else None, content_type=_TEXT):
+                added += 1
+            else:
+                time.sleep(random.random() * 0.05)  # noqa: S311  so that the losers do not meet again
+        return added
+
+    with _discarded(store, key):
+        try:
+            said = sum(_race(count))
+        except (ValueError, IndexError):  # torn or empty content
+            return Finding(_SWAPS, good=False, needed=True, seen="a reader saw an object that was half written")
+        held = held_by(store.get(key))
+    seen = f"{WRITERS} writers were told that {said} of {WRITERS * SWAPS} additions were done; {said - held} were lost"
+    return Finding(_SWAPS, good=said == held > 1, needed=True, seen=seen)  # a slow store may not come to the end
+
+
+_SWAPS = "of many replacements none is lost"
+
+
+def _race(run: Callable[[int], _T]) -> list[_T]:
+    """Runs `run(number)` in `WRITERS` threads that start together."""
+    gate = threading.Barrier(WRITERS, timeout=PATIENCE_S)
+
+    def start(number: int) -> _T:
+        gate.wait()
+        return run(number)
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        return list(pool.map(start, range(WRITERS)))

@@ -41,6 +41,7 @@ class Record(Model):
 
     Attributes:
         groups: Where the wheel is listed, `sm35-avx` for one.
+        channel: The channel that built it; its own root lists the wheel too.
         provenance: Where the wheel comes from: digests of its plan and reports, small.
     """
 
@@ -53,6 +54,7 @@ class Record(Model):
     metadata_sha256: Sha256 = Field(alias="metadata-sha256")
     requires_python: str | None = Field(default=None, alias="requires-python")
     groups: tuple[str, ...]
+    channel: str | None = None
     upload_time: str = Field(alias="upload-time")
     provenance: dict[str, Any]
 
@@ -69,6 +71,7 @@ class Record(Model):
             upload_time=self.upload_time,
             requires_python=self.requires_python,
             core_metadata=Hashes(sha256=self.metadata_sha256),
+            channel=self.channel,
         )
 
 
@@ -87,7 +90,13 @@ def parse_record(data: bytes, key: str) -> Record:
 
 
 def describe(
-    wheel: Path, *, group: str, metadata: bytes, upload_time: datetime, provenance: Mapping[str, Any]
+    wheel: Path,
+    *,
+    group: str,
+    metadata: bytes,
+    upload_time: datetime,
+    provenance: Mapping[str, Any],
+    channel: str | None = None,
 ) -> Record:
     """Reads a wheel and says what would be claimed.
 
@@ -120,6 +129,7 @@ def describe(
         metadata_sha256=hashlib.sha256(metadata).hexdigest(),
         requires_python=requires_python,
         groups=(group,),
+        channel=channel,
         upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         provenance=_checked_provenance(provenance),
     )

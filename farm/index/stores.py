@@ -5,7 +5,8 @@ nothing changed. A reader sees an object whole or not at all. Nothing here delet
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -22,6 +23,41 @@ MAX_GET = 64 * 1024 * 1024
 CHUNK = 1024 * 1024
 
 _SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
+
+
+Progress = Callable[[int], None]
+"""Told how many bytes of an object are stored so far; it may go back when a piece is sent again."""
+
+
+@dataclass(frozen=True)
+class Quirks:
+    """What a store was found to need.
+
+    Attributes:
+        bare_etags: `If-Match` is understood only without the quotes around the ETag.
+        reads_first: Conditions are ignored. Each write looks first instead, which is safe for one writer at a
+            time and no more; only `--single-writer` asks for it.
+    """
+
+    bare_etags: bool = False
+    reads_first: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried out on a store.
+
+    Attributes:
+        what: What was tried.
+        good: Did it come out as one would wish?
+        needed: May nothing be published where it did not?
+        seen: The evidence.
+    """
+
+    what: str
+    good: bool
+    needed: bool
+    seen: str
 
 
 class Stored(NamedTuple):
@@ -46,7 +82,10 @@ class Store(Protocol):
     """
 
     proved: bool
-    """True once `farm.index.probe.probe` has passed on this object."""
+    """True once `farm.index.probe.prove` has passed on this object."""
+
+    quirks: Quirks
+    """What the probe found; the store heeds it."""
 
     def get(self, key: str) -> Stored | None:
         """The object, or None where there is none. At most `MAX_GET` bytes."""
@@ -57,14 +96,25 @@ class Store(Protocol):
     def chunks(self, key: str) -> Iterator[bytes]:
         """The object's bytes, piece by piece. An absent object is an InfrastructureError."""
 
-    def create(self, key: str, data: bytes | Path, *, content_type: str, sha256: str | None = None) -> bool:
+    def create(
+        self,
+        key: str,
+        data: bytes | Path,
+        *,
+        content_type: str,
+        sha256: str | None = None,
+        progress: Progress | None = None,
+    ) -> bool:
         """Stores what will never change.
+
+        A large file may go in pieces; what a killed call left of them is found and used by the next.
 
         Args:
             key: Where.
             data: The bytes, or a file to copy without holding it in memory.
             content_type: The media type that a client sees.
             sha256: What the bytes must hash to; computed here when not given.
+            progress: Called while a file is stored, perhaps from other threads, one call at a time.
 
         Returns:
             False when there was an object already; nothing changed then.
@@ -77,6 +127,9 @@ class Store(Protocol):
             False when somebody else was faster; nothing changed then.
         """
 
+    def likely_etag(self, data: bytes) -> str:
+        """The tag that `replace` most likely gave to these bytes: a guess that can spare a read, never a promise."""
+
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""
 
@@ -85,6 +138,9 @@ class Store(Protocol):
 
     def discard(self, key: str) -> None:
         """Removes a scratch key (below `SCRATCH`); ValueError for any other."""
+
+    def examine(self, scratch: str) -> Iterator[Finding]:
+        """Tries out what else is worth knowing about this kind of store, on keys that start with `scratch`."""
 
 
 def check_key(key: str) -> str:
@@ -107,13 +163,20 @@ def check_scratch(key: str) -> str:
     return key
 
 
+def file_chunks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file, piece by piece."""
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
 def open_store(url: str) -> Store:
     """Opens a store by its name.
 
     Args:
         url: A path or `file://` URL of a directory (made by the first write), or
-            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME]`. Credentials come from the usual AWS chain
-            (environment, profile, instance role), never from the URL.
+            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash]`. Credentials come from the usual AWS
+            chain (environment, profile, instance role), never from the URL. `pages`: see `farm.index.folders`.
 
     Raises:
         UsageError: Anything else.
@@ -133,12 +196,18 @@ def open_store(url: str) -> Store:
     if parts.scheme == "s3":
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         prefix = parts.path.strip("/")
-        unknown = sorted(set(options) - {"endpoint_url", "region"})
+        unknown = sorted(set(options) - {"endpoint_url", "region", "pages"})
         endpoint = options.get("endpoint_url")
-        if unknown or parts.fragment or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc):
+        slash = options.get("pages", "index")
+        if (
+            slash not in {"index", "slash"}
+            or unknown
+            or parts.fragment
+            or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc)
+        ):
             raise UsageError(
                 f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
-                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME]",
+                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",
             )
         if endpoint is not None and (
             urlsplit(endpoint).scheme not in {"http", "https"} or not urlsplit(endpoint).hostname or "@" in endpoint
@@ -148,7 +217,8 @@ def open_store(url: str) -> Store:
             check_key(prefix)
         from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
 
-        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=options.get("region") or None)
+        region = options.get("region") or None
+        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=region, slash=slash == "slash")
     raise UsageError(
         f"no kind of store is called {parts.scheme!r}: {url!r}",
         hint="use a path, file:///path/to/index or s3://bucket/prefix",
@@ -156,7 +226,7 @@ def open_store(url: str) -> Store:
 
 
 def _directory(path: Path | None, url: str) -> Store:
-    from farm.index.directory import DirectoryStore  # noqa: PLC0415  needs POSIX locks; S3 users need not
+    from farm.index.directory import DirectoryStore  # noqa: PLC0415  imports this module
 
     if path is None or (path.exists() and not path.is_dir()):
         raise UsageError(f"not a directory: {url!r}")

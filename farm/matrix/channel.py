@@ -7,6 +7,7 @@ from itertools import product
 
 from farm import catalog
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
+from farm.recipe import VerifyRules
 from farm.variant import SPECIAL_GPUS, Variant
 
 Key = tuple[str, str, str, str, str, str | None]
@@ -34,6 +35,7 @@ class Pins:
     ptx: bool
     switches: dict[str, bool]
     recipe: str
+    verify: VerifyRules | None
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Channel:
             ptx=self.text.ptx,
             switches=self.text.switches,
             recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
+            verify=self.text.verify,
         )
 
     @cached_property

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
+from farm.recipe import VerifyRules
 from farm.variant import PYTHONS, cpus, gpus
 from farm.yamlfile import Model, nearest
 
@@ -108,6 +109,9 @@ class ChannelText(Axes):
     recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
     switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
     ptx: Annotated[bool, Field(description="PTX for the highest SM as well")] = False
+    verify: Annotated[
+        VerifyRules | None, Field(description="what verify holds the wheels to: each key replaces the recipe's")
+    ] = None
     include: Annotated[list[Rule], Field(description="products of axes to add")] = []
     exclude: Annotated[list[Rule], Field(description="products of axes to leave out; stronger than include")] = []
     exceptions: Annotated[list[Deviation], Field(description="where the axes match, other options")] = []

@@ -16,19 +16,31 @@ MAX_OUTPUT = 16 << 30
 TAIL = 30
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
-
 TREE, CACHE = "/farm/src", "/farm/ccache"
 CACHE_VOLUME = "farm-ccache"
 """The compiler cache that all builds on an engine share."""
 
 
-def volumes(plan: Plan) -> dict[str, str]:
+def kept(plan: Plan) -> dict[str, str]:
     """What outlives an attempt: the plan's own build tree, and the compiler cache of all."""
     return {TREE: f"farm-tree-{plan.digest[:24]}", CACHE: CACHE_VOLUME}
 
 
-def make_job(plan: Plan, *, image: str, inputs: dict[str, Path], capacity: Capacity, labels: dict[str, str]) -> Job:
-    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source."""
+def make_job(
+    plan: Plan,
+    *,
+    image: str,
+    inputs: dict[str, Path],
+    capacity: Capacity,
+    labels: dict[str, str],
+    volumes: dict[str, str] | None = None,
+    runner: str | None = None,
+    excluded: tuple[str, ...] = (),
+) -> Job:
+    """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
+
+    `volumes`, `runner` and `excluded` as in Job.
+    """
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
@@ -40,7 +52,10 @@ def make_job(plan: Plan, *, image: str, inputs: dict[str, Path], capacity: Capac
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,
-        volumes=volumes(plan),
+        volumes=volumes or {},
+        platform=plan.platform,
+        runner=runner,
+        excluded=excluded,
     )
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import farm
 from farm.engines.base import Engine, Job
+from farm.engines.docker import DockerEngine
 from farm.errors import BuildFailedError, UsageError
-from farm.pipeline.build import TREE, volumes
-from farm.pipeline.place import docker_place
+from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
+from farm.pipeline.build import TREE, kept
 from farm.pipeline.report import Outcomes
+from farm.pipeline.run import check_supported
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.render import render
@@ -115,7 +117,7 @@ def write_bundle(
             "inputs": {"/farm/job": "job", "/farm/source": "source"},
             "output": "/farm/out",
             "environment": environment,
-            "volumes": {TREE: volumes(plan)[TREE]},
+            "volumes": {TREE: kept(plan)[TREE]},
             "timeout_s": plan.timeout_minutes * 60,
             "memory_per_job_gb": plan.memory_per_job_gb,
         },
@@ -131,14 +133,18 @@ def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
     """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
 
     Raises:
-        FarmError: What `docker_place`, `gather`, `pack_toolchain` and `write_bundle` raise.
+        FarmError: What `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
-    rendered = render(setting.project, plan)
+    check_supported(plan)
+    backend = open_backend(setting, "docker")
+    engine = backend.engine
+    assert isinstance(engine, DockerEngine)
     with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
         folder = Path(name)
+        rendered = render(setting.project, plan)
         rendered.write(folder / "context")
-        engine, image = docker_place(setting, plan, rendered, folder / "image.log", Outcomes())
-        script = setting.project / "dockerfiles/scripts/pack_toolchain.py"
+        image = toolchain(setting, backend, plan, rendered, folder, Outcomes())
+        script = setting.project / SCRIPTS / "pack_toolchain.py"
         setting.watcher.line(f"packing {image}, once an image")
         tree = pack_toolchain(engine, image, script, setting.artifacts / "toolchains")
         sources = folder / "sources"

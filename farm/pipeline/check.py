@@ -20,8 +20,14 @@ def policy_of(plan: Plan) -> VerifyPolicy:
         platform=f"{plan.platform}_{Variant.parse(plan.variant).machine}",
         sass=tuple(promise.sass),
         ptx=tuple(promise.ptx),
+        allow_other_sass=promise.allow_other_sass,
+        mixed=tuple(promise.mixed),
+        foreign=tuple(promise.foreign),
         cpu=promise.cpu,
         cpu_exempt=tuple(promise.cpu_exempt),
+        dispatching=tuple(promise.dispatching),
+        numpy=promise.numpy,
+        forbidden=tuple(promise.forbidden),
         exclude=tuple(promise.exclude),
     )
 
@@ -33,10 +39,15 @@ def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
     report = verify(wheel, policy_of(plan))
-    report_file.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+    report_file.write_text(report_text(report))
     if not report.passed:
         raise refusal(report, report_file)
     return report
+
+
+def report_text(report: Report) -> str:
+    """The text of `verify.json`."""
+    return json.dumps(report.to_json(), indent=1) + "\n"
 
 
 def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:

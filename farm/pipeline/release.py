@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.errors import PublishRefusedError
-from farm.index.publish import PublishResult, publish
-from farm.index.stores import open_store
+from farm.index.provenance import PREDICATE
+from farm.index.publish import NameTakenError, PublishResult, publish
+from farm.index.stores import Progress, open_store
+from farm.pipeline.provenance import predicate
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.variant import Variant
@@ -17,8 +19,28 @@ from farm.wheel.metadata import read_dist_info
 from farm.wheel.report import Report
 
 
-def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> PublishResult:
-    """Publish a verified wheel into the group of its variant.
+def publish_wheel(
+    setting: Setting,
+    plan: Plan,
+    wheel: Path,
+    report: Report,
+    *,
+    image: str | None = None,
+    run: str | None = None,
+    progress: Progress | None = None,
+    single_writer: bool = False,
+) -> PublishResult:
+    """Publish a verified wheel into the group of its variant and the root of its channel, signed if there is a key.
+
+    Args:
+        setting: Names the index.
+        plan: Names the group.
+        wheel: The file.
+        report: What verify said about this very file.
+        image: The id of the image that it was built in, for the provenance.
+        run: The run that built it, likewise.
+        progress: Told how many bytes of the wheel are stored.
+        single_writer: Nobody else writes to this index.
 
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
@@ -37,9 +59,19 @@ def publish_wheel(setting: Setting, plan: Plan, wheel: Path, report: Report) -> 
             group=Variant.parse(plan.variant).group,
             metadata=metadata,
             upload_time=datetime.now(UTC),
-            provenance={"plan": plan.digest, "verified": report.sha256, "channel": plan.channel, **_waived(report)},
+            provenance={
+                "plan": plan.digest,
+                "verified": report.sha256,
+                "channel": plan.channel,
+                PREDICATE: predicate(plan, report, image=image, run=run),
+                **_waived(report),
+            },
+            channel=plan.channel,
+            signer=setting.signer,
+            progress=progress,
+            single_writer=single_writer,
         )
-    except PublishRefusedError as error:
+    except NameTakenError as error:
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise
@@ -56,15 +88,25 @@ def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
 def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
     """The options by which pip finds the wheels of one variant group.
 
-    A folder, and a bucket behind a web server that answers folders with their index.html, are an index. Plain S3
-    does not answer folders: there the page of links is used.
+    A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
+    an index. Otherwise plain S3 does not answer folders: there the page of links is used.
     """
+    plain = setting.index_url.startswith("s3://") and not setting.settings.index_public_url
+    if plain and not getattr(open_store(setting.index_url), "slash", False):
+        return pip_links(setting, group)
+    return ("--index-url", public_url(setting, f"whl/{group}/simple/"))
+
+
+def pip_links(setting: Setting, group: str) -> tuple[str, ...]:
+    """The options for the page of links of one variant group, which any static host can serve."""
+    return ("--no-index", "--find-links", public_url(setting, f"whl/{group}/links.html"))
+
+
+def public_url(setting: Setting, key: str) -> str:
+    """Where users find a key of the index."""
     if setting.settings.index_public_url:
-        return ("--index-url", f"{setting.settings.index_public_url.rstrip('/')}/whl/{group}/simple/")
-    store = open_store(setting.index_url)
-    if setting.index_url.startswith("s3://"):
-        return ("--no-index", "--find-links", store.url(f"whl/{group}/links.html"))
-    return ("--index-url", store.url(f"whl/{group}/simple/"))
+        return f"{setting.settings.index_public_url.rstrip('/')}/{key}"
+    return open_store(setting.index_url).url(key)
 
 
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:

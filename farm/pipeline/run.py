@@ -5,94 +5,99 @@ was collected, is taken up; the short steps after it are done again, since each 
 """
 
 import json
-import shutil
 import signal
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Never
+from typing import Any, Never
 
-from farm.engines.base import Engine
-from farm.errors import (
-    BuildFailedError,
-    FarmError,
-    InfrastructureError,
-    NoRunnerError,
-    SmokeFailedError,
-    UsageError,
-)
-from farm.pipeline import build
-from farm.pipeline.check import check_wheel, summary
-from farm.pipeline.place import RUNNER, docker_place, host_engine, prove_host
-from farm.pipeline.release import pip_line, pip_source, publish_wheel
+from pydantic import ValidationError
+
+from farm.engines.base import FINAL
+from farm.errors import FarmError, InfrastructureError, NoRunnerError, UsageError
+from farm.pipeline.backends import check_engine, open_backend
+from farm.pipeline.mainjob import CANCEL, MainJob, StillRunningError, Until
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting, open_journal
-from farm.pipeline.smoke import smoke
 from farm.plan import Plan
-from farm.render import render
-from farm.runs import Attempt, Journal, Result, Run
-from farm.runs.progress import KIND
-from farm.sources import gather
-from farm.variant import Variant
-from farm.wheel.repair import repair
+from farm.runs import Journal, Result, Run
 
-Until = Literal["build", "verify", "publish", "smoke"]
-
-On = Literal["docker", "host"]
 INTERRUPTED = 130
+CANCEL_S = 60.0
 KEPT_TEXT = 8000
 
 
-class _StillRunningError(InfrastructureError):
-    """The engine failed while a build was under way; it may still be there for the next call."""
-
-
 def submit(
-    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke", on: On = "docker"
+    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke", on: str = "docker"
 ) -> Outcomes:
-    """Do everything for one plan up to a step on an engine; the journal keeps what happened whatever happens.
+    """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
-    _check_supported(plan)
+    check_supported(plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
-        job = _MainJob(setting, plan, journal, run, Outcomes(run=run.id), on)
+        job = MainJob(setting, plan, journal, run, Outcomes(run=run.id), lambda: open_backend(setting, on))
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
         except FarmError as error:
-            journal.event(run.id, "error", text=str(error)[:KEPT_TEXT], hint=error.hint)
-            if not isinstance(error, _StillRunningError):
-                infra = isinstance(error, InfrastructureError | NoRunnerError)
-                result: Result = "infra" if infra else "failure"
-                journal.finish_run(run.id, result, error.exit_code)
+            note_error(journal, run, error)
+            if not isinstance(error, StillRunningError):
+                finish(journal, run, error)
             raise
         except KeyboardInterrupt:
             journal.finish_run(run.id, "infra", INTERRUPTED)
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-            for step in job.outcomes.steps:
-                data: dict[str, Any] = {
-                    "name": step.name,
-                    "seconds": round(step.seconds, 3),
-                    "outcome": step.outcome,
-                    "result": step.result,
-                }
-                journal.event(run.id, "step", None, None, **data)
+            note_steps(journal, run, job.outcomes)
         journal.finish_run(run.id, "success", 0)
         return job.outcomes
 
 
-def _check_supported(plan: Plan) -> None:
+def note_error(journal: Journal, run: Run, error: FarmError) -> None:
+    """What went wrong, into the journal."""
+    journal.event(run.id, "error", text=str(error)[:KEPT_TEXT], hint=error.hint)
+
+
+def note_steps(journal: Journal, run: Run, outcomes: Outcomes) -> None:
+    """The steps that were done, into the journal."""
+    for step in outcomes.steps:
+        data: dict[str, Any] = {
+            "name": step.name,
+            "seconds": round(step.seconds, 3),
+            "outcome": step.outcome,
+            "result": step.result,
+        }
+        journal.event(run.id, "step", None, None, **data)
+
+
+def finish(journal: Journal, run: Run, error: FarmError) -> None:
+    """Ends a run that failed."""
+    infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == INTERRUPTED
+    result: Result = "infra" if infra else "failure"
+    journal.finish_run(run.id, result, error.exit_code)
+
+
+def check_supported(plan: Plan) -> None:
+    """Refuses what the pipeline cannot carry out yet.
+
+    Raises:
+        UsageError: The package needs another's wheel.
+        NoRunnerError: It is built on a Mac.
+    """
     if plan.needs:
         raise UsageError(
             f"{plan.package} is built against {', '.join(plan.needs)}: build torch for this variant first",
             hint="not supported yet by submit; `farm render` writes the job, which takes its wheel from /farm/needs",
+        )
+    if plan.base is None:
+        raise NoRunnerError(
+            f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
+            hint="`farm render` writes job/build.sh, which builds it on a Mac",
         )
 
 
@@ -103,180 +108,67 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
 def _take_up(journal: Journal, plan: Plan) -> Run | None:
     """The run of a dead controller with the same plan, now ours."""
     run = journal.unfinished(plan.digest)
+    if run is not None and run.selectors.get("detached"):
+        return None  # the dispatcher's
     return run if run is not None and journal.claim(run.id) else None
 
 
-@dataclass(frozen=True)
-class _MainJob:
-    """One run: the steps and what they share."""
+def plan_of(run: Run) -> Plan:
+    """The plan of a run.
 
-    setting: Setting
-    plan: Plan
-    journal: Journal
-    run: Run
-    outcomes: Outcomes
-    on: On
+    Raises:
+        UsageError: It was made by another version of the farm.
+    """
+    try:
+        return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"the plan of run {run.id} is of another version of the farm: {where}: {first['msg']}",
+            hint="submit the variant again",
+        ) from error
 
-    @property
-    def folder(self) -> Path:
-        return self.setting.run_folder(self.run.id)
 
-    def steps(self, until: Until) -> None:
-        plan, watcher = self.plan, self.setting.watcher
-        self.folder.mkdir(parents=True, exist_ok=True)
-        built = self.build()
-        if until == "build":
-            return
-        with self.outcomes.timed("repair", watcher) as step:
-            fixed = self.folder / "repaired"
-            shutil.rmtree(fixed, ignore_errors=True)
-            fixed.mkdir()
-            result = repair(
-                build.the_wheel(built / "wheel"),
-                fixed,
-                lib_dirs=[built / "lib"],
-                vendor_into=plan.vendor_into,
-                exclude=plan.exclude,
-                version=plan.version,
-            )
-            vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
-            step.result = f"added {vendored}; {result.tags[0]}"
-            self.outcomes.wheel = str(result.wheel)
-        with self.outcomes.timed("verify", watcher) as step:
-            report = check_wheel(result.wheel, plan, self.folder / "verify.json")
-            step.result = summary(report)
-        if until == "verify":
-            return
-        with self.outcomes.timed("publish", watcher) as step:
-            published = publish_wheel(self.setting, plan, result.wheel, report)
-            step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
-        requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.setting, Variant.parse(plan.variant).group)
-        self.outcomes.pip_line = pip_line(requirement, source)
-        if until == "smoke":
-            self.smoke(requirement, source)
+def create_detached(
+    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
+) -> Run:
+    """A run in the journal for the dispatcher to carry out."""
+    check_engine(on)
+    check_supported(plan)
+    asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
+    with open_journal(setting.project, setting.settings) as journal:
+        return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
 
-    def build(self) -> Path:
-        """The folder with what the build left: `wheel/` and `lib/`."""
-        done = self.folder / "built"
-        jobs = self.journal.jobs(self.run.id)
-        job = next((j for j in jobs if j.kind == "build"), None) or self.journal.create_job(self.run.id, "build")
-        if done.is_dir():
-            with self.outcomes.timed("build", self.setting.watcher) as step:
-                step.result = "taken up: the wheel was collected before"
-                self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
-            return done
-        engine, image = self.place()
-        with self.outcomes.timed("build", self.setting.watcher) as step:
-            last = job.attempts[-1] if job.attempts else None
-            if last and last.handle and last.state not in ("done", "cancelled"):
-                seen = engine.observe(last.handle)
-                if seen.state == "lost":
-                    self.journal.set_state(last.id, "lost", "infra", why=seen.why)
-                    last = None
-            else:
-                last = None
-            if last and last.handle:
-                step.result = "taken up; "
-                attempt, handle = last, last.handle
-            else:
-                attempt = self.journal.create_attempt(job.id, engine.name, RUNNER)
-                handle = self.start(engine, image, attempt)
-            self.finish_build(engine, attempt, handle, done)
-            wheel = build.the_wheel(done / "wheel")
-            step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
-            self.outcomes.wheel = str(wheel)
-        return done
 
-    def place(self) -> tuple[Engine, str]:
-        """The engine and, where it has images, the toolchain's."""
-        context = self.folder / "context"
-        rendered = render(self.setting.project, self.plan)
-        with self.outcomes.timed("render", self.setting.watcher) as step:
-            files = rendered.write(context)
-            step.result = f"{len(files)} files in {context.relative_to(self.setting.project)}"
-        if self.on == "docker":
-            return docker_place(self.setting, self.plan, rendered, self.folder / "image.log", self.outcomes)
-        scripts = self.setting.project / "dockerfiles/scripts"
-        prove_host(self.setting, self.plan, scripts / "prove_toolchain.py", self.outcomes)
-        return host_engine(self.setting), ""
+def cancel(setting: Setting, run_id: str) -> Run:
+    """Asks for the end of a run, stops what runs of it, and returns it when it is seen to have ended.
 
-    def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
-        sources = self.folder / "sources"
-        cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
-        gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
-        inputs = {"/farm/job": self.folder / "context" / "job", "/farm/source": sources}
-        if self.on == "host":  # an image has them
-            inputs["/farm/scripts"] = self.setting.project / "dockerfiles/scripts"
-        job = build.make_job(
-            self.plan,
-            image=image,
-            inputs=inputs,
-            capacity=engine.capacity(),
-            labels={"farm.run": self.run.id, "farm.kind": "build"},
-        )
-        self.journal.set_state(attempt.id, "starting")
-        handle = engine.submit(job)
-        shutil.rmtree(sources)
-        try:
-            self.journal.set_handle(attempt.id, handle)
-            self.journal.set_state(attempt.id, "running")
-        except BaseException:  # nobody else knows the container
-            engine.release(handle)
-            raise
-        return handle
-
-    def finish_build(self, engine: Engine, attempt: Attempt, handle: str, done: Path) -> None:
-        """Follow the container to its end, take the wheel, and remove the container whatever came."""
-        log = self.folder / "build.log"
-        try:
-            seen = build.follow(
-                engine,
-                handle,
-                log,
-                self.setting.watcher,
-                lambda done, total: self.journal.event(self.run.id, KIND, None, attempt.id, done=done, total=total),
-            )
-        except InfrastructureError as error:
-            raise _StillRunningError(
-                str(error), hint="run the same command again: it goes on if the build is still there"
-            ) from error
-        except KeyboardInterrupt:
-            engine.cancel(handle)
-            self.journal.set_state(attempt.id, "cancelled", why="interrupted")
-            engine.release(handle)
-            raise
-        try:
-            build.judge(seen, log)
-            part = done.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            engine.collect(handle, part, build.MAX_OUTPUT)
-            build.the_wheel(part / "wheel")
-            part.rename(done)
-        except BuildFailedError as error:
-            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
-            raise
-        except FarmError as error:
-            self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
-            raise
-        else:
-            self.journal.set_state(attempt.id, "done", "success")
-        finally:
-            engine.release(handle)
-        engine.discard(build.volumes(self.plan)[build.TREE])
-
-    def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
-        job = self.journal.create_job(self.run.id, "smoke")
-        attempt = self.journal.create_attempt(job.id, "host", RUNNER)
-        self.journal.set_state(attempt.id, "running")
-        try:
-            failed = smoke(self.setting, self.plan, self.folder, self.outcomes, requirement, source)
-        except FarmError as error:
-            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
-            raise
-        except BaseException:
-            self.journal.set_state(attempt.id, "cancelled", why="interrupted")
-            raise
-        self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
-        if failed:
-            raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
+    Raises:
+        UsageError: There is no such run, or it has ended.
+        InfrastructureError: What runs of it does not stop, or its owner does not notice.
+    """
+    with open_journal(setting.project, setting.settings) as journal:
+        run = journal.run(run_id)
+        if run.finished is not None:
+            raise UsageError(f"run {run.id} has ended: {run.result}")
+        journal.event(run.id, CANCEL)
+        live = [a for job in journal.jobs(run.id) for a in job.attempts if a.handle and a.state not in FINAL]
+        for attempt in live:
+            engine = open_backend(setting, attempt.engine).engine
+            engine.cancel(str(attempt.handle))
+            if journal.claim(run.id):  # its controller is dead: nobody else will tell
+                seen = engine.observe(str(attempt.handle))
+                journal.set_state(attempt.id, "cancelled", why=f"cancelled; it was seen to have ended: {seen.state}")
+                engine.release(str(attempt.handle))
+        if journal.claim(run.id):
+            journal.finish_run(run.id, "infra", INTERRUPTED)
+        deadline = time.monotonic() + CANCEL_S
+        while (run := journal.run(run.id)).finished is None:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"run {run.id}: what ran of it has ended, but its controller ({run.owner.pid}) says nothing",
+                    hint="is that process stuck? end it, then cancel again",
+                )
+            time.sleep(0.2)
+        return run

@@ -1,8 +1,11 @@
 """Where a run happens."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from farm.errors import UsageError
+from farm.index.signing import Signer, load_signer, parse_signer
 from farm.pipeline.report import Watcher
 from farm.runs import Journal
 from farm.settings import Settings
@@ -27,6 +30,31 @@ class Setting:
     def index_url(self) -> str:
         index = self.settings.index
         return index if "://" in index else str(self.project / index)
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs wheels and pages; None when no key is configured.
+
+        Raises:
+            UsageError: The key cannot be read, or is none.
+        """
+        return configured_signer(self.project, self.settings)
+
+
+def configured_signer(project: Path, settings: Settings) -> Signer | None:
+    """The signer that `signing_key` of ci/farm.yaml names."""
+    where = settings.signing_key
+    if where is None:
+        return None
+    if not where.startswith("env:"):
+        return load_signer(project / where)
+    name = where.removeprefix("env:")
+    if not os.environ.get(name):
+        raise UsageError(
+            f"ci/farm.yaml takes the signing key from the variable {name}, and it is not set",
+            hint="set it to the text of the private key, or write signing_key: null to publish unsigned",
+        )
+    return parse_signer(os.environ[name].encode(), f"the variable {name}")
 
 
 def open_journal(project: Path, settings: Settings) -> Journal:

@@ -1,26 +1,59 @@
 """The wheel, installed from the index as a user would, put to the test here and on an emulated old CPU."""
 
+import hashlib
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from farm.errors import FarmError
+from farm.index.records import record_key
+from farm.index.stores import open_store
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.smoke.emulation import model_for
-from farm.smoke.environment import find_python, install, make_environment
+from farm.smoke.environment import find_python, find_uv, install, make_environment
 from farm.smoke.report import SmokeReport
-from farm.smoke.runner import Expectation, run_probe
+from farm.smoke.runner import CHECK_S, Expectation, run_probe
 from farm.variant import Variant
+from farm.wheel.inspect import inspect
+from farm.wheel.metadata import parse_wheel_name
+
+
+@dataclass(frozen=True)
+class SmokeOptions:
+    """What a smoke test may be told beside the plan.
+
+    Attributes:
+        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+        gpu: The GPU part must run.
+        check_s: Limit for one check, seconds.
+        junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
+        keep: The index is the project's own: the reports are kept in it.
+    """
+
+    wheel: Path | None = None
+    gpu: bool = False
+    check_s: float = CHECK_S
+    junit: Path | None = None
+    keep: bool = True
 
 
 def smoke(
-    setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes, requirement: str, source: tuple[str, ...]
+    setting: Setting,
+    plan: Plan,
+    folder: Path,
+    outcomes: Outcomes,
+    requirement: str,
+    source: tuple[str, ...],
+    options: SmokeOptions | None = None,
 ) -> list[str]:
     """Install from the index into a fresh environment and run the probe, here and on the emulated CPU.
 
     Returns what failed, in words; reports are left in `folder`.
     """
+    options = options or SmokeOptions()
     watcher, variant = setting.watcher, Variant.parse(plan.variant)
     python = find_python(variant.python)
     if python is None:
@@ -29,13 +62,18 @@ def smoke(
         return []
     with outcomes.timed("install", watcher) as step:
         shutil.rmtree(folder / "env", ignore_errors=True)
-        python = make_environment(folder / "env", python)
-        install(python, requirement, source=source, log=folder / "install.log", timeout_s=600)
-        step.result = f"{requirement} into a fresh environment"
-    archs = [f"sm_{sm}" for sm in plan.verify.sass] + [f"compute_{sm}" for sm in plan.verify.ptx]
-    expect = Expectation(version=plan.version, cuda=plan.options["cuda"] or "none", archs=tuple(archs))  # type: ignore[arg-type]
+        uv = find_uv()
+        python = make_environment(folder / "env", python, uv=uv)
+        install(python, requirement, source=source, log=folder / "install.log", timeout_s=600, uv=uv)
+        step.result = f"{requirement} into a fresh environment" + (" with uv" if uv else "")
+    expect = expectation(plan, options)
     run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731
-        python, module=plan.package, expect=expect, timeout_s=setting.settings.smoke_timeout_s, emulate=model
+        python,
+        module=plan.package,
+        expect=expect,
+        timeout_s=setting.settings.smoke_timeout_s,
+        check_s=min(options.check_s, setting.settings.smoke_timeout_s),
+        emulate=model,
     )
     failed = []
     model = model_for(variant.cpu)
@@ -44,14 +82,71 @@ def smoke(
             if name != "smoke" and emulate is None:
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
-            report = run(emulate)
+            report = with_device_code(run(emulate), options.wheel)
             (folder / f"smoke{'-' + emulate if emulate else ''}.json").write_text(report.to_json())
+            if options.junit:
+                target = options.junit.with_stem(f"{options.junit.stem}-{emulate}") if emulate else options.junit
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(report.to_junit(), encoding="utf-8")
             step.result = smoke_summary(report)
+            if options.keep and report.outcome != "not_run":
+                problem = keep_report(setting, plan, report)
+                step.result += f"; not kept in the index: {problem}" if problem else ""
             if report.outcome == "not_run":
                 step.outcome = "not run"
             if report.outcome == "failed":
-                failed.append(f"{name} failed: {report.reason}")
+                step.outcome = "failed"
+                causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
+                failed.append(f"{name} failed: {report.reason}{causes}")
     return failed
+
+
+def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
+    """What the installed wheel must say of itself: what the plan promises, and the version of the file in hand."""
+    archs = [f"sm_{sm}" for sm in plan.verify.sass] + [f"compute_{sm}" for sm in plan.verify.ptx]
+    version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
+    quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
+    return Expectation(
+        version=version,
+        cuda=str(plan.options["cuda"] or "none"),
+        archs=tuple(archs),
+        quantized=quantized,
+        gpu=options.gpu,
+    )
+
+
+def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
+    """The report with what the wheel's own fat binaries hold, where the file is at hand."""
+    if wheel is None:
+        return report
+    held = []
+    for library in inspect(wheel, instructions=False).libraries:
+        sass = sorted({sm for group in library.fatbins for sm in group.sass})
+        ptx = sorted({sm for group in library.fatbins for sm in group.ptx})
+        if sass or ptx:
+            held.append(f"{library.path}: {' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}")
+    return report.model_copy(update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}})
+
+
+def keep_report(setting: Setting, plan: Plan, report: SmokeReport) -> str | None:
+    """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
+
+    Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
+    """
+    data = report.model_copy(update={"output_tail": ""}).to_json().encode()
+    tag = plan.verify.python_tag
+    try:
+        store = open_store(setting.index_url)
+        start = record_key(f"{plan.package}-{plan.version}-").removesuffix(".json")
+        for key in sorted(store.list(start)):
+            wheel = key.removeprefix("records/").removesuffix(".json")
+            if f"-{tag}-" in wheel or "-abi3-" in wheel:
+                name = hashlib.sha256(data).hexdigest()[:16]
+                store.create(f"smoke/{wheel}/{name}.json", data, content_type="application/json")
+                return None
+    except FarmError as error:
+        return str(error)
+    return "the index has no record of the wheel"
 
 
 def smoke_summary(report: SmokeReport) -> str:
@@ -64,4 +159,5 @@ def smoke_summary(report: SmokeReport) -> str:
     parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ("passed", "failed") if counts.get(s)]
     reasons = {check.reason: check.group for check in report.checks if check.status == "not_run"}
     parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
+    parts += [f"warning: {check.warning}" for check in report.checks if check.warning]
     return "; ".join(parts)

@@ -352,6 +352,15 @@ class Journal:
         me = this_process()
         return next((run for run in found if run.owner == me or is_dead(run.owner)), found[0] if found else None)
 
+    def open_runs(self) -> tuple[Run, ...]:
+        """Every run that has not ended, oldest first."""
+        return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
+
+    def happened(self, run_id: str, kind: str) -> Event | None:
+        """The newest event of a kind in a run, or None."""
+        rows = self._rows("SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id DESC LIMIT 1", run_id, kind)
+        return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])}) if rows else None
+
     def _exact(self, run_id: str) -> Run:
         row = self._db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
         if row is None:

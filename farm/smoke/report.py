@@ -8,9 +8,12 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from farm.smoke.probe import junit, junit_rows
 from farm.yamlfile import Model
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
+# Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless told not to.
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 Status = Literal["passed", "failed", "not_run"]
 
 
@@ -28,7 +31,10 @@ Facts = Annotated[dict[Name, Text], Field(max_length=50)]
 
 
 class Check(Model):
-    """One check of the probe. `expected` stands beside `seen` in a failed one, `reason` in one not run."""
+    """One check of the probe. `expected` stands beside `seen` in a failed one, `reason` in one not run.
+
+    `warning` is what needs a word although the check passed.
+    """
 
     group: Name
     name: Name
@@ -36,17 +42,19 @@ class Check(Model):
     seen: Text | None
     expected: Text | None
     reason: Text | None
+    warning: Text | None = None
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ProbeDocument(Model):
-    """The file that probe.py writes, schema 1; `running` names the check in progress."""
+    """The file that probe.py writes, schema 1; `running` names the check in progress, `limit_s` its time."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     module: Name
     facts: Facts
     complete: bool
     running: Name | None
+    limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     checks: Annotated[tuple[Check, ...], Field(max_length=500)]
 
 
@@ -58,6 +66,14 @@ class Row(NamedTuple):
     detail: str
 
 
+class Cause(Model):
+    """Why something did not work, and what to do about it. `id` is that of `causes.yaml`."""
+
+    id: Name
+    what: Text
+    fix: Text
+
+
 class SmokeReport(Model):
     """The result of one run of the probe.
 
@@ -66,6 +82,7 @@ class SmokeReport(Model):
         outcome: `passed` only if the probe ended by itself, no check failed and at least one passed.
         reason: Why the outcome is not `passed`.
         hint: What to do about it.
+        causes: What is known of the reasons, each with its fix.
         exit_code: The probe's exit code, None if it was ended by a signal or never ran.
         signal: The signal that ended it (`SIGILL`).
         output_tail: The end of what it printed, control characters removed.
@@ -78,6 +95,7 @@ class SmokeReport(Model):
     outcome: Status
     reason: Text | None = None
     hint: Text | None = None
+    causes: Annotated[tuple[Cause, ...], Field(max_length=50)] = ()
     facts: Facts = Field(default_factory=dict)
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
     exit_code: int | None = None
@@ -91,15 +109,28 @@ class SmokeReport(Model):
 
     def rows(self) -> tuple[Row, ...]:
         """Every check, and at the end the outcome, as plain data for a table."""
-        rows = [Row(check.name, check.status.replace("_", " "), _detail(check)) for check in self.checks]
+        rows = [Row(check.name, _status(check), _detail(check)) for check in self.checks]
         where = f"{self.module} on {self.emulated or 'this machine'}"
         return (*rows, Row(where, self.outcome.replace("_", " "), self.reason or ""))
+
+    def to_junit(self) -> str:
+        """The report as JUnit's XML: every check, and the outcome as a test case of its own."""
+        suite = self.module + (f" on {self.emulated}" if self.emulated else "")
+        text = "\n".join([self.reason or "", *(f"{c.what}\nfix: {c.fix}" for c in self.causes), self.output_tail])
+        outcome = ("run", "outcome", self.outcome, self.seconds, self.reason or "", text.strip())
+        return junit(suite, [*junit_rows([check.model_dump() for check in self.checks]), outcome])
+
+
+def _status(check: Check) -> str:
+    return "warning" if check.status == "passed" and check.warning else check.status.replace("_", " ")
 
 
 def _detail(check: Check) -> str:
     text = check.reason or check.seen or ""
     if check.status == "failed":
         text += f"; expected: {check.expected}"
+    elif check.warning:
+        text += f"; {check.warning}"
     return " ".join(text.split())
 
 
@@ -109,7 +140,7 @@ def read_document(path: Path) -> ProbeDocument | str:
     The module under test runs beside the probe and can have put anything there: a pipe, a link, gigabytes.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError as error:
         return f"the probe left no report ({error.strerror})"
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -13,12 +14,19 @@ from pathlib import Path
 from typing import IO
 
 from farm.errors import UsageError
+from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
 
 PROBE = Path(__file__).with_name("probe.py")
 TAIL_BYTES = 16 << 10
+CHECK_S = 900.0  # a K40 that compiles the PTX of a whole torch takes minutes
+GRACE_S = 15.0  # the probe ends itself when a check is over its limit; if it has not by then, it cannot
+POLL_S = 0.2
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
+# What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
+_NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
+_HUNG = "hung for more than"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MEANING = {
     "SIGILL": "the CPU lacks an instruction that the wheel uses",
@@ -38,23 +46,33 @@ class Expectation:
         version: The exact version, None to take any.
         cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
         archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
+        quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
+        gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
     version: str | None = None
     cuda: str | None = None
     archs: tuple[str, ...] = ()
+    quantized: str | None = None
+    gpu: bool = False
 
 
 @dataclass(frozen=True)
 class _Ended:
     returncode: int | None  # None: it could not even be killed
-    timed_out: bool
+    late: str | None  # what did not end in its time
     tail: str
     seconds: float
 
 
 def run_probe(
-    python: Path, *, module: str, expect: Expectation, timeout_s: float, emulate: str | None = None
+    python: Path,
+    *,
+    module: str,
+    expect: Expectation,
+    timeout_s: float,
+    check_s: float = CHECK_S,
+    emulate: str | None = None,
 ) -> SmokeReport:
     """Runs the probe with another interpreter and reports what happened, whatever that is.
 
@@ -63,6 +81,7 @@ def run_probe(
         module: The module to test (`torch`, `canary`).
         expect: What the module must say of itself.
         timeout_s: Limit for the whole run, seconds; then the child and all it started are killed.
+        check_s: Limit for one check, seconds; 0: none.
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
 
     Returns:
@@ -85,10 +104,11 @@ def run_probe(
         file = Path(folder, "report.json")
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(PROBE)]
-        command += [f"--module={module}", f"--json={file}", *_options(expect, cpu_only=emulate is not None)]
-        ended = _run(command, Path(folder), timeout_s)
+        command += [f"--module={module}", f"--json={file}", f"--limit={check_s:g}"]
+        command += _options(expect, cpu_only=emulate is not None)
+        ended = _run(command, Path(folder), file, timeout_s)
         document = read_document(file)
-    return _judge(module, emulate, ended, document, timeout_s)
+    return _judge(module, emulate, ended, document, expect)
 
 
 def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
@@ -97,10 +117,12 @@ def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
         options.append(f"--expect-version={expect.version}")
     if expect.cuda is not None:
         options.append(f"--expect-cuda={expect.cuda}")
+    if expect.quantized is not None:
+        options.append(f"--expect-quantized={expect.quantized}")
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 
-def _run(command: list[str], folder: Path, timeout_s: float) -> _Ended:
+def _run(command: list[str], folder: Path, file: Path, timeout_s: float) -> _Ended:
     started = time.monotonic()
     try:
         child = subprocess.Popen(
@@ -117,11 +139,8 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> _Ended:
     tail = bytearray()
     reader = threading.Thread(target=_keep_tail, args=(child.stdout, tail), daemon=True)
     reader.start()
-    timed_out = False
     try:
-        child.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
+        late = _watch(child, file, started + timeout_s, f"did not finish in {timeout_s:g} s")
     finally:
         # Also after a normal end: what it started and left behind dies with it.
         _kill_group(child.pid)
@@ -132,12 +151,37 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> _Ended:
     # A grandchild that left the group may hold the pipe open for ever: the reader is not waited for then.
     reader.join(KILL_WAIT_S)
     text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
-    return _Ended(returncode, timed_out, clean(text), time.monotonic() - started)
+    return _Ended(returncode, late, clean(text), time.monotonic() - started)
+
+
+def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: str) -> str | None:
+    """Waits for the end; says what did not come to one: a check, by what the probe's file tells of it, or the run."""
+    changed, since, document = 0, time.monotonic(), None
+    while (now := time.monotonic()) < deadline:
+        try:
+            child.wait(min(POLL_S, deadline - now))
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            return None
+        with contextlib.suppress(OSError):
+            if (seen := file.lstat().st_mtime_ns) != changed:
+                changed, since, document = seen, time.monotonic(), read_document(file)
+        if not isinstance(document, ProbeDocument) or not document.running or not document.limit_s:
+            continue
+        if time.monotonic() - since > document.limit_s + GRACE_S:
+            return f"{_HUNG} {document.limit_s:g} s"
+    return late
 
 
 def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+    """Ends the child and all that it started, as far as that is still its group (Windows: its tree)."""
+    if sys.platform == "win32":
+        command = ["taskkill", "/F", "/T", "/PID", str(group)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
@@ -154,19 +198,21 @@ def clean(text: str) -> str:
 
 
 def _judge(
-    module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, timeout_s: float
+    module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, expect: Expectation
 ) -> SmokeReport:
     name, code = None, ended.returncode
-    if code is not None and code < 0:
+    if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
+        name = _NTSTATUS[code & 0xFFFFFFFF]
+    elif code is not None and code < 0:
         name, code = _signal_name(-code), None
     found = document if isinstance(document, ProbeDocument) else None
-    outcome, reason = _outcome(module, ended, name, document, timeout_s)
+    outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
-    if name == "SIGILL" and not ended.timed_out:
+    if name == "SIGILL" and not ended.late:
         hint = "build or choose a wheel for this CPU level"
         if emulate is not None:
             hint = f"the wheel needs more than {emulate} has: look for instruction-set flags in its build"
-    return SmokeReport(
+    report = SmokeReport(
         module=module,
         emulated=emulate,
         outcome=outcome,
@@ -179,17 +225,25 @@ def _judge(
         output_tail=ended.tail,
         seconds=round(ended.seconds, 3),
     )
+    hung = bool(ended.late) or (reason or "").startswith(_HUNG)
+    causes = find_causes(report, hung=hung)
+    return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
 
 
 def _outcome(
-    module: str, ended: _Ended, signal_name: str | None, document: ProbeDocument | str, timeout_s: float
+    module: str,
+    emulate: str | None,
+    ended: _Ended,
+    signal_name: str | None,
+    document: ProbeDocument | str,
+    expect: Expectation,
 ) -> tuple[Status, str | None]:
     during = ""
     if isinstance(document, ProbeDocument) and document.running:
         during = f" in the check {document.running!r}"
-    if ended.timed_out:
+    if ended.late:
         stuck = " and could not be killed: the driver hangs" if ended.returncode is None else ""
-        return "failed", f"did not finish in {timeout_s:g} s{during}{stuck}"
+        return "failed", f"{ended.late}{during}{stuck}"
     if signal_name is not None:
         meaning = _MEANING.get(signal_name)
         return "failed", f"ended by {signal_name}{during}" + (f": {meaning}" if meaning else "")
@@ -197,6 +251,8 @@ def _outcome(
         return "failed", f"{document}; exit code {ended.returncode}"
     if document.module != module:
         return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
+    if not document.complete and ended.tail.rfind("Timeout (") >= 0 and document.limit_s:
+        return "failed", f"{_HUNG} {document.limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
     failed = [check.name for check in document.checks if check.status == "failed"]
@@ -206,6 +262,10 @@ def _outcome(
         return "failed", f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end"
     if not any(check.status == "passed" for check in document.checks):
         return "not_run", "no check could be made"
+    gpu = [check for check in document.checks if check.group == "cuda"]
+    if expect.gpu and emulate is None and not any(check.status == "passed" for check in gpu):
+        why = next((check.reason for check in gpu if check.reason), "there is no GPU part")
+        return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
     return "passed", None
 
 

@@ -7,12 +7,11 @@ that is wanted whole is kept in memory up to 16 MiB and in an unnamed temporary 
 
 import hashlib
 import mmap
+import os
 import re
 import stat
-import tempfile
 import threading
 import unicodedata
-import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from types import TracebackType
 from typing import BinaryIO, Protocol, Self, cast, overload
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.inflate import InflateErrors, crc32, inflater
 from farm.wheel.zipformat import DEFLATED, STORED, Entry, read_directory, refuse
 
 Buffer = bytes | mmap.mmap
@@ -40,6 +40,7 @@ class View(Protocol):
 _CHUNK = 1 << 20
 _IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
+_HEADERS = 8 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
 _MAX_NAME = 1024
 _MAX_DEPTH = 64
@@ -85,7 +86,8 @@ class Archive:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
         try:
             size = path.stat().st_size
-            entries = read_directory(self._file, size, self.limits.members)
+            with os.fdopen(os.dup(self._file.fileno()), "rb", buffering=_HEADERS) as buffered:
+                entries = read_directory(buffered, size, self.limits.members)
             self._check_sizes(entries)
             self.members = _check_names(entries)
             self._check_links()
@@ -131,7 +133,7 @@ class Archive:
         entry = self.entry(name)
         crc = length = 0
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
-            crc = zlib.crc32(chunk, crc)
+            crc = crc32(chunk, crc)
             length += len(chunk)
             if length > entry.size:
                 break
@@ -177,6 +179,8 @@ class Archive:
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
+            import tempfile  # noqa: PLC0415 (slow to import, and not always needed)
+
             with tempfile.TemporaryFile() as spool:
                 spool.write(first)
                 for chunk in chunks:
@@ -197,26 +201,26 @@ class Archive:
 
     def inflate(self, entry: Entry, most: int = _CHUNK) -> Generator[bytes, None, None]:
         """The content of a deflated member as it comes, in chunks of at most `most`; see `chunks` for the checked."""
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        unpacker = inflater()
         try:
             for raw in self.span(entry.data_offset, entry.data_offset + entry.compressed, max(most, 4096)):
-                if inflater.eof:
+                if unpacker.eof:
                     refuse("compressed data behind its end", entry.name)
                 pending = raw
                 while pending:
-                    chunk = inflater.decompress(pending, most)
+                    chunk = unpacker.decompress(pending, most)
                     if chunk:
                         yield chunk
-                    pending = inflater.unconsumed_tail
+                    pending = unpacker.unconsumed_tail
             # The loop above stops when the input is used up: more output may wait inside.
-            while not inflater.eof:
-                chunk = inflater.decompress(b"", most)
+            while not unpacker.eof:
+                chunk = unpacker.decompress(b"", most)
                 if not chunk:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk
-        except zlib.error as error:
+        except InflateErrors as error:
             raise VerificationFailedError(f"member {entry.name!r}: damaged compressed data ({error})") from error
-        if inflater.unused_data:
+        if unpacker.unused_data:
             refuse("compressed data behind its end", entry.name)
 
     def _check_sizes(self, entries: list[Entry]) -> None:
@@ -276,24 +280,25 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
     members: dict[str, Entry] = {}
     folded: dict[str, str] = {}
     for entry in entries:
-        check_name(entry.name)
-        if entry.name in members:
-            refuse("occurs twice", entry.name)
-        key = _fold(entry.name)
+        name = entry.name
+        check_name(name)
+        if name in members:
+            refuse("occurs twice", name)
+        key = _fold(name)
         if key in folded:
-            refuse(f"differs only by case or normal form from {folded[key]!r}", entry.name)
-        if entry.is_dir and entry.size:
-            refuse("a folder with content", entry.name)
-        folded[key] = entry.name
-        members[entry.name] = entry
+            refuse(f"differs only by case or normal form from {folded[key]!r}", name)
+        if entry.size and entry.is_dir:
+            refuse("a folder with content", name)
+        folded[key] = name
+        members[name] = entry
     checked: set[str] = set()
-    for entry in entries:
-        parent = entry.name.removesuffix("/").rpartition("/")[0]
+    for name in members:
+        parent = name.removesuffix("/").rpartition("/")[0]
         while parent and parent not in checked:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
-                refuse(f"lies below {above!r}, which is not a folder", entry.name)
+                refuse(f"lies below {above!r}, which is not a folder", name)
             parent = parent.rpartition("/")[0]
     return members
 

@@ -1,10 +1,12 @@
 """Checks of device code: do the kernels run on the GPUs that the name promises?"""
 
 import posixpath
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from farm.wheel.contents import Contents, FatbinSet, Library
+from farm.wheel.contents import Contents
+from farm.wheel.library import FatbinSet, Library
 from farm.wheel.report import Check, Finding, VerifyPolicy, defaults
 
 _Kind = Literal["sass", "ptx"]
@@ -48,10 +50,11 @@ def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tu
         if not library.fatbins or _is_cudnn(library):
             continue
         if _is(library, policy.foreign):
-            there = {sm for group in library.fatbins for sm in _of(group, kind)}
-            gaps = sorted(set(promised) - there)
-            if gaps:
-                findings.append(_finding(kind, library.path, f"no fat binary in it holds {_sm(gaps)}"))
+            there = {sm for group in library.fatbins for sm in group.sass}
+            gaps = sorted(sm for sm in promised if not _runs_on(sm, there))
+            if gaps and there and kind == "sass":
+                what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there))}"
+                findings.append(_finding(kind, library.path, what))
             continue
         for group in _judged(library, policy):
             gaps = sorted(set(promised) - set(_of(group, kind)))
@@ -82,18 +85,14 @@ def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
 
 
 def _cudnn(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
-    """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU.
-
-    Machine code runs on GPUs of the same major version and an equal or higher minor one (CUDA C++ Programming Guide,
-    "Binary Compatibility").
-    """
+    """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
     findings = []
     lowest = min(policy.sass, default=None)
     for library in contents.libraries:
         there = sorted({sm for group in library.fatbins for sm in group.sass})
         if lowest is None or not there or not _is_cudnn(library):
             continue
-        if not any(sm // 10 == lowest // 10 and sm <= lowest for sm in there):
+        if not _runs_on(lowest, there):
             findings.append(
                 Finding(
                     check="sass",
@@ -104,6 +103,15 @@ def _cudnn(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
                 )
             )
     return findings
+
+
+def _runs_on(gpu: int, there: Iterable[int]) -> bool:
+    """Whether machine code for one of `there` runs on a GPU.
+
+    It does on the same major version and an equal or higher minor one (CUDA C++ Programming Guide, "Binary
+    Compatibility").
+    """
+    return any(sm // 10 == gpu // 10 and sm <= gpu for sm in there)
 
 
 def _judged(library: Library, policy: VerifyPolicy) -> tuple[FatbinSet, ...]:

@@ -8,7 +8,7 @@ System32; never in PATH. Source: Microsoft, "Dynamic-link library search order".
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
-from farm.wheel.contents import Library
+from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, installed_path
 from farm.wheel.windows import added_folders, fits, owner
 

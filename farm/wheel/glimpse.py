@@ -13,23 +13,23 @@ The search is the one of rapidgzip (Knespel and Brunst, 2023) and pugz (Kerbirio
 """
 
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import chain, islice
-from tempfile import SpooledTemporaryFile
 from typing import IO, overload
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive
+from farm.wheel.inflate import InflateErrors, inflater
 from farm.wheel.zipformat import DEFLATED, Entry
 
-_WHOLE = 16 << 20  # smaller members are simply unpacked
+_WHOLE = 8 << 20  # smaller members are simply unpacked
 _HEAD = 32 << 20  # of this much is kept in memory
 _TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
-_IN_MEMORY = 4 << 20
+_IN_MEMORY = 24 << 20
 _SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
 _PIECE = 1 << 16
+_STEP = 1 << 13  # by which the search goes on: a block begins within a few
 _MOST = 72 << 20  # deflate packs at most 1032 to 1
 _WINDOW = 1 << 15
 _ENOUGH = 20_000  # bytes that a false block start does not yield
@@ -114,6 +114,8 @@ class Glimpse:
         back = _SEARCH * 4 + entry.compressed * wanted * 3 // (entry.size * 4)  # tables pack better than code
         while wanted <= _TAIL and back < entry.compressed:
             self.close()
+            from tempfile import SpooledTemporaryFile  # noqa: PLC0415 (slow to import, and not always needed)
+
             for place, shift in islice(self._block_starts(end - back), _TRIES):
                 with ExitStack() as stack:
                     tail = stack.enter_context(SpooledTemporaryFile(_IN_MEMORY))
@@ -129,19 +131,21 @@ class Glimpse:
 
     def _block_starts(self, begin: int) -> Iterator[tuple[int, int]]:
         """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""
-        span = int.from_bytes(b"".join(self._archive.span(begin, begin + _SEARCH)), "little")
-        for shift in range(8):
-            moved = (span >> shift).to_bytes(_SEARCH, "little")
-            for match in _BLOCK.finditer(moved):
-                at = match.start()
-                if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
-                    continue
-                try:
-                    probe = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_LEFT).decompress(moved[at : at + _PIECE])
-                except zlib.error:
-                    continue
-                if len(probe) >= _ENOUGH:
-                    yield begin + at, shift
+        whole = b"".join(self._archive.span(begin, begin + _SEARCH + _PIECE))
+        for start in range(0, _SEARCH, _STEP):
+            span = int.from_bytes(whole[start : start + _STEP + _PIECE], "little")
+            for shift in range(8):
+                moved = (span >> shift).to_bytes(_STEP + _PIECE, "little")
+                for match in _BLOCK.finditer(moved, 0, _STEP):
+                    at = match.start()
+                    if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
+                        continue
+                    try:
+                        probe = inflater(_LEFT).decompress(moved[at : at + _PIECE])
+                    except InflateErrors:
+                        continue
+                    if len(probe) >= _ENOUGH:
+                        yield begin + start + at, shift
 
 
 def _is_complete(header: int) -> bool:
@@ -174,8 +178,7 @@ def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
     Returns:
         Whether the stream ends where the pieces do.
     """
-    left = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_LEFT)
-    right = zlib.decompressobj(-zlib.MAX_WBITS, zdict=_RIGHT)
+    left, right = inflater(_LEFT), inflater(_RIGHT)
     first = next(pieces)
     starts = [_with_start(first[0], shift, literal) for literal in _LITERALS]
     settled = False
@@ -195,6 +198,6 @@ def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
                     continue
                 settled = known.tell() + len(output) >= _WINDOW
             known.write(output)
-    except zlib.error:
+    except InflateErrors:
         return False
     return settled and left.eof and not left.unused_data

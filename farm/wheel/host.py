@@ -1,7 +1,8 @@
 """Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
 
-from farm.wheel.contents import Contents, Library
+from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, resolve, system_needs
+from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs
 from farm.wheel.report import Check, CheckId, Finding, VerifyPolicy
 

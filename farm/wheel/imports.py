@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from farm.wheel.contents import Library
 from farm.wheel.dlls import resolve_dlls
+from farm.wheel.library import Library
 from farm.wheel.manylinux import SystemNeed, is_system_library
 from farm.wheel.needs import Answer, Need, installed_path
 

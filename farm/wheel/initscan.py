@@ -14,9 +14,9 @@ Sources: System V gABI chapter 5, "Initialization and Termination Functions"; Sy
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
@@ -69,10 +69,8 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
         return InitScan(IsaResult(not_checked="it has no section table to find the initialisers by"))
     image = _Image(data, elf)
     starts = image.starts()
-    walk = _Walk(data, image, sweep)
-    entered = starts
-    for below in range(depth + 1):
-        entered = walk.follow(entered, with_calls=below < depth)
+    walk = Walk(data, image, sweep)
+    walk.descend(starts, depth)
     return InitScan(sweep.result(data, function_symbols(data, elf)), len(starts), walk.instructions)
 
 
@@ -152,14 +150,32 @@ class _Image:
         return int(address) if section else 0
 
 
-class _Walk:
-    def __init__(self, data: Buffer, image: _Image, sweep: Sweep) -> None:
+class Image(Protocol):
+    """A library as it lies in memory: `slots` are pointers (by address) that lead to functions of its own."""
+
+    @property
+    def slots(self) -> Mapping[int, int]: ...
+    def offset(self, address: int) -> tuple[int, int] | None:
+        """(file offset, end of its section in the file) of code; None for an address that is no code here."""
+        ...
+
+
+class Walk:
+    """Decodes code along its jumps. `addresses`, if given, takes what `lea` loads relative to the code, in order."""
+
+    def __init__(self, data: Buffer, image: Image, sweep: Sweep, addresses: list[int] | None = None) -> None:
         import iced_x86  # noqa: PLC0415 (see farm.wheel.isa)
 
         self.flow = iced_x86.FlowControl
-        self.data, self.image, self.sweep = data, image, sweep
+        self.lea = iced_x86.Mnemonic.LEA
+        self.data, self.image, self.sweep, self.addresses = data, image, sweep, addresses
         self.instructions = 0
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
+
+    def descend(self, starts: list[int], depth: int) -> None:
+        """Decode what runs from `starts`, with `depth` levels of calls."""
+        for below in range(depth + 1):
+            starts = self.follow(starts, with_calls=below < depth)
 
     def follow(self, starts: list[int], *, with_calls: bool) -> list[int]:
         """Decode from `starts` along every jump; gives what was called, if that is wanted."""
@@ -169,6 +185,8 @@ class _Walk:
             for instruction in self._run(waiting.pop()):
                 flow = instruction.flow_control
                 if flow == self.flow.NEXT:
+                    if self.addresses is not None and instruction.mnemonic == self.lea:
+                        self.addresses.append(instruction.ip_rel_memory_address)
                     continue
                 target = self._target(instruction)
                 if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
@@ -228,4 +246,4 @@ class _Walk:
 
 
 def _damaged(what: str) -> VerificationFailedError:
-    return VerificationFailedError(f"damaged ELF file: {what}")
+    return VerificationFailedError(f"damaged file: {what}")

@@ -5,11 +5,13 @@ from typing import Any
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
-from farm.wheel.contents import Frozen, Library, read_contents
+from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
 from farm.wheel.isa import level_names
+from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy
 from farm.wheel.metadata import platform_machine, read_dist_info
+from farm.wheel.models import Frozen
 
 
 class WheelContents(Frozen):
@@ -60,7 +62,7 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
         info = read_dist_info(archive)
         contents = read_contents(archive, lambda _: level)
     needs = resolve(contents.libraries, ())
-    earned, problem = _manylinux(contents.libraries, needs, platform_machine(info.tags))
+    earned, problem = _manylinux(contents.libraries, needs, info.tags)
     return WheelContents(
         file=wheel.name,
         size=wheel.stat().st_size,
@@ -77,8 +79,13 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
     )
 
 
-def _manylinux(libraries: tuple[Library, ...], needs: list[Need], machine: str | None) -> tuple[str | None, str | None]:
+def _manylinux(
+    libraries: tuple[Library, ...], needs: list[Need], tags: frozenset[str]
+) -> tuple[str | None, str | None]:
+    machine = platform_machine(tags)
     if machine is None:
+        if any(tag.rpartition("-")[2].startswith("win") for tag in tags):
+            return None, "manylinux levels are for Linux wheels; this one is for Windows"
         return None, "its tags are not Linux tags of one machine"
     try:
         return earned_policy(system_needs(libraries, needs), machine).name, None

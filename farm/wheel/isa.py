@@ -99,6 +99,8 @@ class Sweep:
         self.mnemonics = _names(iced_x86.Mnemonic)
         self.features = _names(iced_x86.CpuidFeature)
         self.allowed = _level(level)
+        self.cut = iced_x86.DecoderError.NO_MORE_BYTES
+        self.harmless: set[int] = set()
         self.verdicts: dict[int, tuple[str, ...]] = {}
         self.counts: dict[str, int] = {}
         self.places: dict[str, list[int]] = {}
@@ -106,19 +108,19 @@ class Sweep:
 
     def piece(self, data: Buffer, start: int, end: int, address: int) -> None:
         """Decode the bytes from `start` to `end`, which the program sees at `address`."""
+        harmless, see = self.harmless, self.see
         while start < end:
-            # A block ends where its last whole instruction ends, so the next one begins at a boundary.
-            stop = min(start + _BLOCK, end)
-            decoder = self.decoder(64, data[start : min(stop + _LONGEST, end)], ip=address)
-            border = address + stop - start
-            reached = address
+            stop = min(start + _BLOCK + _LONGEST, end)
+            decoder = self.decoder(64, data[start:stop], ip=address)
             for instruction in decoder:
-                self.see(instruction)
-                reached = instruction.next_ip
-                if reached >= border:
-                    break
-            start += reached - address
-            address = reached
+                if instruction.code not in harmless:
+                    see(instruction)
+            done = stop - start
+            if stop < end and decoder.last_error == self.cut:
+                self.undecodable -= 1  # an instruction across the border: the next block begins with it
+                done = instruction.ip - address
+            start += done
+            address += done
 
     def see(self, instruction: "iced_x86.Instruction") -> None:
         """Judge one decoded instruction."""
@@ -146,6 +148,8 @@ class Sweep:
             names = {self.features[number] for number in instruction.cpuid_features()}
             verdict = tuple(sorted(names - self.allowed.features))
         self.verdicts[instruction.code] = verdict
+        if not verdict and instruction.code != self.invalid:
+            self.harmless.add(instruction.code)
         return verdict
 
     def _note(self, verdict: tuple[str, ...], address: int) -> None:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from farm.errors import VerificationFailedError
@@ -52,6 +51,8 @@ class SystemNeed:
 @cache
 def policies() -> tuple[Policy, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
+    from importlib import resources  # noqa: PLC0415 (slow to import, and not always needed)
+
     file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
     found = [_policy(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
     return tuple(sorted(found, key=lambda policy: policy.glibc))

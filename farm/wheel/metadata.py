@@ -1,6 +1,7 @@
 """What a wheel says of itself: its file name, METADATA and WHEEL."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
@@ -15,6 +16,7 @@ from farm.wheel.archive import Archive
 _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
+_MAX_REQUIREMENT = 1000
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+)_(\w+)")
 
 
@@ -111,6 +113,18 @@ def normal_version(version: str) -> str:
         raise UsageError(f"{version!r} is not a version (PEP 440)") from error
 
 
+def normal_requirement(requirement: str) -> str:
+    """A requirement (PEP 508) in normal form, or `UsageError`."""
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (slow to import, seldom needed)
+
+    try:
+        if not requirement.isprintable() or len(requirement) > _MAX_REQUIREMENT:
+            raise InvalidRequirement("control characters, or too long")
+        return str(Requirement(requirement))
+    except (InvalidRequirement, RecursionError) as error:
+        raise UsageError(f"{requirement[:80]!r} is not a requirement (PEP 508)") from error
+
+
 def platform_machine(tags: frozenset[str]) -> str | None:
     """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
     found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
@@ -132,6 +146,16 @@ def with_version(metadata: bytes, version: str) -> bytes:
     if count != 1:
         raise VerificationFailedError(f"METADATA: {count} Version headers; there must be one")
     return changed + gap + body
+
+
+def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
+    """METADATA with further Requires-Dist headers; everything else stays byte for byte."""
+    head, gap, body = _split(metadata)
+    end = b"\r\n" if b"\r\n" in metadata else b"\n"
+    lines = b"".join(b"Requires-Dist: " + each.encode() + end for each in requires)
+    if gap:  # the last header's line end belongs to the gap
+        return head + end + lines.removesuffix(end) + gap + body if lines else metadata
+    return head + (b"" if not lines or head.endswith(b"\n") else end) + lines
 
 
 def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:

@@ -1,8 +1,7 @@
 """One library needs another: the words for it, the same for every operating system."""
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from farm.wheel.contents import Frozen
 
 
 class Answer(StrEnum):
@@ -18,7 +17,8 @@ class Answer(StrEnum):
     MISSING = "missing"
 
 
-class Need(Frozen):
+@dataclass(frozen=True)
+class Need:
     """`who` needs `name`; `by` is the member that answers or, if unreachable, could.
 
     `when`: `load`; `call` for delay loads; `name` for what the code asks LoadLibrary for.

@@ -49,6 +49,8 @@ class Pe:
         needed: DLLs that must be there when it is loaded, in order, as written.
         delay_needed: DLLs that must be there when one of their functions is first called.
         linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
+        entry: Where the loader enters it, relative to the image base; 0: nowhere.
+        directories: (address, size) of the data directories, sixteen of them.
     """
 
     machine: str
@@ -58,6 +60,16 @@ class Pe:
     linker: str
     sections: tuple[PeSection, ...]
     image_base: int
+    entry: int
+    directories: tuple[tuple[int, int], ...]
+
+    def place(self, address: int) -> tuple[int, int]:
+        """(file offset, end of its section in the file) of an address relative to the image base.
+
+        Raises:
+            VerificationFailedError: No section's bytes in the file lie there.
+        """
+        return place_in(self.sections, address)
 
 
 def read_pe(data: View) -> Pe:
@@ -71,6 +83,14 @@ def read_pe(data: View) -> Pe:
 
 def _damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged PE file: {what}")
+
+
+def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
+    """As `Pe.place`."""
+    for section in sections:
+        if section.address <= address < section.address + section.end - section.offset:
+            return section.offset + address - section.address, section.end
+    raise _damaged("a table lies outside its sections")
 
 
 class _Reader:
@@ -94,6 +114,7 @@ class _Reader:
             raise _damaged("its optional header is cut off")
         if count > _MAX_SECTIONS:
             raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+        (entry,) = self._at("I", optional + 16)
         (base,) = self._at("Q", optional + 24) if wide else self._at("I", optional + 28)
         table = optional + (112 if wide else 96)
         (directories,) = self._at("I", table - 4)
@@ -109,6 +130,8 @@ class _Reader:
             linker=f"{major}.{minor:02}",
             sections=self.sections,
             image_base=base,
+            entry=entry,
+            directories=tuple((places_[0], places_[1]) for places_ in places),
         )
 
     def at_address(self, layout: str, address: int) -> tuple[int, ...]:
@@ -151,11 +174,7 @@ class _Reader:
         return PeSection(name, address, size, start, raw_size, bool(flags & _CODE))
 
     def _place(self, address: int) -> tuple[int, int]:
-        """File offset of an address, and where the section that holds it ends in the file."""
-        for section in self.sections:
-            if section.address <= address < section.address + section.end - section.offset:
-                return section.offset + address - section.address, section.end
-        raise _damaged("a table lies outside its sections")
+        return place_in(self.sections, address)
 
     def _names(self, table: int, size: int, name_at: int, thunk_at: int, base: int | None = None) -> tuple[str, ...]:
         """The DLL names of an import directory: records until one without a name or without functions.

@@ -11,6 +11,9 @@ from farm.errors import VerificationFailedError
 
 # 32 bytes are 43 digits, of which the last carries four bits.
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+# A line as nearly all are: no quotes. What it takes means the same to a reader of CSV.
+_LINE = re.compile(rb"([^\",\r\n]+),(?:sha256=(%s))?,([0-9]{0,19})(?:\r?\n|\Z)" % _DIGEST.pattern.encode())
+_QUOTED = re.compile(r"[\",\r\n]")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MAX_ROWS = 250_000  # a wheel has at most 200,000 members
@@ -30,6 +33,27 @@ def parse_record(content: bytes) -> list[Row]:
     Raises:
         VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or a hash that is not a sha256.
     """
+    return _parse_plain(content) or _parse_csv(content)
+
+
+def _parse_plain(content: bytes) -> list[Row]:
+    """The rows, in a third of the time; none if any line needs more than a look."""
+    rows: list[Row] = []
+    position = 0
+    while position < len(content):
+        line = _LINE.match(content, position)
+        if line is None or len(rows) == _MAX_ROWS:
+            return []
+        path, digest, size = line.groups()
+        try:
+            rows.append(Row(path.decode(), _hexadecimal(digest) if digest else None, int(size) if size else None))
+        except UnicodeDecodeError:
+            return []
+        position = line.end()
+    return rows
+
+
+def _parse_csv(content: bytes) -> list[Row]:
     rows: list[Row] = []
     # Line by line: a StringIO would take four bytes a character.
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
@@ -59,7 +83,11 @@ def _digest(number: int, digest: str) -> str:
         raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; only sha256 is accepted")
     if not _DIGEST.fullmatch(value):
         raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
-    return binascii.a2b_base64(value.encode().translate(_STANDARD) + b"=").hex()
+    return _hexadecimal(value.encode())
+
+
+def _hexadecimal(digits: bytes) -> str:
+    return binascii.a2b_base64(digits.translate(_STANDARD) + b"=").hex()
 
 
 def render_record(rows: Iterable[Row]) -> bytes:
@@ -68,7 +96,11 @@ def render_record(rows: Iterable[Row]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     for row in rows:
         digest = f"sha256={urlsafe_digest(row.sha256)}" if row.sha256 else ""
-        writer.writerow((row.path, digest, "" if row.size is None else row.size))
+        size = "" if row.size is None else row.size
+        if _QUOTED.search(row.path):
+            writer.writerow((row.path, digest, size))
+        else:
+            text.write(f"{row.path},{digest},{size}\n")
     return text.getvalue().encode()
 
 

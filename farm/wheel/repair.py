@@ -9,23 +9,29 @@ changed is copied compressed.
 import hashlib
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
-from farm.wheel.contents import Contents, Frozen, Library, Printable, magics, read_library, read_needs
+from farm.wheel.contents import Contents, read_needs
 from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
+from farm.wheel.library import Library, magics, read_library
 from farm.wheel.manylinux import earned_policy
 from farm.wheel.metadata import (
     DistInfo,
+    normal_requirement,
     normal_version,
     parse_wheel_name,
     platform_machine,
     read_dist_info,
     windows_machine,
     with_platforms,
+    with_requirements,
     with_version,
 )
 from farm.wheel.record import Row, compare_record, parse_record
@@ -35,7 +41,8 @@ _MAX_ROUNDS = 100
 _RECORD_LIMIT = 64 << 20
 
 
-class Vendored(Frozen):
+@dataclass(frozen=True)
+class Vendored:
     """A library that was put into the wheel: member name, where it came from, sha256, bytes."""
 
     path: str
@@ -44,7 +51,8 @@ class Vendored(Frozen):
     size: int
 
 
-class RepairResult(Frozen):
+@dataclass(frozen=True)
+class RepairResult:
     """What repair made.
 
     Attributes:
@@ -58,7 +66,11 @@ class RepairResult(Frozen):
     wheel: Path
     vendored: tuple[Vendored, ...]
     tags: tuple[str, ...]
-    record_corrected: tuple[Printable, ...]
+    record_corrected: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: dictionaries, lists, strings, numbers."""
+        return {**asdict(self), "wheel": str(self.wheel)}
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ def repair(
     vendor_into: str,
     exclude: Sequence[str] = (),
     version: str | None = None,
+    requires: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> RepairResult:
     """Write a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
@@ -86,10 +99,11 @@ def repair(
         vendor_into: Folder inside the wheel for them, such as `torch/lib`.
         exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
         version: The new version; None keeps it.
+        requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
         limits: What the wheel may ask of this machine.
 
     Raises:
-        UsageError: A path or the version is wrong.
+        UsageError: A path, the version or a requirement is wrong.
         VerificationFailedError: A library is not found or would not be found at run time, the wheel is damaged,
             or no manylinux level fits. Nothing is left behind in `dest`.
     """
@@ -101,6 +115,7 @@ def repair(
     except VerificationFailedError as error:
         raise UsageError(f"vendor_into {vendor_into!r}: {error}") from error
     new_version = None if version is None else normal_version(version)
+    wanted = [normal_requirement(each) for each in requires]
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits) as archive:
         info = read_dist_info(archive)
@@ -112,7 +127,8 @@ def repair(
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(wheel):
             raise UsageError(f"{target}: repair would overwrite the wheel it reads", hint="give another folder")
-        written = _write(archive, info, contents, found, target, new_version, platforms)
+        lacking = [each for each in wanted if each not in _declared(info)] if wanted else []
+        written = _write(archive, info, contents, found, target, new_version, platforms, lacking)
     return RepairResult(
         wheel=target,
         vendored=tuple(
@@ -125,7 +141,7 @@ def repair(
             for item in found
         ),
         tags=platforms,
-        record_corrected=tuple(path for path, _ in compare_record(record, info.record, contents.files)),
+        record_corrected=tuple(printable(path) for path, _ in compare_record(record, info.record, contents.files)),
     )
 
 
@@ -246,16 +262,17 @@ def _write(
     target: Path,
     version: str | None,
     platforms: tuple[str, ...],
+    requires: list[str],
 ) -> dict[str, tuple[str, int]]:
     folder = info.folder
     rename = _renames(archive, info, version)
     new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
     new = [NewMember(item.library.path, item.source, 0o755) for item in found]
     drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
-    if version is not None:
+    if version is not None or requires:
         drop.add(f"{folder}/METADATA")
-        metadata = with_version(archive.read(f"{folder}/METADATA"), version)
-        new.append(NewMember(f"{new_folder}/METADATA", metadata))
+        metadata = with_requirements(archive.read(f"{folder}/METADATA"), requires)
+        new.append(NewMember(f"{new_folder}/METADATA", with_version(metadata, version or info.version)))
     if platforms:
         drop.add(f"{folder}/WHEEL")
         new.append(NewMember(f"{new_folder}/WHEEL", with_platforms(archive.read(f"{folder}/WHEEL"), platforms)))
@@ -268,6 +285,15 @@ def _write(
         rename=rename,
         new=new,
     )
+
+
+def _declared(info: DistInfo) -> set[str]:
+    """The requirements of METADATA that can be read, in normal form."""
+    declared = set()
+    for line in info.requires_dist:
+        with suppress(UsageError):
+            declared.add(normal_requirement(line))
+    return declared
 
 
 def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str, str]:

@@ -11,8 +11,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field, ValidationError, computed_field, field_validator, model_validator
 
 from farm.errors import UsageError
-from farm.wheel.contents import Frozen, Printable
 from farm.wheel.isa import level_names
+from farm.wheel.models import Frozen, Printable
 
 CheckId = Literal["archive", "names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
 Status = Literal["passed", "failed", "waived", "not_run"]
@@ -38,8 +38,8 @@ class VerifyPolicy(Frozen):
         allow_other_sass: Machine code for further architectures is no finding.
         mixed: Member patterns (`fnmatch`) of libraries that link others' device code statically (cuDNN, NCCL): the
             most frequent set of architectures in them is judged, not every one.
-        foreign: Member patterns of libraries that were not compiled here (vendored ones): the promised
-            architectures must occur somewhere in them.
+        foreign: Member patterns of libraries that were not compiled here (vendored ones): they must hold machine code
+            that runs on each promised GPU, whatever else they hold; no PTX is asked of them.
         cpu: CPU level that the machine code must not exceed.
         cpu_exempt: Member patterns of libraries whose code is not looked at.
         dispatching: Member patterns of libraries that choose their code at run time: only what runs when they are
@@ -57,7 +57,7 @@ class VerifyPolicy(Frozen):
     ptx: tuple[int, ...] = ()
     allow_other_sass: bool = False
     mixed: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = Field(default_factory=lambda: defaults("foreign"))
     cpu: str
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()

@@ -8,8 +8,6 @@ and neighbours are copied in one piece, so the cost is that of copying the file.
 import hashlib
 import os
 import stat
-import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import BinaryIO
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, check_name
 from farm.wheel.deflate import BLOCK, deflate
+from farm.wheel.inflate import crc32
 from farm.wheel.record import Row, render_record
 from farm.wheel.zipformat import (
     DEFLATED,
@@ -75,8 +74,8 @@ def rewrite(
     _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
     try:
         with ExitStack() as stack:
-            handle, temporary_name = tempfile.mkstemp(prefix=".wheel-", suffix=".tmp", dir=dest.parent)
-            temporary = Path(temporary_name)
+            temporary = dest.parent / f".wheel-{os.urandom(8).hex()}.tmp"
+            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             stack.callback(temporary.unlink, missing_ok=True)
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
@@ -147,7 +146,7 @@ class _Writer:
             nonlocal crc, size
             for chunk in _pieces(member.content):
                 sha.update(chunk)
-                crc = zlib.crc32(chunk, crc)
+                crc = crc32(chunk, crc)
                 size += len(chunk)
                 yield chunk
 

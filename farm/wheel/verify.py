@@ -5,7 +5,10 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 """
 
 import hashlib
+import os
+import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -38,14 +41,19 @@ def verify(
     Raises:
         UsageError: The file cannot be read.
     """
+    with ThreadPoolExecutor(1) as beside:  # hashing leaves Python's lock to the checks
+        hashed = beside.submit(_hash, wheel)
+        checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
+        sha256, size = hashed.result()
+    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
+
+
+def _hash(wheel: Path) -> tuple[str, int]:
     try:
         with wheel.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        size = wheel.stat().st_size
+            return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
-    checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
-    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
 
 
 def _checks(wheel: Path, policy: VerifyPolicy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:
@@ -142,8 +150,16 @@ def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
 
 def _check_python(name: WheelName, python: str) -> list[str]:
     found = {tuple(tag.split("-")[:2]) for tag in name.tags}
-    wrong = sorted("-".join(pair) for pair in found if pair not in {(python, python), (python, "abi3")})
+    wrong = sorted("-".join(pair) for pair in found if not _serves(pair[0], pair[1], python))
     return [f"it is for {pair}; promised is {python}" for pair in wrong]
+
+
+def _serves(tag: str, abi: str, python: str) -> bool:
+    """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer)."""
+    if (tag, abi) == (python, python):
+        return True
+    numbers = [re.fullmatch(r"cp3(\d{1,2})", each, re.ASCII) for each in (tag, python)]
+    return abi == "abi3" and all(numbers) and int(numbers[0][1]) <= int(numbers[1][1])  # type: ignore[index]
 
 
 def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:

@@ -17,8 +17,10 @@ import yaml
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
-from farm.wheel.contents import Frozen, Library, Printable, magics, read_library, read_needs
+from farm.wheel.contents import read_needs
 from farm.wheel.dlls import resolve_dlls
+from farm.wheel.library import Library, magics, read_library
+from farm.wheel.models import Frozen, Printable
 from farm.wheel.needs import Answer, Need
 from farm.wheel.windows import added_folders, fits
 

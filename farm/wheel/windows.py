@@ -3,13 +3,12 @@
 Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import import_module, resources
-from typing import Literal
-
-import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
 
 from farm.errors import InfrastructureError
 from farm.wheel.archive import View
@@ -19,26 +18,24 @@ _MAX_MENTIONS = 10_000
 _LONGEST = 64
 
 
-class _ByName(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    where: str = Field(alias="in")
-    names: tuple[str, ...]
-
-
-class _Lists(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True)
+class _Lists:
     system: tuple[str, ...]
     driver: tuple[str, ...]
     python: tuple[str, ...]
     runtime: tuple[str, ...]
     folders: tuple[str, ...]
-    loaded_by_name: tuple[_ByName, ...]
+    loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
 
 
 @cache
 def _lists() -> _Lists:
-    text = (resources.files("farm.wheel") / "windows.yaml").read_text(encoding="utf-8")
-    return _Lists.model_validate(yaml.safe_load(text))
+    import yaml  # noqa: PLC0415 (slow to import, and not always needed)
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    raw = yaml.load(Path(__file__).with_name("windows.yaml").read_bytes(), loader)  # noqa: S506 (both are safe)
+    by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
+    return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
 
 
 @cache
@@ -89,7 +86,7 @@ def loaded_by_name(data: View, filename: str) -> tuple[str, ...]:
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.
     """
-    wanted = tuple(name for rule in _lists().loaded_by_name if fits(filename, (rule.where,)) for name in rule.names)
+    wanted = tuple(name for where, names in _lists().loaded_by_name if fits(filename, (where,)) for name in names)
     found: set[str] = set()
     if wanted:
         for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):

@@ -8,8 +8,10 @@ no member, a local header that contradicts the directory, encryption, several di
 unknown encoding.
 """
 
+import re
 import struct
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import BinaryIO, NamedTuple, Never
 
 from farm.errors import VerificationFailedError
@@ -30,6 +32,8 @@ _LOCATOR = struct.Struct("<4sIQI")
 _FLAG_DESCRIPTOR, _FLAG_UTF8 = 0x8, 0x800
 _FLAGS_KNOWN = 0x6 | _FLAG_DESCRIPTOR | _FLAG_UTF8  # 0x6: how hard deflate tried
 _MAX_DIRECTORY = 128 << 20
+# Extra fields as Info-ZIP writes them, times and user numbers: what most members have, and no installer reads.
+_USUAL = re.compile(rb"(?:UT(?:\x05\0.{5}|\x09\0.{9}))?(?:ux\x0b\0.{11})?", re.DOTALL)
 
 
 class Entry(NamedTuple):
@@ -62,6 +66,10 @@ class Entry(NamedTuple):
         return self.name.endswith("/")
 
 
+_HEADER_OFFSET = Entry._fields.index("header_offset")
+_DATA_OFFSET = Entry._fields.index("data_offset")
+
+
 def refuse(what: str, member: str | None = None) -> Never:
     """Raise `VerificationFailedError`. The name is quoted: it may hold control characters."""
     raise VerificationFailedError(what if member is None else f"member {member!r}: {what}")
@@ -87,13 +95,13 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
         refuse("not a wheel: the ZIP directory is not where its end record says")
     file.seek(start)
     directory = file.read(length)
-    entries = sorted(_central_entries(directory, count), key=lambda entry: entry.header_offset)
+    entries = sorted(_central_entries(directory, count), key=itemgetter(_HEADER_OFFSET))
     position = 0
     checked = []
     for entry in entries:
-        if entry.header_offset < position:
-            refuse("overlaps another member", entry.name)
-        if entry.header_offset > position:
+        if entry.header_offset != position:
+            if entry.header_offset < position:
+                refuse("overlaps another member", entry.name)
             refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
         placed, position = _check_local_header(file, entry, start)
         checked.append(placed)
@@ -149,7 +157,7 @@ def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
             refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
         if flags & ~_FLAGS_KNOWN or disk:
             refuse("encrypted, patched or on another disk", name)
-        if extra:
+        if extra and not _USUAL.fullmatch(extra):
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
         yield Entry(name, method, time, date, crc, compressed, size, external, made_by, offset)
     if position != len(directory):
@@ -202,9 +210,9 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
     if not flags & _FLAG_UTF8 and not entry.name.isascii():
         refuse("its local header names another member", entry.name)
     data = entry.header_offset + _LOCAL.size + name_length + extra_length
-    tidy = not extra_length
-    if extra_length:
-        extra = file.read(extra_length)
+    extra = file.read(extra_length) if extra_length else b""
+    tidy = bool(_USUAL.fullmatch(extra))
+    if not tidy:
         tidy = size == compressed == LIMIT32_FIELD and extra == _LOCAL64.pack(1, 16, entry.size, entry.compressed)
         if tidy:
             size, compressed = entry.size, entry.compressed
@@ -221,7 +229,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
     plain = tidy and not deferred and time == entry.time and date == entry.date
     if deferred:
         end += _descriptor_length(file, entry, end)
-    return entry._replace(data_offset=data, is_plain=plain), end
+    return Entry._make((*entry[:_DATA_OFFSET], data, plain)), end
 
 
 def _is_harmless(extra: bytes) -> bool:

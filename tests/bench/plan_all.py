@@ -1,6 +1,7 @@
 """How long it takes to plan and render every build of the eight branches, each once, in one process. Goal: 1 s.
 
-The catalogue, the channels and the templates are read within that time, as the first build does.
+The catalogue, the channels and the templates are read within that time, as the first build does. Processor time is
+beside the clock's, which is worth little while others use the machine.
 """
 
 import time
@@ -30,19 +31,24 @@ def selectors(build: Build) -> Selectors:
     return Selectors(build.variant, build.package, build.platform, build.channel, options)
 
 
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
 def main() -> None:
-    start = time.perf_counter()
+    marks = [_now()]
     plans = [resolve(ROOT, selectors(build)) for build in builds()]
-    planned = time.perf_counter()
+    marks.append(_now())
     for plan in plans:
         render(ROOT, plan)
-    end = time.perf_counter()
-    total = end - start
-    table = Table(title="planning and rendering every build of the eight branches")
-    for column in ("builds", "plan s", "render s", "total s", "goal s", "share of the goal"):
-        table.add_column(column, justify="right")
-    seconds = [f"{value:.2f}" for value in (planned - start, end - planned, total, GOAL_S)]
-    table.add_row(str(len(plans)), *seconds, f"{total / GOAL_S:.0%}")
+    marks.append(_now())
+    table = Table(title=f"planning and rendering every build of the eight branches ({len(plans)}; goal {GOAL_S:.0f} s)")
+    for column in ("time", "plan s", "render s", "total s", "share of the goal"):
+        table.add_column(column, justify="left" if column == "time" else "right")
+    for which, name in enumerate(("clock", "processor")):
+        first, second, third = (mark[which] for mark in marks)
+        total = third - first
+        table.add_row(name, f"{second - first:.2f}", f"{third - second:.2f}", f"{total:.2f}", f"{total / GOAL_S:.0%}")
     Console().print(table)
 
 

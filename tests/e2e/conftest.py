@@ -1,11 +1,13 @@
 """Real parts: a Docker engine, real compilers, real pip, emulated CPUs."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ import pytest
 
 from farm.engines.docker import connect
 from farm.errors import NoRunnerError
+from tests.servers import rgw
+from tests.servers.buckets import ISOLATED, KEYS
+from tests.servers.process import MissingError
 
 ROOT = Path(__file__).parents[2]
 VARIANT = "sm35-avx-py311"
@@ -46,6 +51,41 @@ def emulator() -> str:
     if not found:
         need("qemu-x86_64", "install the Debian package qemu-user")
     return str(found)
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[str, object], None]:
+    """`need`, for tests that find out late what is missing."""
+    return lambda what, reason: need(what, str(reason))
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Keys for a test server, and nothing of this machine's own configuration."""
+    for name, value in {**KEYS, **ISOLATED}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    return KEYS
+
+
+@pytest.fixture(scope="session")
+def running_ceph() -> Iterator[rgw.Gateway]:
+    """A real S3 server over http and https; one for all tests."""
+    with tempfile.TemporaryDirectory(prefix="farm-") as folder, contextlib.ExitStack() as stack:
+        try:
+            started = stack.enter_context(rgw.gateway(Path(folder) / "rgw"))
+        except MissingError as error:
+            need("Ceph's gateway", str(error))
+            raise
+        yield started
+
+
+@pytest.fixture
+def ceph(running_ceph: rgw.Gateway, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> rgw.Gateway:
+    """The server, with its credentials and its authority in the environment."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(running_ceph.ca))
+    return running_ceph
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from farm.pipeline.run import submit
 from farm.pipeline.setting import Setting
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
-from farm.smoke.environment import make_environment
+from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from farm.variant import Variant
 
@@ -33,8 +33,9 @@ def steps(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def published(index: Path) -> list[str]:
-    """Everything in the index that a client could see."""
-    return sorted(str(p.relative_to(index)) for p in index.rglob("*") if p.is_file() and not p.name.startswith("."))
+    """Everything in the index that a client could see; each smoke test leaves a report of its own there."""
+    found = sorted(str(p.relative_to(index)) for p in index.rglob("*") if p.is_file() and not p.name.startswith("."))
+    return [key for key in found if not key.startswith("smoke/")]
 
 
 def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
@@ -46,7 +47,7 @@ def test_every_step_ran_and_the_wheel_is_what_its_name_says(finished):
     assert inside["version"] == VERSION
     kernels = {tuple(f["sass"]): tuple(f["ptx"]) for lib in inside["libraries"] for f in lib["fatbins"]}
     assert kernels == {(35,): ()}
-    assert inside["tags"] == [f"cp311-cp311-{inside['manylinux']}_x86_64"]
+    assert inside["tags"] == [f"cp37-abi3-{inside['manylinux']}_x86_64"]
     assert "canary/lib/libcudart.so.11.0" in [lib["path"] for lib in inside["libraries"]]
 
 
@@ -77,6 +78,31 @@ def test_an_emulated_sandy_bridge_ran_the_wheel(finished, emulator):
     assert report["emulated"] == "SandyBridge"
     assert report["outcome"] == "passed"
     assert any("matmul" in check["name"] and check["status"] == "passed" for check in report["checks"])
+
+
+def test_the_reports_are_kept_in_the_index_beside_the_record(finished):
+    farm, said = finished
+    name = Path(said["wheel"]).name
+    assert (farm.index / "records" / f"{name}.json").exists()
+    kept = [json.loads(file.read_text()) for file in (farm.index / "smoke" / name).glob("*.json")]
+    assert {None, "SandyBridge"} >= {report["emulated"] for report in kept} >= {None}
+    assert {report["facts"]["fat binaries"] for report in kept} == {"canary/lib/libcanary_cuda.so: sm_35"}
+    assert {report["output_tail"] for report in kept} == {""}
+    assert str(farm.project) not in "".join(json.dumps(report) for report in kept)
+
+
+def test_one_wheel_serves_every_python(finished, tmp_path):
+    """The stable ABI: the wheel that was built with Python 3.11 multiplies in what else there is here."""
+    _, said = finished
+    found = [(v, python) for v in (39, 310, 312, 313) if (python := find_python(f"py{v}"))]
+    if not found:
+        pytest.skip("there is no other Python here")
+    for version, other in found:
+        python = make_environment(tmp_path / str(version), other)
+        with zipfile.ZipFile(said["wheel"]) as archive:
+            archive.extractall(next((tmp_path / str(version) / "lib").glob("python*/site-packages")))
+        report = run_probe(python, module="canary", expect=Expectation(version=VERSION), timeout_s=300)
+        assert report.outcome == "passed", (version, report.reason, report.output_tail)
 
 
 def test_nothing_of_the_run_is_left_in_the_engine(finished, client):

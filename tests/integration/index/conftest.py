@@ -1,5 +1,4 @@
 import itertools
-import logging
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,10 +6,10 @@ from typing import NamedTuple
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from farm.index.publish import publish
 from farm.index.stores import open_store
+from tests.servers import moto
 
 
 class Wheel(NamedTuple):
@@ -21,12 +20,8 @@ class Wheel(NamedTuple):
 @pytest.fixture(scope="session")
 def moto_url():
     """An S3 server in this process, on the loopback."""
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each of thousands of requests
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with moto.in_thread() as url:
+        yield url
 
 
 @pytest.fixture
@@ -76,10 +71,10 @@ def store(store_url):
 def make_wheel(tmp_path):
     """A factory of small wheels that pip installs."""
 
-    def make(filename, payload="x = 1\n"):
+    def make(filename, payload="x = 1\n", extra=""):
         name, version = filename.split("-")[:2]
         info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n{extra}"
         tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
         folder = tmp_path / "made"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.probe import probe
+from farm.index.probe import PROOF, probe, prove
 from farm.index.stores import Stat, open_store
 
 TEXT = "text/plain"
@@ -140,11 +140,36 @@ def test_no_replacement_is_lost(store):
     assert store.get(KEY).data == b"x" * 40
 
 
-def test_the_probe_passes_and_leaves_nothing(store):
+def test_the_probe_passes_and_leaves_its_proof(store, store_url):
     assert store.proved is False
     probe(store)
     assert store.proved is True
-    assert list(store.list("")) == []
+    assert list(store.list("")) == [PROOF]
+    again = open_store(store_url)
+    prove(again)
+    assert again.proved is True
+    assert again.quirks == store.quirks
+
+
+def test_a_large_page_comes_back_whole(store):
+    page = b"<a>wheel</a>\n" * 50_000
+    assert store.replace("whl/g/links.html", page, None, content_type=TEXT) is True
+    first = store.get("whl/g/links.html")
+    assert first.data == page
+    assert first.etag == store.likely_etag(page)
+    assert store.replace("whl/g/links.html", page + b"x", first.etag, content_type=TEXT) is True
+    assert store.get("whl/g/links.html").data == page + b"x"
+    assert store.replace("whl/g/links.html", page, first.etag, content_type=TEXT) is False
+
+
+def test_a_file_tells_how_far_it_is(store, tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 3_000_000)
+    told = []
+    assert store.create(KEY, source, content_type=TEXT, progress=told.append) is True
+    assert told == sorted(told)
+    assert told[-1] == 3_000_000
+    assert len(told) > 2
 
 
 def test_a_directory_holds_only_files_and_folders(tmp_path):

@@ -208,3 +208,12 @@ def test_wrong_files_are_refused(tmp_path, was, becomes, says):
     path.write_text(GOOD.replace(was, becomes))
     with pytest.raises(UsageError, match=says):
         load(path, models.Msvc)
+
+
+@pytest.mark.parametrize(
+    ("major", "branch"),
+    [(465, 465), (470, 470), (472, 470), (474, 470), (495, 495), (516, 516), (580, 580), (581, 580), (590, 590)],
+)
+def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
+    """472.50 comes with CUDA 11.4.4 and runs a K40; 516.94, with CUDA 11.7.1, does not."""
+    assert catalog.driver_branch(major) == branch

@@ -109,7 +109,7 @@ def test_a_companion_without_a_known_commit_is_refused(root):
         Variant.parse("sm61-avx-py311"),
         "torchvision",
         channel="pytorch-2.8-python311",
-        options={"torch": ("2.7.1", "")},
+        options={"torch": ("2.6.0", "")},
     )
     found = judge(root, selectors)
     assert [reason.rule for reason in found.offer] == ["source"]

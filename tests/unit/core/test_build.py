@@ -4,7 +4,7 @@ import pytest
 
 from farm.engines.base import Capacity, Observation
 from farm.errors import BuildFailedError, InfrastructureError
-from farm.pipeline.build import NINJA, failing_lines, follow, judge, make_job, the_wheel
+from farm.pipeline.build import NINJA, failing_lines, follow, judge, kept, make_job, the_wheel
 from farm.pipeline.report import Outcomes, Silent
 from farm.plan import Selectors, resolve
 from farm.variant import Variant
@@ -44,7 +44,7 @@ def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, mem
     plan = plan.model_copy(update={"memory_per_job_gb": per_job, "timeout_minutes": 15})
     capacity = Capacity(cpus=cpus, memory=int(memory))
     inputs = {"/farm/job": tmp_path / "c", "/farm/source": tmp_path / "s"}
-    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"})
+    job = make_job(plan, image="i", inputs=inputs, capacity=capacity, labels={"a": "b"}, volumes=kept(plan))
     assert job.environment == {"FARM_JOBS": jobs}
     assert job.timeout_s == 900
     assert job.inputs == inputs

@@ -59,7 +59,7 @@ def test_every_command_has_help_that_works(capsys):
         assert caught.value.code == 0
         out = capsys.readouterr().out
         assert out.startswith(f"usage: farm {name}")
-        assert "--json" in out
+        assert "--json" in out or name == "index"  # which has commands below it
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
     assert "exit codes: 0 done, 2 usage" in capsys.readouterr().out

@@ -70,7 +70,10 @@ def test_every_combination_gives_a_plan_that_renders_or_says_why_not(
         return
     assert judge(root, selectors).buildable
     rendered = render(root, plan)
-    assert set(rendered.job) == {"build.sh", "plan.json", "tiers.cmake"}
+    declared = {"patches.json", "patches.py"} if plan.package == "torch" else set()
+    recipes_own = {name for name in rendered.job if name.startswith("recipe/")}
+    assert set(rendered.job) == {"build.sh", "plan.json", "tiers.cmake"} | declared | recipes_own
+    assert bool(recipes_own) == (plan.recipe == "torch-debian")
     assert Version(plan.version).local
     assert set(plan.origins) == {"channel", *plan.options, *(f"env.{key}" for key in plan.env)}
 
@@ -352,7 +355,10 @@ def test_a_hostile_plan_is_refused_by_its_shape(plan, tmp_path, change):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"base": "windows-95"}, "no base 'windows-95'"), ({"platform": "windows"}, "no templates for windows")],
+    [
+        ({"base": "windows-95"}, "no base 'windows-95'"),
+        ({"platform": "windows"}, "no repository to build from on Windows"),
+    ],
 )
 def test_a_plan_of_another_farm_is_refused_when_it_is_rendered(root, plan, change, message):
     with pytest.raises(UsageError, match=message):
@@ -426,5 +432,5 @@ def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     path.write_text(yaml.safe_dump(raw, sort_keys=False))
     chosen = {name: resolve(project, select(f"sm35-{name}-py311")).channel for name in ("avx", "avx2", "avx512vnni")}
     assert chosen == {"avx": "kepler-2.0.1", "avx2": "kepler-debian", "avx512vnni": "kepler-debian"}
-    with pytest.raises(NotBuildableError, match=r"torch in kepler-2\.0\.1 is not built for windows"):
-        resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows"))
+    with pytest.raises(NotBuildableError, match=r"canary in kepler-2\.0\.1 is not built for windows"):
+        resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows"))

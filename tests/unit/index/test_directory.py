@@ -98,7 +98,7 @@ def test_the_sweep_leaves_the_files_of_living_writers(tmp_path):
     with pipe.open("wb") as slow:  # opens once the writer reads: its temporary file is there and locked
         slow.write(b"first ")
         assert DirectoryStore(root).create("quick", b"x", content_type=TEXT)
-        assert len(list((root / ".tmp").iterdir())) == 1
+        assert len(list((root / ".tmp").iterdir())) == 2  # the file, and the mark that its writer lives
         slow.write(b"second")
     writer.join()
     assert results == [True]
@@ -141,3 +141,17 @@ def test_objects_can_be_read_by_a_web_server(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_copy_tells_how_far_it_is(tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"x" * 2_500_000)
+    told = []
+    DirectoryStore(tmp_path / "index").create("wheel", source, content_type=TEXT, progress=told.append)
+    assert told == [1_048_576, 2_097_152, 2_500_000]
+
+
+def test_posix_locks_are_imported_by_one_module_only():
+    """On Windows there is no fcntl: `farm.index.locks` has the other way."""
+    folder = Path(farm.__file__).parent / "index"
+    assert [path.name for path in folder.glob("*.py") if "import fcntl" in path.read_text()] == ["locks.py"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.index import html as html_of
 from farm.index import pages
 from farm.index.pages import File, Hashes
 
@@ -44,8 +45,9 @@ class Anchors(HTMLParser):
 def test_the_json_page_says_all_that_pep_691_and_700_ask_for():
     page = pages.with_file(None, "torch", entry())
     assert json.loads(page.render()) == {
-        "meta": {"api-version": "1.1", "_generation": 1},
+        "meta": {"api-version": "1.4", "_generation": 1},
         "name": "torch",
+        "project-status": {"status": "active"},
         "versions": ["2.0.1+cu118.sm35.avx"],
         "files": [
             {
@@ -57,6 +59,7 @@ def test_the_json_page_says_all_that_pep_691_and_700_ask_for():
                 "requires-python": ">=3.7",
                 "core-metadata": {"sha256": "b" * 64},
                 "yanked": False,
+                "_generation": 1,
             }
         ],
     }
@@ -82,7 +85,7 @@ def test_the_same_file_again_is_the_same_page_and_other_bytes_are_refused():
 
 def test_the_html_page_says_what_pep_503_629_658_and_714_ask_for():
     page = pages.with_file(None, "torch", entry())
-    html = Anchors(pages.project_html(page))
+    html = Anchors(html_of.project_html(page))
     href = "../../../files/torch-2.0.1%2Bcu118.sm35.avx-cp311-cp311-manylinux_2_31_x86_64.whl"
     assert html.anchors == [
         {
@@ -92,38 +95,38 @@ def test_the_html_page_says_what_pep_503_629_658_and_714_ask_for():
             "data-dist-info-metadata": f"sha256={'b' * 64}",
         }
     ]
-    assert html.metas == {"pypi:repository-version": "1.1", "farm:generation": "1"}
-    assert b'data-requires-python="&gt;=3.7"' in pages.project_html(page)
-    assert pages.project_html(page).startswith(b"<!DOCTYPE html>\n")
+    assert html.metas == {"pypi:repository-version": "1.4", "farm:generation": "1"}
+    assert b'data-requires-python="&gt;=3.7"' in html_of.project_html(page)
+    assert html_of.project_html(page).startswith(b"<!DOCTYPE html>\n")
 
 
 @pytest.mark.parametrize(("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)])
 def test_yanked_files_say_so(yanked, shown):
     page = pages.with_file(None, "torch", entry(yanked=yanked))
-    assert Anchors(pages.project_html(page)).anchors[0].get("data-yanked") == shown
+    assert Anchors(html_of.project_html(page)).anchors[0].get("data-yanked") == shown
     assert json.loads(page.render())["files"][0]["yanked"] == yanked
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_nothing_breaks_out_of_an_attribute(requires_python, reason):
     page = pages.with_file(None, "torch", entry(requires_python=requires_python, yanked=reason))
-    plain = Anchors(pages.project_html(pages.with_file(None, "torch", entry())))
-    html = pages.project_html(page)
+    plain = Anchors(html_of.project_html(pages.with_file(None, "torch", entry())))
+    html = html_of.project_html(page)
     read = Anchors(html)
     assert read.tags == plain.tags
     assert set(read.anchors[0]) == set(plain.anchors[0]) | {"data-yanked"}
-    links = pages.links_html("g", {"torch": pages.links_section(page)})
-    assert pages.parse_links(links, "key") == {"torch": pages.links_section(page)}
-    assert pages.generation_of(html, "key") == 1
+    links = html_of.links_html("g", {"torch": html_of.links_section(page)})
+    assert html_of.parse_links(links, "key") == {"torch": html_of.links_section(page)}
+    assert html_of.generation_of(html, "key") == 1
 
 
 def test_links_hold_all_projects_and_are_read_back():
     sections = {
-        name: pages.links_section(pages.with_file(None, name, entry(f"{name}-1-py3-none-any.whl")))
+        name: html_of.links_section(pages.with_file(None, name, entry(f"{name}-1-py3-none-any.whl")))
         for name in ("torch", "canary")
     }
-    html = pages.links_html("sm35-avx", sections)
-    assert pages.parse_links(html, "key") == sections
+    html = html_of.links_html("sm35-avx", sections)
+    assert html_of.parse_links(html, "key") == sections
     assert [anchor["href"].split("#")[0] for anchor in Anchors(html).anchors] == [
         "../files/canary-1-py3-none-any.whl",
         "../files/torch-1-py3-none-any.whl",
@@ -131,9 +134,9 @@ def test_links_hold_all_projects_and_are_read_back():
 
 
 def test_the_root_page_lists_projects_and_is_read_back():
-    html = pages.root_html("sm35-avx", {"torch", "canary"})
+    html = html_of.root_html("sm35-avx", {"torch", "canary"})
     assert [anchor["href"] for anchor in Anchors(html).anchors] == ["canary/", "torch/"]
-    assert pages.parse_root(html, "key") == {"canary", "torch"}
+    assert html_of.parse_root(html, "key") == {"canary", "torch"}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_the_root_page_lists_projects_and_is_read_back():
     ],
 )
 def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
-    readers = [pages.parse_page, pages.generation_of, pages.parse_links, pages.parse_root]
+    readers = [pages.parse_page, html_of.generation_of, html_of.parse_links, html_of.parse_root]
     for read in readers:
         with pytest.raises(InfrastructureError, match="not a page of this farm"):
             read(data, "key")

@@ -1,10 +1,15 @@
 """The probe refuses stores that break either promise, whatever they answer."""
 
+import json
+import threading
+import time
+
 import pytest
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index.directory import DirectoryStore
-from farm.index.probe import probe
+from farm.index.probe import PROOF, probe, prove
+from farm.index.stores import Quirks
 
 
 class SaysYes(DirectoryStore):
@@ -53,7 +58,7 @@ def test_an_honest_store_is_proved_and_left_empty(tmp_path):
     store = DirectoryStore(tmp_path)
     probe(store)
     assert store.proved
-    assert list(store.list("")) == []
+    assert list(store.list("")) == [PROOF]
 
 
 class CannotDelete(DirectoryStore):
@@ -65,4 +70,98 @@ def test_a_store_that_forbids_deletes_may_keep_the_scratch_object(tmp_path):
     store = CannotDelete(tmp_path)
     probe(store)
     assert store.proved
-    assert len(list(store.list("probe/"))) == 1
+    assert len(list(store.list("probe/"))) > 1
+
+
+class Racy(DirectoryStore):
+    """Keeps its promises to one writer, and looks before it writes: two at once both win."""
+
+    def create(self, key, data, **options):
+        if self.stat(key) is not None:
+            return False
+        time.sleep(0.01)
+        super().create(key, data, **options)
+        return True
+
+    def replace(self, key, data, etag, **_options):
+        found = self.get(key)
+        if (found.etag if found else None) != etag:
+            return False
+        time.sleep(0.01)
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{threading.get_ident()}")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+        return True
+
+
+def test_a_store_that_fails_only_under_concurrency_is_refused(tmp_path):
+    store = Racy(tmp_path)
+    with pytest.raises(PublishRefusedError) as caught:
+        probe(store)
+    text = str(caught.value)
+    assert "a second create" not in text
+    assert "of many creators one wins; seen: 12 writers, 3 rounds: 3 went wrong" in text
+    assert "of many replacements none is lost; seen: 12 writers were told that 36 of 36" in text
+    assert "--single-writer" in caught.value.hint
+    assert not store.proved
+    assert not (tmp_path / PROOF).exists()
+
+
+class Counted(DirectoryStore):
+    creates = 0
+
+    def create(self, *arguments, **options):
+        self.creates += 1
+        return super().create(*arguments, **options)
+
+
+def proofs(tmp_path, **changes):
+    """A store whose proof was changed, opened anew."""
+    probe(DirectoryStore(tmp_path))
+    path = tmp_path / PROOF
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return Counted(tmp_path)
+
+
+def test_a_proof_in_the_store_spares_the_probe(tmp_path):
+    store = proofs(tmp_path)
+    prove(store)
+    assert store.proved
+    assert store.creates == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"store": "file:///elsewhere/"},
+        {"time": "2020-01-01T00:00:00Z"},
+        {"time": "2999-01-01T00:00:00Z"},
+        {"time": "yesterday"},
+        {"schema_version": 2},
+        {"unknown": 1},
+    ],
+)
+def test_another_stores_old_or_strange_proof_is_not_believed(tmp_path, changes):
+    store = proofs(tmp_path, **changes)
+    prove(store)
+    assert store.creates > 0
+    again = Counted(tmp_path)
+    prove(again)
+    assert again.creates == 0
+
+
+def test_a_proof_says_how_tags_are_sent(tmp_path):
+    store = proofs(tmp_path, bare_etags=True)
+    prove(store)
+    assert store.quirks == Quirks(bare_etags=True)
+
+
+def test_one_writer_is_believed_only_while_it_says_so(tmp_path):
+    store = Racy(tmp_path)
+    prove(store, single_writer=True)
+    assert store.proved
+    assert store.quirks == Quirks(reads_first=True)
+    with pytest.raises(PublishRefusedError):
+        prove(Racy(tmp_path))

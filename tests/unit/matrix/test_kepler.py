@@ -33,8 +33,8 @@ def test_default_channel(shipped, package, variant, platform, channel):
 
 
 def test_no_channel_for_the_platform(shipped):
-    with pytest.raises(UsageError, match=r"no channel of ci/matrix\.yaml builds 'torchvision' for windows"):
-        shipped.default_channel("torchvision", Variant("sm61", "avx", "py313"), "windows")
+    with pytest.raises(UsageError, match=r"no channel of ci/matrix\.yaml builds 'canary' for macos"):
+        shipped.default_channel("canary", Variant("sm61", "avx", "py313"), "macos")
 
 
 @pytest.mark.parametrize(

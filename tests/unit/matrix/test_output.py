@@ -11,7 +11,7 @@ from farm.cli.main import main
 from farm.errors import UsageError
 from farm.matrix import Build
 from farm.matrix.workflow import CHUNK, workflow_matrix
-from farm.settings import GithubLabels, load_github_labels
+from farm.settings import Github, load_github
 from farm.variant import Variant
 from tools.matrix_schema import schema
 
@@ -111,7 +111,7 @@ def test_github_entry(farm):
     }
     assert found == {
         "build": [{**entry, "runs_on": ["self-hosted", "linux", "arm64", "farm-build"]}],
-        "smoke": [{**entry, "runs_on": ["self-hosted", "linux", "arm64", "farm-smoke", "sm90", "armv9"]}],
+        "smoke": [{**entry, "runs_on": ["self-hosted", "linux", "arm64", "farm-smoke", "gpu", "sm90", "armv9"]}],
     }
 
 
@@ -136,7 +136,7 @@ def test_chunks(shipped, count):
 
 
 def test_every_build_has_labels(project, shipped):
-    labels = load_github_labels(project)
+    labels = load_github(project)
     for build in shipped.builds():
         for job in ("build", "smoke"):
             found = labels.runs_on(job, build.variant, build.platform)
@@ -145,7 +145,7 @@ def test_every_build_has_labels(project, shipped):
 
 
 def test_labels_that_are_missing():
-    labels = GithubLabels.model_validate({"build": {"linux-x86_64": ["a"]}, "smoke": {}})
+    labels = Github.model_validate({"build": {"linux-x86_64": ["a"]}, "smoke": {}})
     with pytest.raises(UsageError, match=r"github\.build has no labels for linux-aarch64, which sm90-armv9-py313"):
         labels.runs_on("build", Variant("sm90", "armv9", "py313"), "linux")
 
@@ -162,7 +162,7 @@ def test_wrong_labels(tmp_path, text, fault):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "runners.yaml").write_text(text)
     with pytest.raises(UsageError) as caught:
-        load_github_labels(tmp_path)
+        load_github(tmp_path)
     assert fault in str(caught.value)
 
 

@@ -7,7 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.errors import PublishRefusedError, VerificationFailedError
+from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.index.reader import open_reader
+from farm.index.signing import load_public, new_key, opened
+from farm.index.verify import verify_index
 from farm.pipeline.check import refusal
 from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
@@ -16,7 +19,19 @@ from farm.settings import Settings
 from farm.wheel.report import Check, Finding, Report, VerifyPolicy, Waiver, waive
 
 POLICY = VerifyPolicy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
-PLAN = SimpleNamespace(variant="sm35-avx-py311", digest="d" * 64, channel="kepler", options={"rebuild": None})
+ARCHIVE = SimpleNamespace(component="cuda_nvcc", url="https://archives.example/nvcc.tar.xz", sha256="a" * 64)
+PLAN = SimpleNamespace(
+    package="canary",
+    version="1.0",
+    variant="sm35-avx-py311",
+    platform="linux",
+    base="debian-bookworm",
+    digest="d" * 64,
+    channel="kepler",
+    options={"rebuild": None},
+    source=SimpleNamespace(kind="git", url="https://git.example/canary.git", tag="v1.0", commit="c" * 40),
+    toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE]),
+)
 FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
 
@@ -34,9 +49,10 @@ def wheel(tmp_path):
 @pytest.fixture
 def publish(tmp_path, wheel):
     """Publish with a report of these findings; gives the records that the index then holds."""
-    setting = Setting(tmp_path, Settings.model_construct(index="index", index_public_url=None), Silent())
 
-    def run(findings=(), waivers=(), sha256=None):
+    def run(findings=(), waivers=(), sha256=None, signing_key=None):
+        settings = Settings.model_construct(index="index", index_public_url=None, signing_key=signing_key)
+        setting = Setting(tmp_path, settings, Silent())
         check = Check(id="members", status="failed" if findings else "passed", findings=tuple(findings))
         report = Report(
             wheel=wheel.name,
@@ -46,8 +62,8 @@ def publish(tmp_path, wheel):
             checks=(waive(check, waivers),),
             waivers=tuple(waivers),
         )
-        publish_wheel(setting, PLAN, wheel, report)
-        texts = [path.read_text() for path in (tmp_path / "index").rglob("*.json") if "provenance" in path.read_text()]
+        publish_wheel(setting, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1")
+        texts = [path.read_text() for path in (tmp_path / "index/records").iterdir()]
         return [json.loads(text)["provenance"] for text in texts]
 
     return run
@@ -57,6 +73,53 @@ def test_a_passing_report_is_published_without_waivers(publish, wheel):
     [provenance] = publish()
     assert provenance["verified"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert "waivers" not in provenance
+
+
+@pytest.mark.parametrize("where", ["file", "variable"])
+def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_path, monkeypatch, where, capsys):
+    public = new_key(tmp_path / "farm.key")
+    if where == "variable":
+        monkeypatch.setenv("FARM_TEST_KEY", (tmp_path / "farm.key").read_text())
+    publish(signing_key="farm.key" if where == "file" else "env:FARM_TEST_KEY")
+    [envelope] = (tmp_path / f"index/whl/attestations/{wheel.name}").iterdir()
+    key = load_public(public)
+    document, _ = opened(envelope.read_bytes(), {key.keyid: key}, "application/vnd.in-toto+json", "x")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    assert document["subject"] == [{"name": wheel.name, "digest": {"sha256": digest}}]
+    build, run = document["predicate"]["buildDefinition"], document["predicate"]["runDetails"]
+    assert build["internalParameters"] == {"plan": {"sha256": "d" * 64}}
+    assert build["resolvedDependencies"] == [
+        {"name": "source", "uri": "git+https://git.example/canary.git@v1.0", "digest": {"gitCommit": "c" * 40}},
+        {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
+        {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
+    ]
+    assert run["builder"]["id"] == "urn:torch-farm"
+    assert run["metadata"] == {"invocationId": "r1"}
+    assert [each["name"] for each in run["byproducts"]] == ["verify.json"]
+    done = verify_index(open_reader(str(tmp_path / "index")), {key.keyid: key}, wheels=True)
+    assert (done.problems, done.wheels, done.pages) == ((), 1, 8)
+    secret = (tmp_path / "farm.key").read_text().splitlines()[1]
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "index").rglob("*") if path.is_file())
+    assert secret.encode() not in everything
+    assert secret not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("signing_key", "message"),
+    [("none.key", "cannot read the key"), ("env:FARM_TEST_KEY", "FARM_TEST_KEY, and it is not set")],
+)
+def test_a_key_that_is_not_there_stops_the_publish(publish, tmp_path, monkeypatch, signing_key, message):
+    monkeypatch.delenv("FARM_TEST_KEY", raising=False)
+    with pytest.raises(UsageError, match=message):
+        publish(signing_key=signing_key)
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_variable_that_is_no_key_is_not_shown(publish, monkeypatch):
+    monkeypatch.setenv("FARM_TEST_KEY", "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----")
+    with pytest.raises(UsageError, match="FARM_TEST_KEY holds no ed25519 private key") as caught:
+        publish(signing_key="env:FARM_TEST_KEY")
+    assert "c2VjcmV0" not in f"{caught.value}{caught.value.hint}"
 
 
 def test_the_reasons_of_waivers_are_published(publish):

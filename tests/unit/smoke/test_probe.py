@@ -6,14 +6,17 @@ import ctypes
 import json
 import math
 import random
+import sys
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farm.catalog import throughput
 from farm.smoke import probe
 
 
@@ -33,8 +36,9 @@ def test_it_is_python_3_7():
     }
     assert "farm" not in imported
     assert imported <= {
-        "__future__", "argparse", "collections", "ctypes", "functools", "importlib", "json", "math", "os", "platform",
-        "random", "re", "sys", "time", "typing", "warnings",
+        "__future__", "argparse", "collections", "contextlib", "ctypes", "faulthandler", "functools", "importlib",
+        "json", "math", "os", "platform", "random", "re", "subprocess", "sys", "tempfile", "time", "typing",
+        "warnings", "xml",
     }  # fmt: skip
 
 
@@ -131,8 +135,26 @@ def test_products_of_inputs_are_exact_and_inputs_fit_their_format(size, seed):
 class FakeDriver:
     """What libcuda answers; stands for the machine, which may or may not have one."""
 
-    def __init__(self, init=0, count=1, version=11040):
-        self.init, self.count, self.version = init, count, version
+    def __init__(self, init=0, count=1, version=11040, attributes=None):
+        self.init, self.count, self.version, self.attributes = init, count, version, attributes or {}
+
+    def nvmlInit_v2(self):  # noqa: N802
+        return 0
+
+    def nvmlShutdown(self):  # noqa: N802
+        return 0
+
+    def nvmlSystemGetDriverVersion(self, text, _size):  # noqa: N802
+        text.value = b"535.54.03"
+        return 0
+
+    def cuDeviceGet(self, pointer, index):  # noqa: N802
+        pointer._obj.value = index
+        return 0
+
+    def cuDeviceGetAttribute(self, pointer, attribute, _device):  # noqa: N802
+        pointer._obj.value = self.attributes.get(attribute, 0)
+        return 0 if attribute in self.attributes else 1
 
     def cuInit(self, _flags):  # noqa: N802
         return self.init
@@ -176,7 +198,20 @@ def test_no_driver_is_a_reason_not_to_run(machine, driver, reason):
 
 def test_a_driver(machine):
     machine(FakeDriver(version=12020, count=2))
-    assert probe.find_driver() == (2, "driver for CUDA 12.2, 2 GPU(s)")
+    assert probe.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
+
+
+def test_a_driver_without_nvml(machine):
+    driver = FakeDriver(version=11040)
+    driver.nvmlInit_v2 = lambda: 1
+    machine(driver)
+    assert probe.find_driver() == (1, "driver for CUDA 11.4, 1 GPU(s)")
+
+
+def test_what_the_driver_says_of_the_card(machine):
+    machine(FakeDriver(attributes={16: 15, 13: 745000, 36: 3004000, 37: 384}))
+    found = probe.card_numbers()
+    assert found == {"multiprocessors": 15, "clock_khz": 745000, "memory_clock_khz": 3004000, "bus_bits": 384}
 
 
 def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=None):
@@ -305,3 +340,126 @@ def test_the_table_is_ascii_and_one_line_a_check(capsys):
     assert out.count("\n") == 1
     assert out.isascii()
     assert out.startswith("failed   devices")
+
+
+# --- native or JIT
+
+
+def runs(first=0.01):
+    return {"ok": True, "error": None, "first_s": first, "second_s": 0.0001}
+
+
+def fails(error):
+    return {"ok": False, "error": error, "first_s": None, "second_s": None}
+
+
+# CUDA Runtime API reference, cudaError_t: 209, 221, 222.
+NO_IMAGE = "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available for execution"
+NO_JIT = "RuntimeError: CUDA error: cudaErrorJitCompilationDisabled: PTX JIT compilation was disabled"
+NEW_PTX = "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain."
+
+
+def test_own_sass_is_native():
+    found = dict(zip(probe.WAYS, (runs(), runs(), fails(NO_IMAGE)), strict=True))
+    code, text = probe.judge_code(found, ["sm_35"], "sm_35")
+    assert code == "native"
+    assert text == "its own SASS serves sm_35: first kernel 0.010 s, then 0.0001 s; no PTX that serves"
+    assert "has PTX as well (3.000 s" in probe.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+
+
+@pytest.mark.parametrize("error", [NO_JIT, NO_IMAGE])
+def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
+    found = dict(zip(probe.WAYS, (runs(95.5), fails(error), runs(94)), strict=True))
+    code, text = probe.judge_code(found, ["sm_50", "compute_35"], "sm_37")
+    assert code == "jit"
+    assert "no SASS for sm_37 in the wheel (sm_50 compute_35)" in text
+    assert "first kernel 95.500 s" in text
+    assert "CUDA_CACHE_MAXSIZE" in text.warning
+
+
+@pytest.mark.parametrize(
+    ("results", "seen"),
+    [
+        ((fails(NO_IMAGE), fails(NO_IMAGE), fails(NO_IMAGE)), "no kernel image for sm_90: the wheel holds sm_35 ("),
+        ((fails(NEW_PTX), fails(NO_JIT), fails(NEW_PTX)), "its PTX is newer than the driver can compile"),
+        ((fails("did not finish in 5 s"), runs(), runs()), "did not finish in 5 s"),
+        ((runs(), fails("x"), fails("y")), "neither without JIT (x) nor with JIT alone (y)"),
+    ],
+)
+def test_no_code_that_runs(results, seen):
+    with pytest.raises(probe.FailedError) as caught:
+        probe.judge_code(dict(zip(probe.WAYS, results, strict=True)), ["sm_35"], "sm_90")
+    assert seen in caught.value.seen
+
+
+# --- speed
+
+
+def test_the_table_of_units_is_that_of_the_catalogue():
+    known = throughput()
+    assert known.units == probe.UNITS
+    assert known.geforce_float64 == probe.GEFORCE_FLOAT64
+    assert known.warn_below == {"matmul": probe.WARN_MATMUL, "copy": probe.WARN_COPY}
+
+
+# Multiprocessors, clock in GHz and TFLOP/s as NVIDIA's datasheets and whitepapers give them.
+@pytest.mark.parametrize(
+    ("name", "sm", "multiprocessors", "ghz", "tflops"),
+    [
+        ("float32", 35, 15, 0.745, 4.29),  # Tesla K40
+        ("float64", 35, 15, 0.745, 1.43),
+        ("float32", 37, 13, 0.562, 2.8),  # half a Tesla K80
+        ("float32", 52, 24, 1.114, 6.8),  # Tesla M40
+        ("float32", 60, 56, 1.303, 9.3),  # Tesla P100, PCIe
+        ("float64", 60, 56, 1.303, 4.7),
+        ("float32", 61, 28, 1.582, 11.3),  # GTX 1080 Ti
+        ("float16", 70, 80, 1.53, 125),  # V100
+        ("float32", 75, 40, 1.59, 8.1),  # T4
+        ("bfloat16", 80, 108, 1.41, 312),  # A100
+        ("tf32", 80, 108, 1.41, 156),
+        ("float64", 80, 108, 1.41, 19.5),
+        ("float16", 90, 132, 1.83, 989),  # H100 SXM
+        ("float64", 90, 132, 1.98, 67),
+        ("float32", 90, 132, 1.98, 67),
+    ],
+)
+def test_peaks_are_those_of_the_datasheets(name, sm, multiprocessors, ghz, tflops):
+    assert 2e-3 * probe.UNITS[name][sm] * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
+
+
+def test_a_share_below_the_limit_gets_a_warning():
+    good = probe.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
+    assert good == "3 TFLOP/s, 70 % of the card's 4.29"
+    assert not hasattr(good, "warning")
+    slow = probe.share_of_peak("product", 0.3, 4.29, "TFLOP/s", 0.4, "a debug build")
+    assert slow.warning == "product below 40 % of what the card can do: a debug build"
+    assert "not known" in probe.share_of_peak("product", 3.0, 0.0, "TFLOP/s", 0.4, "")
+
+
+# --- what it leaves
+
+
+def test_a_warning_is_in_the_file_and_the_table(tmp_path, capsys):
+    run = probe.Probe(str(tmp_path / "report.json"), {})
+    assert run.run("speed", "copy", lambda: probe.Warned("1 GB/s", "slow")) == "passed"
+    (entry,) = json.loads((tmp_path / "report.json").read_text())["checks"]
+    assert (entry["status"], entry["seen"], entry["warning"]) == ("passed", "1 GB/s", "slow")
+    probe.print_table(run.checks)
+    assert capsys.readouterr().out.startswith("warning  copy")
+
+
+def test_sys_exit_in_a_check_is_a_failed_check(tmp_path):
+    run = probe.Probe(str(tmp_path / "report.json"), {})
+    assert run.run("package", "import", lambda: sys.exit(0)) == "failed"
+    assert run.checks[0]["seen"] == "SystemExit: 0"
+
+
+@given(st.text(), st.sampled_from(["passed", "failed", "not_run"]))
+def test_any_text_is_valid_junit(text, status):
+    xml = probe.junit(text, [("cpu", text, status, 0.5, text, text), ("cpu", "b", "passed", 1.0, "", "")])
+    suite = ElementTree.fromstring(xml)
+    assert suite.get("tests") == "2"
+    assert suite.get("failures") == ("1" if status == "failed" else "0")
+    assert suite.get("skipped") == ("1" if status == "not_run" else "0")
+    assert [len(case) for case in suite] == [1, 1]
+    assert suite[0][0].tag == {"passed": "system-out", "failed": "failure", "not_run": "skipped"}[status]

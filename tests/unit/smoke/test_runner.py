@@ -42,6 +42,7 @@ def test_a_good_module_passes(environment):
         "is_available": "not_run",
         "devices": "not_run",
         "code for the device": "not_run",
+        "native or JIT": "not_run",
         "matmul float32 on cuda": "not_run",
         "matmul float64 on cuda": "not_run",
     }
@@ -122,6 +123,55 @@ def test_a_crash_while_importing(environment):
 def test_a_hang_is_ended(environment):
     report = probe(environment(base="import time\nwhile True:\n    time.sleep(1)\n"), timeout_s=4)
     assert (report.outcome, report.reason) == ("failed", "did not finish in 4 s in the check 'import'")
+
+
+HANGS = {
+    "python": "while True:\n        import time\n        time.sleep(1)",
+    "with the GIL": "import ctypes\n    ctypes.PyDLL(None).sleep(600)",
+    "deaf to signals": "import ctypes, signal\n    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
+    "    ctypes.PyDLL(None).sleep(600)",
+}
+
+
+@pytest.mark.parametrize("how", HANGS)
+def test_a_check_that_hangs_is_ended_at_its_own_limit(environment, how):
+    python = environment(f"def hang(s, o):\n    {HANGS[how]}\nTensor.__matmul__ = hang\n")
+    report = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, check_s=2)
+    assert (report.outcome, report.reason) == (
+        "failed", "hung for more than 2 s in the check 'matmul float32 on cpu'",
+    )  # fmt: skip
+    assert report.seconds < 60
+    assert "fakemod.py" in report.output_tail  # where it hung
+    assert list(status_of(report)) == ["import", "version", "CUDA version", "build configuration", "architectures"]
+
+
+def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch):
+    """A module that turns the probe's own alarm off: the runner sees that the file has not changed."""
+    monkeypatch.setattr(runner, "GRACE_S", 1.0)
+    addition = """
+        import faulthandler, time
+        def hang(self, other):
+            faulthandler.cancel_dump_traceback_later()
+            time.sleep(600)
+        Tensor.__matmul__ = hang
+    """
+    report = run_probe(environment(addition), module="fakemod", expect=ANYTHING, timeout_s=120, check_s=2)
+    assert report.reason == "hung for more than 2 s in the check 'matmul float32 on cpu'"
+    assert [cause.id for cause in report.causes] == ["hung"]
+    assert report.seconds < 60
+
+
+def test_a_gpu_that_is_asked_for_and_not_there(environment):
+    report = probe(environment(), expect=Expectation(gpu=True))
+    assert report.outcome == "failed"
+    assert report.reason == "a GPU was asked for, and the GPU part did not run: built without CUDA"
+
+
+def test_windows_crash_codes_have_the_names_of_signals():
+    for code, name in ((0xC000001D, "SIGILL"), (0xC0000005, "SIGSEGV"), (-0x3FFFFFE3, "SIGILL")):
+        ended = runner._Ended(returncode=code, late=None, tail="", seconds=1.0)
+        report = runner._judge("torch", None, ended, "the probe left no report", ANYTHING)
+        assert (report.outcome, report.signal) == ("failed", name)
 
 
 def test_rubbish_on_stdout_does_no_harm(environment):

@@ -3,12 +3,14 @@ import pytest
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
+    normal_requirement,
     normal_version,
     parse_wheel_name,
     platform_machine,
     read_dist_info,
     same_version,
     with_platforms,
+    with_requirements,
     with_version,
 )
 
@@ -64,6 +66,25 @@ def test_two_dist_infos_are_refused(tmp_path, make_wheel):
     path = make_wheel(tmp_path, {"other-1.dist-info/METADATA": b""})
     with Archive(path) as archive, pytest.raises(VerificationFailedError, match=r"2 \.dist-info"):
         read_dist_info(archive)
+
+
+def test_requirements_are_added_behind_the_headers():
+    before = b"Name: x\r\nVersion: 1.0\r\n\r\nRequires-Dist: in the text\r\n"
+    after = b"Name: x\r\nVersion: 1.0\r\nRequires-Dist: numpy<2\r\n\r\nRequires-Dist: in the text\r\n"
+    assert with_requirements(before, ["numpy<2"]) == after
+    assert with_requirements(b"Name: x\nVersion: 1\n", ["a", "b>1"]) == (
+        b"Name: x\nVersion: 1\nRequires-Dist: a\nRequires-Dist: b>1\n"
+    )
+    assert with_requirements(b"Name: x", ["a"]) == b"Name: x\nRequires-Dist: a\n"
+    for text in (before, b"Name: x", b"Name: x\n"):
+        assert with_requirements(text, []) == text
+
+
+@pytest.mark.parametrize("text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 2000, "(" * 900, "numpy<2\r"])
+def test_what_is_no_requirement(text):
+    with pytest.raises(UsageError, match="not a requirement"):
+        normal_requirement(text)
+    assert normal_requirement("Numpy < 2,>=1.20") == "Numpy<2,>=1.20"
 
 
 def test_the_version_alone_is_changed():

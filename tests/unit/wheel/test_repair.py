@@ -246,3 +246,23 @@ def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
     path = make_wheel(tmp_path, {"canary/a.py": b"x"}, tag="py3-none-any")
     with pytest.raises(UsageError, match="overwrite"):
         repair(path, tmp_path, lib_dirs=[], vendor_into="canary")
+
+
+def test_requirements_are_written_once(tmp_path, make_wheel):
+    """What METADATA lacks is added; what it has, in whatever spelling, is not said twice."""
+    metadata = b"Metadata-Version: 2.1\nName: canary\nVersion: 1.0\nRequires-Dist: filelock\n\nText\n"
+    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b""}, tag="py3-none-any", metadata=metadata)
+    first = run(wheel, tmp_path, requires=["numpy <2", "filelock"])
+    inside = contents(first.wheel)
+    assert inside["canary-1.0.dist-info/METADATA"] == metadata.replace(
+        b"filelock\n\n", b"filelock\nRequires-Dist: numpy<2\n\n"
+    )
+    (tmp_path / "again").mkdir()
+    second = repair(first.wheel, tmp_path / "again", lib_dirs=[], vendor_into="canary", requires=["numpy<2"])
+    assert contents(second.wheel)["canary-1.0.dist-info/METADATA"] == inside["canary-1.0.dist-info/METADATA"]
+    with Archive(second.wheel) as archive:
+        rows = parse_record(archive.read("canary-1.0.dist-info/RECORD"))
+        files = {name: (hashlib.sha256(archive.read(name)).hexdigest(), archive.entry(name).size) for name in inside}
+    assert compare_record(rows, "canary-1.0.dist-info/RECORD", files) == []
+    with pytest.raises(UsageError, match="not a requirement"):
+        run(wheel, tmp_path, requires=["numpy<<2"])

@@ -123,10 +123,23 @@ def test_foreign_libraries_need_the_promise_somewhere(check, make_elf, make_cont
     policy = {"foreign": ["canary/libcublas*"]}
     _, report = check({"canary/libcublas.so.11": make_elf(fatbin=blas)}, policy)
     assert [(f.where, f.what) for f in report.findings] == [
-        ("canary/libcublas.so.11", "no fat binary in it holds sm_35")
+        ("canary/libcublas.so.11", "no fat binary in it holds code that runs on sm_35; they hold sm_50, sm_60")
     ]
+    assert check({"canary/lib/libcublas.so.11": make_elf(fatbin=blas)})[1].findings  # by the defaults, too
     more = blas + make_container(make_entry("sass", 35))
     assert check({"canary/libcublas.so.11": make_elf(fatbin=more)}, policy)[1].passed
+    assert check({"canary/lib/libcublas.so.11": make_elf(fatbin=more)})[1].passed
+
+
+def test_foreign_machine_code_runs_on_later_gpus_of_its_generation(check, make_elf, make_container, make_entry):
+    """sm_35 code runs on sm_37 (not the other way round), sm_80 code on sm_86; PTX is not asked of them."""
+    own = make_container(make_entry("sass", 37), make_entry("sass", 86), make_entry("ptx", 86))
+    policy = {"sass": [37, 86], "ptx": [86]}
+    for there, gaps in (([35, 80], []), ([35, 86], []), ([50, 80], ["sm_37"]), ([37, 90], ["sm_86"])):
+        blas = make_container(*(make_entry("sass", sm) for sm in there))
+        files = {"canary/_C.so": make_elf(fatbin=own), "canary/lib/libcublas.so.11": make_elf(fatbin=blas)}
+        found = [finding.what for finding in check(files, policy)[1].findings]
+        assert [what.split(";")[0].rpartition(" ")[2] for what in found] == gaps
 
 
 def test_other_code_than_promised(check, make_elf, make_container, make_entry):

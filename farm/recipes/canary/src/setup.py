@@ -58,7 +58,8 @@ class CMakeBuild(build_ext):
 setup(
     version=VERSION,
     packages=["canary"],
-    ext_modules=[Extension("canary._C", sources=[])],
+    ext_modules=[Extension("canary._C", sources=[], py_limited_api=True)],
+    options={"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
     cmdclass={"build_ext": CMakeBuild},
     zip_safe=False,
 )

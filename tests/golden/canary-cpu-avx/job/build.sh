@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan cf967120c4c8; runs in the
+# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan 98a0697a5e75; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
-# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
 export CANARY_BUILD_VERSION=0.1.0+cpu.avx
@@ -16,6 +16,8 @@ mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
+exec 9< .
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
     find . -mindepth 1 -delete

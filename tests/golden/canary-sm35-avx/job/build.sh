@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 3b647ada49e5; runs in the
+# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan f477690de90f; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
-# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
 export CANARY_BUILD_VERSION=0.1.0+cu118.sm35.avx
@@ -18,6 +18,8 @@ mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
+exec 9< .
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
     find . -mindepth 1 -delete

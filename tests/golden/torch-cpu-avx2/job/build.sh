@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan 1c67b47b3a30; runs in the
+# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan 814db278f333; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
-# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
 export BLAS=OpenBLAS
@@ -28,10 +28,14 @@ mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
+exec 9< .
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
     find . -mindepth 1 -delete
     tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
+    echo "farm: step patches"
+    python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
     touch .farm-source
 fi
 echo "farm: step build"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+mps.arm64 for mps-arm64-py313. Rendered by farm from plan 8a8ec072c08e; runs on a Mac
+# Builds torch 2.8.0+mps.arm64 for mps-arm64-py313. Rendered by farm from plan b82c7b9b8b32; runs on a Mac
 # (arm64) that has Apple's command line tools, Python 3.13 with the package build, cmake and ninja.
 # This file stands in job/; reads ../src, writes ../out/wheel.
 set -euo pipefail
@@ -27,6 +27,7 @@ export USE_NNPACK=1
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 mkdir -p out/wheel
 out="$PWD/out/wheel"
+python3.13 job/patches.py job/patches.json src
 cd src
 echo "farm: step build"
 python3.13 -m build --wheel --no-isolation --skip-dependency-check --outdir "$out" .

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan c6034f869fa5; runs in the
+# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan 823c435cd4e2; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
-# The tree src/ may be kept between two attempts: the second goes on where the first stopped.
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
 FARM_ROOT="${FARM_ROOT:-/farm}"
 export BUILD_VERSION=0.23.0+cu128.sm61.avx
@@ -23,6 +23,8 @@ mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
+exec 9< .
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
     find . -mindepth 1 -delete

@@ -50,24 +50,25 @@ Tensor move_to(const Tensor& tensor, const std::string& device) {
 }  // namespace
 
 PyObject* py_from_bytes(PyObject*, PyObject* args) {
-  Py_buffer buffer;
+  PyObject* bytes = nullptr;  // no buffer: those are in the limited API from 3.11 on
   Py_ssize_t rows = 0;
   Py_ssize_t cols = 0;
   int dtype = 0;
-  if (!PyArg_ParseTuple(args, "y*nni", &buffer, &rows, &cols, &dtype)) return nullptr;
-  PyObject* result = guarded([&] {
+  if (!PyArg_ParseTuple(args, "Snni", &bytes, &rows, &cols, &dtype)) return nullptr;
+  return guarded([&]() -> PyObject* {
+    char* data = nullptr;
+    Py_ssize_t length = 0;
+    if (PyBytes_AsStringAndSize(bytes, &data, &length) != 0) return nullptr;
     if (dtype < 0 || dtype > static_cast<int>(DType::Int32)) throw std::invalid_argument("unknown dtype");
     if (rows < 0 || cols < 0) throw std::invalid_argument("a shape has no negative sizes");
     Tensor tensor =
         empty_cpu(static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), static_cast<DType>(dtype));
-    if (static_cast<std::size_t>(buffer.len) != tensor.bytes()) {
+    if (static_cast<std::size_t>(length) != tensor.bytes()) {
       throw std::invalid_argument("the data does not fill the shape");
     }
-    std::memcpy(tensor.data.get(), buffer.buf, tensor.bytes());
+    std::memcpy(tensor.data.get(), data, tensor.bytes());
     return wrap(std::move(tensor));
   });
-  PyBuffer_Release(&buffer);
-  return result;
 }
 
 PyObject* py_to_bytes(PyObject*, PyObject* handle) {

@@ -1,0 +1,116 @@
+"""Downloads pinned archives, checks their sha256 and unpacks the members that are wanted.
+
+Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py and exits with its codes.
+
+The manifest is a list of `{name, version, url, sha256, max_mb, members}`; `members` maps a pattern (fnmatch) to a place
+below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is there; it is not downloaded again.
+"""
+
+import fnmatch
+import hashlib
+import json
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import install_toolkit as toolkit
+
+ATTEMPTS = 3
+
+
+def download(tool: dict[str, Any], target: Path) -> None:
+    """Into `target`, at most max_mb; refused when its sha256 is another."""
+    limit = tool["max_mb"] << 20
+    where = f"{tool['name']}: {toolkit.public_url(tool['url'])}"
+    for attempt in range(1, ATTEMPTS + 1):
+        digest, size = hashlib.sha256(), 0
+        try:
+            request = toolkit._request(tool["url"], 0)
+            with toolkit._opener().open(request, timeout=toolkit.TIMEOUT_S) as body, target.open("wb") as out:
+                while block := body.read(toolkit.CHUNK):
+                    size += len(block)
+                    if size > limit:
+                        raise toolkit.ArchiveError(f"{where}: larger than {tool['max_mb']} MiB")
+                    digest.update(block)
+                    out.write(block)
+            break
+        except OSError as error:  # urllib's errors are among them
+            if attempt == ATTEMPTS:
+                raise toolkit.NetworkError(f"{where}: {error}, {ATTEMPTS} times; check the network") from None
+    if digest.hexdigest() != tool["sha256"]:
+        raise toolkit.ArchiveError(f"{where}: sha256 is {digest.hexdigest()}, expected {tool['sha256']}")
+
+
+def members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Name and content of every file."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if not info.is_dir():
+                    with archive.open(info) as body:
+                        yield info.filename, body
+        return
+    with tarfile.open(path, "r:gz") as tar:
+        for entry in tar:
+            content = tar.extractfile(entry) if entry.isreg() else None
+            if content:
+                yield entry.name, content
+
+
+def unpack(tool: dict[str, Any], path: Path, folder: Path) -> None:
+    """The members that are wanted; every pattern must find one."""
+    found, left = set(), toolkit.EXPANSION * (tool["max_mb"] << 20)
+    try:
+        for name, body in members(path):
+            for pattern, place in tool["members"].items():
+                if not fnmatch.fnmatchcase(name, pattern):
+                    continue
+                parts = toolkit._parts(name, windows=True)
+                target = folder / place / parts[-1] if place.endswith("/") else folder / place
+                target.parent.mkdir(parents=True, exist_ok=True)
+                content = body.read(left + 1)
+                left -= len(content)
+                if left < 0:
+                    raise toolkit.ArchiveError(
+                        f"{tool['name']}: unpacks to more than {toolkit.EXPANSION} times its limit"
+                    )
+                target.write_bytes(content)
+                found.add(pattern)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise toolkit.ArchiveError(f"{tool['name']}: damaged: {error}") from None
+    missing = sorted(set(tool["members"]) - found)
+    if missing:
+        raise toolkit.ArchiveError(f"{tool['name']}: the archive holds no {missing[0]}")
+
+
+def main(argv: list[str]) -> int:
+    """Fetch what is not there; one line and an exit code when something fails."""
+    manifest, folder = json.loads(Path(argv[0]).read_text(encoding="utf-8")), Path(argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for tool in manifest:
+            receipt = folder / f"{tool['name']}.ok"
+            if receipt.exists() and receipt.read_text() == tool["sha256"]:
+                toolkit.say(f"{tool['name']}: {tool['version']} is there already")
+                continue
+            with tempfile.TemporaryDirectory() as stage:
+                archive = Path(stage, "archive")
+                download(tool, archive)
+                unpack(tool, archive, folder)
+            receipt.write_text(tool["sha256"])
+            toolkit.say(f"{tool['name']}: {tool['version']}, sha256 as pinned")
+    except toolkit.InstallError as error:
+        print(f"fetch_tools: {error}", file=sys.stderr)
+        return error.code
+    except OSError as error:
+        print(f"fetch_tools: {error}; check disk space and permissions", file=sys.stderr)
+        return 9
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

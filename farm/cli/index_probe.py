@@ -1,0 +1,47 @@
+"""`farm index probe`: does a store keep the conditions that publishing rests on?"""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from farm.cli.index_options import add_index, add_single_writer, command, store_of
+from farm.errors import PublishRefusedError
+
+if TYPE_CHECKING:
+    from farm.cli.index_options import Commands
+
+TEXT = "prove on scratch keys that a store keeps conditional writes, also under concurrency, and say what it is like"
+
+
+def add(commands: "Commands") -> None:
+    parser = command(commands, "probe", TEXT, run)
+    add_index(parser)
+    add_single_writer(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was tried and seen; 7 when the store is refused."""
+    from farm.cli import show
+    from farm.index.probe import accept, examine
+
+    store = store_of(args)
+    findings = examine(store, traits=True)
+    try:
+        accept(store, findings, single_writer=args.single_writer)
+        refused = None
+    except PublishRefusedError as error:
+        refused = error
+    if args.json:
+        said = {"store": store.url(""), "proved": refused is None, **asdict(store.quirks)}
+        print(json.dumps({**said, "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        rows = [("yes" if each.good else "NO" if each.needed else "no", each.what, each.seen) for each in findings]
+        show.table(store.url(""), ("", "tried", "seen"), rows)
+        if refused is None:
+            one = "only one writer at a time may publish here"
+            show.say(one if store.quirks.reads_first else "fit to publish into")
+    if refused is not None:
+        show.explain(refused)
+        return refused.exit_code
+    return 0

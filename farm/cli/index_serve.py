@@ -1,0 +1,47 @@
+"""`farm index serve`: a directory index over HTTP, on the loopback."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.cli.index_options import add_index, command, index_url
+
+if TYPE_CHECKING:
+    from farm.cli.index_options import Commands
+
+
+def add(commands: "Commands") -> None:
+    parser = command(
+        commands, "serve", "serve a directory index over HTTP on the loopback, for this machine alone", run
+    )
+    add_index(parser)
+    parser.add_argument("--port", type=int, default=8080, help="0: a free one (default: 8080)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    import json
+
+    from farm.cli import show
+    from farm.errors import UsageError
+    from farm.index.directory import DirectoryStore
+    from farm.index.serve import server
+    from farm.index.stores import open_store
+
+    store = open_store(index_url(args))
+    if not isinstance(store, DirectoryStore):
+        raise UsageError("only a directory can be served", hint="a bucket is served by its own server")
+    with server(Path(store.root), args.port) as serving:
+        url = f"http://{serving.server_address[0]!s}:{serving.server_port}/"
+        if args.json:
+            print(json.dumps({"url": url}), flush=True)
+        else:
+            show.say(f"serving {store.root} at {url} (Ctrl-C ends it)")
+            for root in sorted(store.root.glob("whl/*/simple/index.html")):
+                folder = root.parent.relative_to(store.root).as_posix()
+                show.say(f"pip install --index-url {url}{folder}/ PROJECT")
+        import sys
+
+        sys.stdout.flush()
+        serving.serve_forever()
+    return 0

@@ -1,0 +1,66 @@
+"""`farm index variant`: a wheel into the tree of wheel variants (drafts of PEP 825), beside its own root."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
+
+if TYPE_CHECKING:
+    from farm.cli.index_options import Commands
+
+
+def add(commands: "Commands") -> None:
+    text = "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it"
+    parser = command(commands, "variant", text, run)
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="what the wheel is for")
+    add_index(parser)
+    add_signing_key(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import tempfile
+
+    from farm.cli import show
+    from farm.index.probe import prove
+    from farm.index.snapshot import read_signed, sign_pages
+    from farm.index.variants import properties, publish_variant, variant_json
+    from farm.variant import Variant
+    from farm.wheel.archive import Archive
+    from farm.wheel.labelled import label_wheel
+    from farm.wheel.metadata import parse_wheel_name, read_dist_info
+
+    variant = Variant.parse(args.variant)
+    label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
+    store, signer = store_of(args), signer_of(args)
+    prove(store)
+    signed = None if signer is None else read_signed(store, signer)
+    with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
+        path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
+        with Archive(args.wheel) as archive:
+            requires_python = read_dist_info(archive).requires_python
+        name = parse_wheel_name(args.wheel.name)
+        shown = publish_variant(
+            store,
+            path,
+            project=name.name,
+            version=name.version.partition("+")[0],
+            label=label,
+            labelled=labelled,
+            metadata=metadata,
+            requires_python=requires_python,
+        )
+        filename = path.name
+    if signer is not None and signed is not None:
+        sign_pages(store, signer, signed, shown)
+    if args.json:
+        print(json.dumps({"wheel": filename, "label": label, "pages": sorted(shown)}, indent=2))
+    else:
+        show.say(f"{filename}: {label}")
+        show.say(
+            "UV_PREVIEW_FEATURES=wheel-variants uv pip install "
+            f"--index-url {store.url('whl/variant/simple/')} {name.name}"
+        )
+    return 0

@@ -1,0 +1,45 @@
+"""`farm index verify`: for users, is the index what its owner signed?"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farm.cli.index_options import command
+
+if TYPE_CHECKING:
+    from farm.cli.index_options import Commands
+
+
+def add(commands: "Commands") -> None:
+    text = "compare an index with what its owner signed: every page, and where every wheel comes from"
+    parser = command(commands, "verify", text, run)
+    parser.add_argument("url", metavar="URL", help="the root of the index: https://…, a folder or s3://…")
+    parser.add_argument(
+        "--key", type=Path, action="append", required=True, metavar="PUB", help="a public key to trust; may be repeated"
+    )
+    parser.add_argument("--wheels", action="store_true", help="download and hash the wheels as well")
+    parser.add_argument("--max-age", type=int, metavar="DAYS", help="refuse a snapshot that was signed longer ago")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; 6 when something is not as signed."""
+    from datetime import timedelta
+
+    from farm.cli import show
+    from farm.index.reader import open_reader
+    from farm.index.signing import load_public
+    from farm.index.verify import verify_index
+
+    keys = {key.keyid: key for key in map(load_public, args.key)}
+    age = None if args.max_age is None else timedelta(days=args.max_age)
+    done = verify_index(open_reader(args.url), keys, wheels=args.wheels, max_age=age)
+    if args.json:
+        print(json.dumps(asdict(done), indent=2))
+    else:
+        for problem in done.problems:
+            show.say(problem)
+        say = f"{len(done.problems)} problems" if done.problems else "all as signed"
+        show.say(f"{say}: {done.pages} pages, {done.wheels} wheels, signed {done.time}")
+    return 6 if done.problems else 0

@@ -1,0 +1,39 @@
+"""`farm patches`: what the declared changes of a recipe do to a source tree."""
+
+import argparse
+import json
+from dataclasses import replace
+
+from farm.cli import show
+from farm.errors import BuildFailedError, UsageError
+from farm.patches import PatchError, compiler_name, facts_here, plan_patches, write
+from farm.recipe import patches
+
+
+def cmd_patches(args: argparse.Namespace) -> int:
+    """Show each patch with its reason and diff; write only with --apply."""
+    if not args.source.is_dir():
+        raise UsageError(f"{args.source}: no such folder", hint="give the root of the source tree")
+    given = {name: value for name in ("system", "setuptools", "cmake") if (value := getattr(args, name)) is not None}
+    if args.compiler:
+        given["compiler"] = compiler_name(args.compiler)
+    facts = replace(facts_here(), **given)
+    try:
+        outcomes = plan_patches(args.source, patches(args.package), facts)
+    except PatchError as error:
+        hint = f"is this the source of {args.package}? correct the patch in farm/recipes/{args.package}/patches.yaml"
+        raise BuildFailedError(str(error), hint=hint) from error
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    if args.apply:
+        write(args.source, outcomes)
+    if args.json:
+        told = [{"name": o.name, "state": o.state, "why": o.why, "diff": o.diff()} for o in outcomes]
+        print(json.dumps({"applied": args.apply, "facts": facts.__dict__, "patches": told}, indent=2))
+        return 0
+    for outcome in outcomes:
+        for line in outcome.diff().splitlines():
+            show.say(line)
+    rows = [(o.name, "applied" if args.apply and o.state == "needed" else o.state, o.why) for o in outcomes]
+    show.table("", ("patch", "state", "why"), rows)
+    return 0

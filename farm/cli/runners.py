@@ -1,0 +1,109 @@
+"""`farm runners`: the machines of `ci/runners.yaml`, and whether they are there."""
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farm.cli import show
+from farm.engines.ask import Seen, ask, differences
+from farm.engines.github_api import connect
+from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
+from farm.matrix import load_matrix
+from farm.settings import JobKind, Runner, find_project, load_github, load_runners
+
+NO_RUNNER = 4
+KINDS: tuple[JobKind, ...] = ("build", "smoke")
+
+
+def cmd_runners(args: argparse.Namespace) -> int:
+    """0: every runner is as written and every job has one; else 4 (`check`)."""
+    project = find_project(args.project or Path.cwd())
+    runners = load_runners(project)
+    return _check(args, project, runners) if args.what == "check" else _list(args, runners)
+
+
+def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
+    if args.json:
+        print(json.dumps({name: runner.model_dump(mode="json") for name, runner in runners.items()}, indent=2))
+        return 0
+    rows = [
+        (
+            name,
+            runner.engine,
+            " ".join(runner.jobs),
+            f"{runner.platform}-{runner.machine}",
+            " ".join(f"{card.name} ({card.sm})" for card in runner.gpus) or "-",
+            " ".join(runner.cpu_levels) or "-",
+            " ".join(runner.labels) or "-",
+        )
+        for name, runner in runners.items()
+    ]
+    show.table("", ("runner", "engine", "jobs", "machine", "GPU", "CPU levels", "labels"), rows)
+    return 0
+
+
+def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
+    github = load_github(project)
+    builds = list(load_matrix(project).builds(args.channel))  # a wrong channel is said before anyone is asked
+    seen = ask(runners, lambda: connect(github.api_url, github.repository, os.environ))
+    differing = {name: differences(runners[name], seen[name]) for name in runners}
+    jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in KINDS for build in builds]
+    without = untaken(jobs, runners)
+    waiting = stranded(jobs, runners, {name for name, found in seen.items() if found.online})
+    if args.json:
+        print(json.dumps(_to_json(seen, differing, without, waiting), indent=2))
+    else:
+        _print(seen, differing, without, waiting)
+    fine = not (without or waiting or any(differing.values())) and all(found.online for found in seen.values())
+    return 0 if fine else NO_RUNNER
+
+
+def _to_json(
+    seen: Mapping[str, Seen], differing: Mapping[str, list[str]], without: list[Untaken], waiting: list[Stranded]
+) -> dict[str, Any]:
+    return {
+        "runners": {name: {**vars(found), "differences": differing[name]} for name, found in seen.items()},
+        "jobs_without_runner": [vars(group) for group in without],
+        "jobs_without_online_runner": [vars(group) for group in waiting],
+    }
+
+
+def _print(
+    seen: Mapping[str, Seen], differing: Mapping[str, list[str]], without: list[Untaken], waiting: list[Stranded]
+) -> None:
+    rows = []
+    for name, found in seen.items():
+        state = ("busy" if found.busy else "online") if found.online else "offline"
+        rows.append((name, state, "; ".join([*([found.why] if found.why else []), *differing[name]]) or "as written"))
+    show.table("", ("runner", "state", "engine says"), rows)
+    if without:
+        print()
+        show.table(
+            f"jobs of the matrix that no runner of ci/runners.yaml can take: {_count(without)} (--json names all)",
+            ("jobs", "how many", "for example", "nearest", "why not the example"),
+            [
+                (kind, str(_count(alike)), alike[0].names[0], nearest or "-", "; ".join(alike[0].reasons))
+                for (kind, nearest), alike in _by_nearest(without).items()
+            ],
+        )
+    if waiting:
+        print()
+        show.table(
+            f"jobs whose runners are all offline: {_count(waiting)} (--json names all)",
+            ("jobs", "how many", "for example", "wait for"),
+            [(g.kind, str(len(g.names)), g.names[0], " or ".join(g.runners)) for g in waiting],
+        )
+
+
+def _count(groups: Sequence[Untaken | Stranded]) -> int:
+    return sum(len(group.names) for group in groups)
+
+
+def _by_nearest(groups: list[Untaken]) -> dict[tuple[str, str | None], list[Untaken]]:
+    found: dict[tuple[str, str | None], list[Untaken]] = {}
+    for group in groups:
+        found.setdefault((group.kind, group.nearest), []).append(group)
+    return found

@@ -1,0 +1,303 @@
+"""The commands about runs: status, logs, cancel, retry, dispatch. They go by the journal, so engines do not matter."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from farm.cli import show
+from farm.errors import FarmError, UsageError
+from farm.pipeline.dispatch import WAITING, AlreadyDispatchingError, Dispatcher, sole
+from farm.pipeline.mainjob import CANCEL
+from farm.pipeline.report import Silent
+from farm.pipeline.run import cancel, create_detached, plan_of
+from farm.pipeline.setting import Setting, open_journal
+from farm.runs import FINAL, Attempt, Journal, Run
+from farm.runs.owner import is_dead
+from farm.runs.progress import progress
+from farm.settings import find_project, load_settings
+from farm.text import plain
+
+PATIENCE_S = 3.0
+"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
+POLL_S = 0.3
+COLUMNS = ("run", "package", "variant", "state", "engine", "runner", "why")
+
+
+def _setting(args: argparse.Namespace) -> Setting:
+    project = find_project(args.project or Path.cwd())
+    return Setting(project, load_settings(project), Silent())
+
+
+def _print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2))
+
+
+# --- what state a run is in
+
+
+def summary(journal: Journal, run: Run) -> dict[str, Any]:
+    """One run in a line: its state, and for what has not ended always a why."""
+    attempts = [attempt for job in journal.jobs(run.id) for attempt in job.attempts]
+    last = attempts[-1] if attempts else None
+    state, why = _state(journal, run, last)
+    why = _stalled(run) or why
+    return {
+        "id": run.id,
+        "created": run.created,
+        "package": run.selectors.get("package"),
+        "variant": run.selectors.get("variant"),
+        "result": run.result,
+        "state": state,
+        "engine": last.engine if last else run.selectors.get("on", "docker"),
+        "runner": last.runner if last else None,
+        "attempts": len(attempts),
+        "why": why,
+    }
+
+
+def _state(journal: Journal, run: Run, last: Attempt | None) -> tuple[str, str | None]:
+    error = journal.happened(run.id, "error")
+    if run.finished is not None:
+        if run.result == "success":
+            return "success", None
+        cancelled = run.exit_code == 130 and journal.happened(run.id, CANCEL)
+        return ("cancelled" if cancelled else str(run.result)), str(error.data["text"]) if error else None
+    if last is not None and last.state not in FINAL:
+        return last.state, last.why
+    waits = journal.happened(run.id, WAITING)
+    if waits is not None:
+        return "queued", str(waits.data["why"])
+    if last is not None and last.state == "done":
+        return "finishing", "the build has ended; the steps after it are under way"
+    return "queued", "the dispatcher has not looked at it yet" if run.selectors.get("detached") else "being prepared"
+
+
+def _stalled(run: Run) -> str | None:
+    """Why a run does not go on at all."""
+    if run.finished is not None or not is_dead(run.owner):
+        return None
+    if run.selectors.get("detached"):
+        return "no dispatcher is at work: `farm dispatch` goes on with it"
+    return "its controller is dead: the same `farm submit` goes on with it"
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(*COLUMNS, box=None)
+    for row in rows:
+        words = (row["id"], row["package"], row["variant"], row["state"], row["engine"], row["runner"], row["why"])
+        table.add_row(*(Text(plain(str(word or "")).split("\n")[0][:200]) for word in words))
+    return table
+
+
+def cmd_status(args: argparse.Namespace) -> int:
+    setting = _setting(args)
+    with open_journal(setting.project, setting.settings) as journal:
+        if args.watch:
+            return _watch(args, journal)
+        if args.run:
+            return _one(args, journal)
+        rows = [summary(journal, run) for run in journal.runs(args.limit)]
+        if args.json:
+            _print_json(rows)
+        else:
+            show.OUT.print(_table(rows))
+        return 0
+
+
+def _watch(args: argparse.Namespace, journal: Journal) -> int:
+    def rows() -> list[dict[str, Any]]:
+        runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
+        return [summary(journal, run) for run in runs]
+
+    with Live(_table(rows()), console=show.ERR, refresh_per_second=4) as live:
+        while any(row["result"] is None for row in rows()):
+            live.update(_table(rows()))
+            time.sleep(1)
+        live.update(_table(rows()))
+    if args.json:
+        _print_json(rows())
+    return 0
+
+
+def _one(args: argparse.Namespace, journal: Journal) -> int:
+    found = journal.run(args.run)
+    jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)
+    if args.json:
+        _print_json(
+            {
+                **line,
+                "finished": found.finished,
+                "progress": vars(reached) if (reached := progress(events)) else None,
+                "exit_code": found.exit_code,
+                "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
+                "events": [vars(event) for event in events],
+            }
+        )
+        return 0
+    show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
+    if found.finished is None and (reached := progress(events)):
+        show.say(f"build: {reached}")
+    if found.finished is None and line["why"]:
+        show.say(f"why: {plain(line['why'])}")
+    attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
+    show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
+    steps = [e.data for e in events if e.kind == "step"]
+    rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
+    show.table("", ("step", "seconds", "outcome", "result"), rows)
+    return 0
+
+
+# --- logs
+
+
+def cmd_logs(args: argparse.Namespace) -> int:
+    setting = _setting(args)
+    with open_journal(setting.project, setting.settings) as journal:
+        newest = journal.runs(1)
+        if not args.run and not newest:
+            raise UsageError("there is no run yet", hint="farm submit --variant sm35-avx-py311 --package canary")
+        found = journal.run(args.run) if args.run else newest[0]
+        log = setting.run_folder(found.id) / "build.log"
+        if not log.exists() and not (args.follow and found.finished is None):
+            raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
+        for line in _lines(journal, found, log, follow=args.follow):
+            sys.stdout.write(plain(line) + "\n")
+            sys.stdout.flush()
+    return 0
+
+
+def _lines(journal: Journal, run: Run, log: Path, *, follow: bool) -> Iterator[str]:
+    """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
+    rest, offset = b"", 0
+    while True:
+        ended = not follow or journal.run(run.id).finished is not None
+        if log.exists() and log.stat().st_size > offset:
+            with log.open("rb") as stream:
+                stream.seek(offset)
+                rest, more = yield from _whole(stream, rest)
+                offset += more
+        if ended:
+            break
+        time.sleep(POLL_S)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
+    """Yields whole lines; returns what is left of the last one, and how many bytes were read."""
+    count = 0
+    while piece := stream.read(1 << 20):
+        count += len(piece)
+        *lines, rest = (rest + piece).split(b"\n")
+        rest = rest[-65536:]
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+    return rest, count
+
+
+# --- what changes a run
+
+
+def cmd_cancel(args: argparse.Namespace) -> int:
+    run = cancel(_setting(args), args.run)
+    if args.json:
+        _print_json({"id": run.id, "result": run.result, "exit_code": run.exit_code})
+    else:
+        show.say(f"run {run.id} has ended")
+    return 0
+
+
+def cmd_retry(args: argparse.Namespace) -> int:
+    setting = _setting(args)
+    with open_journal(setting.project, setting.settings) as journal:
+        old = journal.run(args.run)
+    if old.finished is None:
+        raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
+    asked = dict(old.selectors)
+    new = create_detached(
+        setting,
+        plan_of(old),
+        selectors={**{key: asked.get(key) for key in ("variant", "package", "platform")}, "retry_of": old.id},
+        until=asked.get("until", "smoke"),
+        on=asked.get("on", "docker"),
+        priority=int(asked.get("priority", 0)),
+    )
+    return detached(args, setting, new) if args.detach else follow(args, setting, new)
+
+
+def cmd_dispatch(args: argparse.Namespace) -> int:
+    setting = _setting(args)
+    setting.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        while True:
+            with sole(setting.artifacts, PATIENCE_S), open_journal(setting.project, setting.settings) as journal:
+                Dispatcher(setting, journal).drain()
+            # Whoever saw the lock held has left its run to us, so look once more now that it is not.
+            with open_journal(setting.project, setting.settings) as journal:
+                if not any(run.selectors.get("detached") for run in journal.open_runs()):
+                    return 0
+    except AlreadyDispatchingError as error:
+        show.say(str(error))
+    return 0
+
+
+def detached(args: argparse.Namespace, setting: Setting, run: Run) -> int:
+    """Leaves a run to a dispatcher, which is started if none is at work, and prints its id."""
+    _start_dispatcher(setting)
+    if args.json:
+        _print_json({"run": run.id})
+    else:
+        show.say(run.id)
+    return 0
+
+
+def follow(args: argparse.Namespace, setting: Setting, run: Run) -> int:
+    """Shows the log of a run that a dispatcher carries out, and ends as it ends."""
+    _start_dispatcher(setting)
+    log = setting.run_folder(run.id) / "build.log"
+    with open_journal(setting.project, setting.settings) as journal:
+        show.ERR.print(f"run {run.id}", highlight=False)
+        try:
+            for line in _lines(journal, run, log, follow=True):
+                show.ERR.print(Text("    " + plain(line)))
+        except KeyboardInterrupt:
+            cancel(setting, run.id)
+            raise
+        ended, error = journal.run(run.id), journal.happened(run.id, "error")
+        if args.json:
+            _print_json(summary(journal, ended))
+        if ended.exit_code and error:
+            failed = FarmError(error.data["text"], hint=error.data["hint"])
+            show.explain(failed)
+        elif not args.json:
+            show.say(f"run {run.id}: {ended.result}")
+    return int(ended.exit_code or 0)
+
+
+def _start_dispatcher(setting: Setting) -> None:
+    setting.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        with sole(setting.artifacts, 0.0):
+            pass
+    except AlreadyDispatchingError:
+        return
+    command = [sys.executable, "-m", "farm.cli.main", "--project", str(setting.project), "dispatch"]
+    with (setting.artifacts / "dispatch.log").open("ab") as log:
+        subprocess.Popen(  # it outlives this command: a session of its own, no terminal
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=dict(os.environ),
+            start_new_session=True,
+        )

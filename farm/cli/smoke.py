@@ -1,0 +1,70 @@
+"""`farm smoke`: a wheel from an index or a file, in a fresh environment, on this machine."""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from farm.cli import show
+from farm.errors import NoRunnerError, SmokeFailedError, UsageError
+from farm.pipeline.release import pip_source
+from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.setting import Setting
+from farm.pipeline.smoke import SmokeOptions, smoke
+from farm.plan import Plan
+from farm.settings import Settings
+from farm.smoke.report import SmokeReport
+from farm.variant import Variant
+
+
+def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan) -> int:
+    """Carry out the command; returns the exit code.
+
+    Raises:
+        SmokeFailedError: A check failed, with the causes and their fixes.
+        NoRunnerError: This machine has no Python for the variant.
+        UsageError: There is no such wheel.
+    """
+    if args.limit is not None:
+        settings = settings.model_copy(update={"smoke_timeout_s": args.limit})
+    setting = Setting(project, settings, Silent())
+    wheel: Path | None = args.wheel
+    if wheel is not None and not wheel.is_file():
+        raise UsageError(f"{wheel}: no such file")
+    if args.index_url:
+        source: tuple[str, ...] = ("--index-url", args.index_url)
+    elif wheel is not None:
+        source = ()  # what it depends on comes from the installer's own default index
+    else:
+        source = pip_source(setting, Variant.parse(plan.variant).group)
+    requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
+    folder = setting.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
+    folder.mkdir(parents=True, exist_ok=True)
+    options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit)
+    if args.index_url or wheel is not None:
+        options = replace(options, keep=False)
+    for old in folder.glob("smoke*.json"):
+        old.unlink()
+    result = Outcomes()
+    failed = smoke(setting, plan, folder, result, requirement, source, options)
+    files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
+    reports = [SmokeReport.model_validate_json(file.read_text()) for file in files]
+    if wheel is not None:
+        for file in files:
+            wheel.with_name(f"{wheel.name}.{file.name}").write_text(file.read_text())
+    if args.json:
+        print(json.dumps({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}, indent=2))
+    else:
+        for report in reports:
+            show.table(f"on {report.emulated or 'this machine'}", ("check", "status", "seen"), report.rows())
+            for cause in report.causes:
+                show.say(f"why: {cause.what}\nfix: {cause.fix}")
+        show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    if not reports:
+        raise NoRunnerError(
+            f"nothing was tested: {result.steps[0].result}",
+            hint="install that Python (deadsnakes, python.org, `uv python install`), or name a variant for yours",
+        )
+    return 0

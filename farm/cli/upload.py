@@ -1,0 +1,51 @@
+"""Progress of an upload: a bar in a terminal, lines in a log."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from farm.cli.show import ERR
+from farm.index.stores import Progress as Told
+from farm.text import plain
+
+QUIET = 8 * 1024**2
+"""Bytes up to which an upload is over before anybody wonders."""
+
+EVERY = 10
+"""Percent between two lines in a log."""
+
+
+@contextmanager
+def uploading(name: str, size: int) -> Iterator[Told | None]:
+    """What to give to `publish` as `progress`.
+
+    Args:
+        name: The wheel.
+        size: Its bytes.
+    """
+    if size <= QUIET:
+        yield None
+    elif ERR.is_terminal and not os.environ.get("CI"):
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(binary_units=True))
+        with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=ERR, transient=True) as bar:
+            task = bar.add_task(plain(name)[:60], total=size)
+            yield lambda done: bar.update(task, completed=done)
+    else:
+        yield _lines(name, size)
+
+
+def _lines(name: str, size: int) -> Told:
+    shown = 0
+
+    def tell(done: int) -> None:
+        nonlocal shown
+        tenth = done * 100 // size // EVERY
+        if tenth > shown:
+            shown = tenth
+            text = f"    {plain(name)}: {done >> 20} of {size >> 20} MiB uploaded ({tenth * EVERY} %)"
+            print(text, file=sys.stderr, flush=True)
+
+    return tell

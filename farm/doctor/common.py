@@ -1,0 +1,139 @@
+"""Checks that hold on every system: memory, disk, cores, Python, Git, driver against GPU, nvcc against GPU."""
+
+import re
+from collections.abc import Iterator
+
+from farm import catalog
+from farm.detect.hardware import driver_branch, driver_problem, judge_gpu, last_driver
+from farm.detect.machine import NoReadingError
+from farm.doctor.findings import GB, Finding, Patient, missing, needs, ok, warning
+from farm.variant import Variant
+
+
+def memory(patient: Patient) -> Iterator[Finding]:
+    """Physical memory, what it and the page file allow together, and the number of compilers."""
+    total, commit = patient.site.memory()
+    wanted = needs()
+    seen = f"{total / GB:.1f} GB"
+    if total < wanted.memory_gb * GB:
+        yield missing("memory", seen, f"{wanted.memory_gb} GB are the least for PyTorch: use another machine")
+    else:
+        yield ok("memory", seen)
+    per_job = patient.plan.memory_per_job_gb if patient.plan else 2.2
+    cores = patient.site.cores()
+    jobs = max(1, min(cores, int(total / (per_job * GB))))
+    yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
+    if commit < wanted.commit_gb * GB:
+        what = "page file" if patient.readings.os.system == "windows" else "swap"
+        yield warning(
+            what,
+            f"memory and {what} together {commit / GB:.1f} GB",
+            f"enlarge the {what} until they are {wanted.commit_gb} GB, else a linker may run out of memory",
+        )
+    else:
+        yield ok(
+            "page file" if patient.readings.os.system == "windows" else "swap", f"{commit / GB:.1f} GB with memory"
+        )
+
+
+def disk(patient: Patient) -> Iterator[Finding]:
+    """Free space where builds are made."""
+    where = "C:\\" if patient.readings.os.system == "windows" else "."
+    free, wanted = patient.site.free(where), needs().disk_gb
+    seen = f"{free / GB:.0f} GB free on {where}"
+    if free >= wanted * GB:
+        yield ok("disk", seen)
+    elif patient.readings.os.system == "windows":
+        yield missing("disk", seen, rf"{wanted} GB are needed: make room, or mklink /J C:\farm D:\farm")
+    else:
+        yield missing("disk", seen, f"{wanted} GB are needed for a build of PyTorch")
+
+
+def python(patient: Patient) -> Iterator[Finding]:
+    """The Python of the variant."""
+    have = {found.name: found.path for found in patient.readings.pythons}
+    if patient.plan is None:
+        listed = ", ".join(have) or "none"
+        yield ok("Python", listed) if have else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
+        return
+    name = Variant.parse(patient.plan.variant).python
+    if name in have:
+        yield ok("Python", f"{name}: {have[name]}")
+    elif patient.readings.os.system == "linux":
+        yield ok("Python", f"{name} is not here; the container has its own")
+    else:
+        todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
+        yield missing("Python", f"no {name}; there are: {', '.join(have) or 'none'}", todo)
+
+
+def git(patient: Patient) -> Iterator[Finding]:
+    """Git, and on Windows long paths in it."""
+    try:
+        told = patient.site.run("git", "--version")
+    except NoReadingError:
+        yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
+        return
+    yield ok("Git", told.text.strip())
+    if patient.readings.os.system == "windows":
+        answer = patient.site.run("git", "config", "--get", "core.longpaths")
+        if answer.text.strip() == "true":
+            yield ok("Git long paths", "core.longpaths is true")
+        else:
+            todo = "git config --global core.longpaths true (build.cmd sets it for its own calls)"
+            yield warning("Git long paths", "core.longpaths is not set", todo)
+
+
+def gpu(patient: Patient) -> Iterator[Finding]:
+    """Each GPU with its driver: can the one drive the other?"""
+    if patient.readings.os.system == "macos":
+        return
+    if not patient.readings.gpus:
+        told = "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs")) or "none seen"
+        yield warning("GPU", told, "none is needed to build; to use one, install its driver (Kepler: the 470 branch)")
+    cuda = patient.plan.toolkit.cuda if patient.plan and patient.plan.toolkit else None
+    for card in patient.readings.gpus:
+        judged = judge_gpu(card, patient.readings.driver)
+        seen = f"{card.name} ({judged.sm or 'no variant'}), driver {patient.readings.driver or 'unknown'}"
+        last, branch = last_driver(judged.sm) if judged.sm else None, driver_branch(patient.readings.driver)
+        problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
+        if last and branch and branch > last:
+            todo = f"remove it (DDU on Windows), install a driver of branch {last}, and none with a CUDA installer"
+            yield missing("GPU driver", f"{seen}: newer than {last}, the last branch for this GPU", todo)
+        elif problem:
+            yield missing("GPU driver", f"{seen}: {problem}", f"install a newer driver, up to branch {last or 'any'}")
+        else:
+            yield ok("GPU driver", seen)
+
+
+def nvcc(patient: Patient) -> Iterator[Finding]:
+    """The nvcc on PATH: which version, and whether it can make code for the GPU at all."""
+    try:
+        told = patient.site.run("nvcc", "--version").text
+    except NoReadingError:
+        yield ok("nvcc", "none on PATH; the farm brings its own toolkit")
+        return
+    match = re.search(r"release (\d+\.\d+)", told)
+    toolkit = catalog.toolkits().get(match[1]) if match else None
+    if match is None or toolkit is None:
+        yield warning("nvcc", told.strip()[:100], "the catalogue does not know this version; the farm brings its own")
+        return
+    wanted = sorted(Variant.parse(patient.plan.variant).sms) if patient.plan else []
+    wanted = wanted or [_sm(card.capability) for card in patient.readings.gpus if card.capability]
+    cannot = [sm for sm in wanted if sm not in toolkit.sm]
+    if cannot:
+        can = [name for name, other in catalog.toolkits().items() if all(sm in other.sm for sm in wanted)]
+        names = ", ".join(f"sm_{sm}" for sm in cannot)
+        todo = f"CUDA {', '.join(can)} can; build.cmd brings the plan's own" if can else "no CUDA can: one GPU a build"
+        yield warning("nvcc", f"CUDA {match[1]} cannot compile for {names}", todo)
+    else:
+        yield ok(
+            "nvcc", f"CUDA {match[1]}" + (f" compiles for {', '.join(f'sm_{sm}' for sm in wanted)}" if wanted else "")
+        )
+
+
+def _sm(capability: str) -> int:
+    major, minor = capability.split(".")
+    return int(major) * 10 + int(minor)
+
+
+COMMON = (("memory", memory), ("disk", disk), ("Python", python), ("Git", git), ("GPU", gpu), ("nvcc", nvcc))

@@ -1,0 +1,56 @@
+"""Checks of Linux and macOS: what builds there."""
+
+from collections.abc import Iterator
+
+from farm.detect.machine import NoReadingError
+from farm.doctor.findings import Finding, Patient, missing, ok, warning
+
+
+def engine(patient: Patient) -> Iterator[Finding]:
+    """The Docker engine that Linux builds run in."""
+    try:
+        answer = patient.site.run("docker", "info", "--format", "{{.OSType}} {{.ServerVersion}} {{.Architecture}}")
+    except NoReadingError:
+        yield missing("Docker", "docker is not on PATH", "install docker.io (Debian, Ubuntu) or Docker Engine")
+        return
+    if answer.code == 0 and answer.text.startswith("linux "):
+        yield ok("Docker", answer.text.strip())
+    else:
+        lines = answer.text.strip().splitlines() or ["no answer"]
+        yield missing("Docker", lines[-1], "start the service (systemctl start docker) or set DOCKER_HOST")
+
+
+def compiler(patient: Patient) -> Iterator[Finding]:
+    """A C++ compiler: torch.compile asks for one; builds have their own in the container."""
+    found = patient.site.which("g++") or patient.site.which("clang++")
+    if found:
+        yield ok("torch.compile: C++ compiler", found)
+    else:
+        yield warning("torch.compile: C++ compiler", "neither g++ nor clang++", "apt-get install g++")
+
+
+def command_line_tools(patient: Patient) -> Iterator[Finding]:
+    """Apple's compilers; macOS builds run on the machine itself."""
+    try:
+        answer = patient.site.run("xcode-select", "-p")
+    except NoReadingError:
+        answer = None
+    if answer and answer.code == 0:
+        yield ok("command line tools", answer.text.strip())
+    else:
+        yield missing("command line tools", "xcode-select names none", "xcode-select --install")
+
+
+def build_tools(patient: Patient) -> Iterator[Finding]:
+    """CMake and Ninja, which a build on the machine itself needs."""
+    for name in ("cmake", "ninja"):
+        found = patient.site.which(name)
+        yield (
+            ok(name, found)
+            if found
+            else missing(name, "not on PATH", f"python3 -m pip install {name}, or brew install {name}")
+        )
+
+
+LINUX = (("Docker", engine), ("torch.compile", compiler))
+MACOS = (("command line tools", command_line_tools), ("build tools", build_tools))

@@ -1,0 +1,117 @@
+"""What the engines say of their runners, and where it differs from `ci/runners.yaml`."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from farm.engines.docker import connect
+from farm.engines.github_api import GithubApi
+from farm.engines.github_models import Listed
+from farm.errors import FarmError
+from farm.settings import Runner
+
+MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+"""How Docker and GitHub spell a machine; Macs are arm64 to the farm."""
+SLACK = 0.95
+"""A machine reports a little less memory than it was sold with: the kernel keeps some."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an engine says of a runner; None: it does not say. `why` explains what is not online."""
+
+    online: bool
+    why: str | None = None
+    busy: bool = False
+    platform: str | None = None
+    machine: str | None = None
+    os_version: str | None = None
+    cpus: float | None = None
+    memory_gb: float | None = None
+    labels: tuple[str, ...] | None = None
+
+
+def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Seen]:
+    """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
+
+    GitHub is asked once for all its runners.
+    """
+    listed: dict[str, Listed] | str = {}
+    if any(runner.engine == "github" for runner in runners.values()):
+        try:
+            with contextlib.closing(github()) as api:
+                listed = {found.name.lower(): found for found in api.runners()}
+        except FarmError as error:
+            listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
+    seen = {}
+    for name, runner in runners.items():
+        if runner.engine == "docker":
+            seen[name] = _docker(runner)
+        elif isinstance(listed, str):
+            seen[name] = Seen(online=False, why=listed)
+        else:
+            seen[name] = _listed(name, listed.get(name.lower()))
+    return seen
+
+
+def _docker(runner: Runner) -> Seen:
+    try:
+        client = connect(runner.url)
+    except FarmError as error:
+        return Seen(online=False, why=str(error))
+    try:
+        info = client.info()
+    finally:
+        client.close()
+    machine = str(info.get("Architecture", "")).lower()
+    return Seen(
+        online=True,
+        platform=str(info.get("OSType", "")) or None,
+        machine=MACHINES.get(machine, machine) or None,
+        os_version=str(info.get("OSVersion", "")) or None,
+        cpus=float(info["NCPU"]),
+        memory_gb=int(info["MemTotal"]) / 1e9,
+    )
+
+
+def _listed(name: str, found: Listed | None) -> Seen:
+    if found is None:
+        return Seen(online=False, why=f"the repository has no runner called {name}")
+    labels = tuple(label.name for label in found.labels)
+    own = {label.name.lower() for label in found.labels if label.type != "custom"}
+    platform = {"linux": "linux", "windows": "windows", "macos": "macos"}.get(found.os.lower())
+    machine = "x86_64" if "x64" in own else None
+    if {"arm64"} & own:
+        machine = "arm64" if platform == "macos" else "aarch64"
+    return Seen(
+        online=found.status == "online",
+        why=None if found.status == "online" else f"GitHub says that it is {found.status}",
+        busy=found.busy,
+        platform=platform,
+        machine=machine,
+        labels=labels,
+    )
+
+
+def differences(runner: Runner, seen: Seen) -> list[str]:
+    """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
+    found = []
+    for what in ("platform", "machine"):
+        written, has = getattr(runner, what), getattr(seen, what)
+        if has is not None and has != written:
+            found.append(f"{what} is {has}, the file says {written}")
+    if runner.os_version and seen.os_version and not f"{seen.os_version}.".startswith(f"{runner.os_version}."):
+        found.append(f"os_version is {seen.os_version}, the file says {runner.os_version}")
+    if runner.cpus and seen.cpus and runner.cpus * runner.slots > seen.cpus:
+        found.append(f"has {seen.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}")
+    if runner.memory_gb and seen.memory_gb and runner.memory_gb * runner.slots * SLACK > seen.memory_gb:
+        found.append(f"has {seen.memory_gb:.1f} GB of memory, the file promises {runner.slots} x {runner.memory_gb:g}")
+    if seen.labels is not None:
+        carried = {label.lower() for label in seen.labels}
+        missing = [label for label in runner.labels if label.lower() not in carried]
+        further = sorted(carried - {label.lower() for label in runner.labels})
+        if missing:
+            found.append(f"does not carry the label {', '.join(missing)}")
+        if further:
+            found.append(f"carries {', '.join(further)}, which the file does not say")
+    return found

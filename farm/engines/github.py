@@ -1,0 +1,311 @@
+"""The `github` engine: one run of a workflow a job, on self-hosted runners of GitHub Actions.
+
+The run carries an id of the farm's own in its name. By it a run is found again whose answer was lost, or whose
+controller died before it wrote the handle down. There is no live log: GitHub shows a job's log when the job has ended.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from farm.engines import transfer
+from farm.engines.base import Capacity, Job, Observation
+from farm.engines.github_api import GithubApi, UncertainError
+from farm.engines.github_models import Listed, Run, RunJob
+from farm.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.planfile import Plan
+from farm.settings import Github, JobKind
+from farm.text import plain
+from farm.variant import Variant
+
+WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
+WORK = "Do the job"
+"""The step of both workflows that does the work; any other step that fails is the runner's fault, not the build's."""
+OUTPUT = "farm-out"
+"""The artifact with the job's output folder."""
+MAX_PLAN = 30_000
+"""Characters: the inputs of a dispatch may have 65,535 in all (GitHub Docs, `workflow_dispatch`), a variable of the
+environment on Windows 32,767 (Microsoft Learn, "Environment Variables")."""
+MAX_LOG = 256 << 20
+LOOK_FOR_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Waits between looks for a run whose dispatch was not answered."""
+ADOPT = timedelta(days=7)  # a job may queue for one day and run for five
+QUEUE_LIMIT = timedelta(hours=24)
+CANCEL_LOOKS, FORCE_AFTER = 60, 20
+TIMED_OUT = 124
+INFRASTRUCTURE = (4, 9)
+"""Exit codes of `farm` that are no fault of the build: no engine on the runner, infrastructure."""
+_EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
+
+
+class GithubEngine:
+    """See `farm.engines.base.Engine`. A job must bring its plan as /farm/job/plan.json: the runner carries that out."""
+
+    name = "github"
+    keeps_volumes = False
+
+    def __init__(
+        self,
+        api: GithubApi,
+        github: Github,
+        capacity: Capacity,
+        *,
+        poll_s: float = 15.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._api = api
+        self._github = github
+        self._capacity = capacity
+        self._poll_s = poll_s
+        self._sleep = sleep
+        self._ends: dict[tuple[int, int], Observation] = {}
+
+    def capacity(self) -> Capacity:
+        """As `ci/runners.yaml` has it: GitHub does not know what a runner has."""
+        return self._capacity
+
+    def submit(self, job: Job) -> str:
+        """Dispatch the job once; a run of the same labels and plan that has not ended is taken up instead.
+
+        Raises:
+            NoRunnerError: No runner with the labels is online.
+            UsageError: The token may not do it, or the workflow is not there.
+            InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says so.
+        """
+        if job.volumes:
+            raise UsageError("GitHub's runners keep no volumes of the farm")
+        plan, kind = _plan(job), _kind(job)
+        variant = Variant.parse(plan.variant)
+        labels = self._github.runs_on(kind, variant, plan.platform)
+        key = hashlib.sha256(json.dumps([job.name, kind, plan.digest, job.labels], sort_keys=True).encode())
+        stem = f"farm-{key.hexdigest()[:16]}-"
+        workflow = WORKFLOWS[kind]
+        if job.labels:
+            for run in self._api.dispatched_runs(workflow, self._api.now() - ADOPT):
+                if run.status != "completed" and any(word.startswith(stem) for word in run.display_title.split()):
+                    return str(run.id)
+        if not_now := self._no_runner(labels):
+            raise NoRunnerError(
+                f"{kind} of {plan.package} for {plan.variant}: {not_now}",
+                hint="farm runners check; GitHub would keep the job queued for 24 hours and then drop it",
+            )
+        submission = stem + secrets.token_hex(4)
+        inputs = {"submission_id": submission, "labels": json.dumps(labels), **_inputs(kind, plan, job)}
+        before = self._api.now() - timedelta(minutes=2)
+        try:
+            run_id = self._api.dispatch(workflow, self._github.ref, inputs)
+        except UncertainError as error:
+            if (run_id := self._look_for(workflow, submission, before)) is None:
+                raise InfrastructureError(
+                    f"{error}; no run {submission} has appeared since, but it still may",
+                    hint="run the same command again in a few minutes: it takes up the run if it is there",
+                ) from error
+        if run_id is None and (run_id := self._look_for(workflow, submission, before)) is None:
+            raise InfrastructureError(f"GitHub accepted {submission}, but its run has not appeared")
+        return str(run_id)
+
+    def _look_for(self, workflow: str, submission: str, since: datetime) -> int | None:
+        for wait in LOOK_FOR_S:
+            self._sleep(wait)
+            for run in self._api.dispatched_runs(workflow, since):
+                if submission in run.display_title.split():
+                    return run.id
+        return None
+
+    def _no_runner(self, labels: Sequence[str]) -> str | None:
+        """Why no runner can start a job with these labels; None: one is online, busy or not."""
+        carrying = _carrying(self._api.runners(), labels)
+        if not carrying:
+            return f"no runner of {self._api.repository} has the labels {', '.join(labels)}"
+        if not any(runner.status == "online" for runner in carrying):
+            names = ", ".join(plain(runner.name) for runner in carrying)
+            return f"every runner with the labels {', '.join(labels)} is offline: {names}"
+        return None
+
+    def _run(self, handle: str) -> Run | None:
+        """The run of a handle; None where GitHub has none, or another engine made the handle."""
+        return self._api.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
+
+    def observe(self, handle: str) -> Observation:
+        run = self._run(handle)
+        if run is None:
+            return Observation("lost", why=f"{self._api.repository} has no run {handle}")
+        if run.status == "completed":
+            if (run.id, run.run_attempt) not in self._ends:
+                self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
+            return self._ends[run.id, run.run_attempt]
+        jobs = self._api.jobs(run.id)
+        for job in jobs:
+            if job.status == "in_progress":
+                step = next((step.name for step in job.steps if step.status == "in_progress"), None)
+                return Observation("running", why=plain(f"on {job.runner_name}" + (f": {step}" if step else "")))
+        return Observation("queued", why=plain(self._why_waiting(run, jobs)))
+
+    def _why_waiting(self, run: Run, jobs: list[RunJob]) -> str:
+        if run.status == "waiting":
+            return f"waits for a reviewer of its environment: {run.html_url}"
+        if run.status == "pending":
+            return "waits for another run of its concurrency group"
+        waiting = next((job for job in jobs if job.status != "completed"), None)
+        if waiting is None:
+            return "GitHub has not made its jobs yet"
+        if "self-hosted" not in waiting.labels:
+            return "waits for a machine of GitHub's own"
+        hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
+        since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
+        try:
+            carrying = _carrying(self._api.runners(), waiting.labels)
+            not_now = self._no_runner(waiting.labels)
+        except UsageError as error:  # the token may dispatch, but not list runners
+            return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
+        busy = ", ".join(runner.name for runner in carrying if runner.status == "online" and runner.busy)
+        return (not_now or (f"busy: {busy}" if busy else "GitHub has not given it to a runner yet")) + since
+
+    def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
+        if run.conclusion == "success":
+            return Observation("done", exit_code=0)
+        if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
+            return Observation("done", why="stopped at the time limit of the workflow", exit_code=TIMED_OUT)
+        if run.conclusion == "cancelled":
+            untouched = [job for job in jobs if not job.runner_name and job.completed_at]
+            if any(job.completed_at - job.created_at >= QUEUE_LIMIT for job in untouched if job.completed_at):
+                return Observation("lost", why="GitHub dropped it: no runner took it within 24 hours")
+            return Observation("cancelled", why="cancelled at GitHub")
+        failed = next((job for job in jobs if job.conclusion == "failure"), None)
+        if run.conclusion != "failure" or failed is None:
+            return Observation("lost", why=plain(f"GitHub ended it as {run.conclusion}: {run.html_url}"))
+        if not failed.runner_name:
+            return Observation("lost", why="it failed before a runner had taken it")
+        step = next((step for step in failed.steps if step.conclusion == "failure"), None)
+        if step is None:
+            at = next((step.name for step in failed.steps if step.status != "completed"), "the end")
+            return Observation("lost", why=plain(f"{failed.runner_name} was lost at step {at!r}"))
+        if step.name != WORK:
+            return Observation("lost", why=plain(f"step {step.name!r} failed on {failed.runner_name}"))
+        code = self._exit_code(failed)
+        why = plain(f"exit code {code} on {failed.runner_name}")
+        return Observation("lost", why=why) if code in INFRASTRUCTURE else Observation("done", why=why, exit_code=code)
+
+    def _exit_code(self, job: RunJob) -> int:
+        """What the runner noted at the end of the job's log; 1 where the log is not to be had."""
+        tail = b""
+        try:
+            for piece in self._bounded_log(job):
+                tail = (tail + piece)[-(1 << 16) :]
+        except (InfrastructureError, UsageError):
+            return 1
+        codes = _EXIT.findall(tail)
+        return int(codes[-1]) if codes and codes[-1] != b"0" else 1
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        while (run := self._run(handle)) is not None and run.status != "completed":
+            self._sleep(self._poll_s)
+        if run is None:
+            return
+        skip = since
+        for job in self._api.jobs(run.id):
+            if job.conclusion == "skipped":
+                continue
+            try:
+                for piece in self._bounded_log(job):
+                    fresh = piece[skip:]
+                    skip -= len(piece) - len(fresh)
+                    if fresh:
+                        yield fresh
+            except UsageError as error:  # a runner that vanished leaves none
+                yield f"{plain(job.name)}: {error}\n".encode()
+
+    def _bounded_log(self, job: RunJob) -> Iterator[bytes]:
+        left = MAX_LOG
+        for piece in self._api.log(job.id):
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:
+                yield b"\n[the log is longer than the farm takes]\n"
+                return
+
+    def cancel(self, handle: str) -> None:
+        for look in range(CANCEL_LOOKS):
+            run = self._run(handle)
+            if run is None or run.status == "completed":
+                return
+            if look in (0, FORCE_AFTER):
+                with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
+                    self._api.cancel(run.id, force=look == FORCE_AFTER)
+            self._sleep(self._poll_s)
+        raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")
+
+    def rerun(self, handle: str) -> None:
+        """Run the failed jobs of an ended run again; the handle stays."""
+        self._api.rerun_failed(int(handle))
+
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        run = self._run(handle)
+        found = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT] if run else []
+        if not found:
+            raise InfrastructureError(f"run {handle} has left no artifact {OUTPUT}")
+        newest = max(found, key=lambda artifact: artifact.id)
+        if newest.expired:
+            raise InfrastructureError(f"the artifact of run {handle} has expired", hint="submit it again")
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="artifact-", dir=dest.parent) as folder:
+            path = Path(folder, "artifact.zip")
+            digest, size = hashlib.sha256(), 0
+            with path.open("wb") as file:
+                for piece in self._api.artifact(newest.id):
+                    size += len(piece)
+                    if size > max_bytes:
+                        raise InfrastructureError("the job's output is larger than allowed")
+                    digest.update(piece)
+                    file.write(piece)
+            if newest.digest and newest.digest != f"sha256:{digest.hexdigest()}":
+                raise InfrastructureError(f"the artifact of run {handle} is not what GitHub says", hint="run it again")
+            return transfer.unpack_zip(path, dest, max_bytes)
+
+    def release(self, handle: str) -> None:
+        """Delete the output at GitHub, where it counts against the storage of the account; the run stays to read."""
+        run = self._run(handle)
+        for artifact in self._api.artifacts(run.id) if run else []:
+            if artifact.name == OUTPUT:
+                self._api.delete_artifact(artifact.id)
+
+    def discard(self, volume: str) -> None:
+        """Nothing to do: it keeps none."""
+
+
+def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
+    wanted = {label.lower() for label in labels}
+    return [runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}]
+
+
+def _kind(job: Job) -> JobKind:
+    given = job.labels.get("farm.kind", "build")
+    for kind in WORKFLOWS:
+        if kind == given:
+            return kind
+    raise UsageError(f"the github engine has no workflow for {given!r} jobs")
+
+
+def _plan(job: Job) -> Plan:
+    folder = job.inputs.get("/farm/job")
+    if folder is None:
+        raise UsageError("the github engine carries out plans, and this job has none: no /farm/job/plan.json")
+    return Plan.read(folder / "plan.json")
+
+
+def _inputs(kind: JobKind, plan: Plan, job: Job) -> dict[str, str]:
+    if kind == "smoke":
+        given = {name: str(plan.options.get(name) or "") for name in ("cuda", "torch", "rebuild")}
+        own = {"variant": plan.variant, "package": plan.package, "platform": plan.platform, "channel": plan.channel}
+        return own | given
+    text = json.dumps(json.loads(plan.to_json()), separators=(",", ":"))
+    if len(text) > MAX_PLAN:
+        raise UsageError(f"the plan has {len(text)} characters, a dispatch takes {MAX_PLAN}")
+    return {"plan": text, "timeout_minutes": str(job.timeout_s // 60 + 60)}

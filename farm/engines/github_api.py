@@ -1,0 +1,357 @@
+"""The few calls of GitHub's REST API that the farm makes, with its rules on rates, retries and redirects.
+
+Source: GitHub Docs, "REST API endpoints for GitHub Actions", "Rate limits for the REST API" and "Best practices for
+using the REST API", API version 2026-03-10. What comes back is checked and bounded; the token goes to the API alone.
+"""
+
+import re
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from farm.engines.github_models import Artifact, Dispatched, Listed, Run, RunJob
+from farm.errors import InfrastructureError, UsageError
+from farm.text import plain
+
+API_VERSION = "2026-03-10"
+MAX_BODY = 16 << 20
+MAX_PAGES = 20
+CACHED = 256
+TRIES = 5
+WRITE_EVERY_S = 1.0  # "wait at least one second between each request" that creates or changes something
+SECONDARY_WAIT_S = 60.0  # "wait for at least one minute" where a secondary limit names no time
+MAX_WAIT_S = 900.0
+"""How long the farm waits for a limit by itself; beyond it says when to come back."""
+LINK_TRIES = 3
+STORAGE_HEADERS = {"User-Agent": "torch-farm", "Accept-Encoding": "identity"}
+HOW_TO_AUTHORISE = (
+    "set FARM_GITHUB_TOKEN to a fine-grained token for this repository alone, with Actions: read and write and "
+    "Administration: read (docs/runners.md)"
+)
+
+
+class UncertainError(InfrastructureError):
+    """A write was sent and its answer lost: it may have taken effect, so it is not sent again."""
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class GithubApi:
+    """A client for one repository. `sleep` waits; tests give their own.
+
+    Raises (everywhere):
+        UsageError: The token is absent, refused, or lacks a right; or GitHub refuses what was asked.
+        InfrastructureError: GitHub does not answer, or limits for longer than the farm waits by itself.
+    """
+
+    def __init__(self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        if not re.fullmatch(r"[!-~]{1,512}", token):
+            raise UsageError("no usable token for GitHub", hint=HOW_TO_AUTHORISE)
+        self._base = url.rstrip("/")
+        self.repository = repository
+        self._prefix = f"/repos/{repository}/actions"
+        self._sleep = sleep
+        self._http = httpx.Client(verify=_tls(), timeout=httpx.Timeout(30, connect=10), follow_redirects=False)
+        self._headers = {
+            "Accept": "application/vnd.github+json",
+            "Authorization": f"Bearer {token}",
+            "User-Agent": "torch-farm",
+            "X-GitHub-Api-Version": API_VERSION,
+        }
+        self._cache: OrderedDict[str, tuple[str, bytes, str | None]] = OrderedDict()
+        self._written = float("-inf")
+        self._ahead = 0.0
+
+    def close(self) -> None:
+        self._http.close()
+
+    def now(self) -> datetime:
+        """The time at GitHub, by the Date of its last answer: the clock here may be wrong."""
+        return datetime.fromtimestamp(time.time() + self._ahead, UTC)
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def runners(self) -> list[Listed]:
+        """The self-hosted runners of the repository, at most 2000."""
+        return self._list(f"{self._prefix}/runners?per_page=100", "runners", Listed)
+
+    def run(self, run_id: int) -> Run | None:
+        """A run; None if there is none."""
+        found = self._get(f"{self._prefix}/runs/{run_id}", absent=True)
+        return _read(Run, found[0]) if found else None
+
+    def dispatched_runs(self, workflow: str, since: datetime) -> list[Run]:
+        """The runs of a workflow that were dispatched since a time, the newest first."""
+        when = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        query = f"event=workflow_dispatch&created=%3E%3D{when}&per_page=100"
+        return self._list(f"{self._prefix}/workflows/{workflow}/runs?{query}", "workflow_runs", Run)
+
+    def jobs(self, run_id: int) -> list[RunJob]:
+        """The jobs of the latest attempt of a run."""
+        return self._list(f"{self._prefix}/runs/{run_id}/jobs?filter=latest&per_page=100", "jobs", RunJob)
+
+    def artifacts(self, run_id: int) -> list[Artifact]:
+        return self._list(f"{self._prefix}/runs/{run_id}/artifacts?per_page=100", "artifacts", Artifact)
+
+    def log(self, job_id: int) -> Iterator[bytes]:
+        """The log of an ended job, in pieces; nothing where GitHub has none."""
+        return self._download(f"{self._prefix}/jobs/{job_id}/logs")
+
+    def artifact(self, artifact_id: int) -> Iterator[bytes]:
+        """The zip of an artifact, in pieces."""
+        return self._download(f"{self._prefix}/artifacts/{artifact_id}/zip")
+
+    # -- what is changed ----------------------------------------------------------------------------------------------
+
+    def dispatch(self, workflow: str, ref: str, inputs: Mapping[str, str]) -> int | None:
+        """Start a workflow, once: never sent again. The id of its run, or None where GitHub gave none.
+
+        Raises:
+            UncertainError: The answer was lost; the run may exist.
+        """
+        answer = self._write("POST", f"{self._prefix}/workflows/{workflow}/dispatches", {"ref": ref, "inputs": inputs})
+        return _read(Dispatched, answer.content).workflow_run_id if answer.content else None
+
+    def cancel(self, run_id: int, *, force: bool = False) -> None:
+        """Ask GitHub to cancel a run; one that has ended is fine."""
+        self._write("POST", f"{self._prefix}/runs/{run_id}/{'force-cancel' if force else 'cancel'}", fine=(404, 409))
+
+    def rerun_failed(self, run_id: int) -> None:
+        """Run the failed jobs of an ended run again, as its next attempt."""
+        self._write("POST", f"{self._prefix}/runs/{run_id}/rerun-failed-jobs")
+
+    def delete_artifact(self, artifact_id: int) -> None:
+        self._write("DELETE", f"{self._prefix}/artifacts/{artifact_id}", fine=(404, 410))
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _list(self, path: str, key: str, model: type[M]) -> list[M]:
+        found: list[M] = []
+        following: str | None = path
+        for _ in range(MAX_PAGES):
+            if following is None:
+                break
+            got = self._get(following)
+            assert got is not None
+            body, following = got
+            try:
+                items = TypeAdapter(dict[str, Any]).validate_json(body)[key]
+                found += TypeAdapter(list[model]).validate_python(items)  # type: ignore[valid-type]
+            except (ValidationError, KeyError) as error:
+                raise _nonsense(error) from error
+        return found
+
+    def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
+        """The body, and the path of the next page. An unchanged answer (304) costs nothing of the rate limit."""
+        known = self._cache.get(path)
+        headers = {"If-None-Match": known[0]} if known else {}
+        answer = self._patiently("GET", path, headers)
+        if answer.status_code == 304 and known:
+            self._cache.move_to_end(path)
+            return known[1], known[2]
+        if answer.status_code == 404 and absent:
+            return None
+        self._check(answer)
+        following = answer.links.get("next", {}).get("url")
+        if following is not None:
+            if not following.startswith(self._base + "/"):
+                raise InfrastructureError("GitHub: the next page of a list lies elsewhere than its API")
+            following = following.removeprefix(self._base)
+        if etag := answer.headers.get("etag"):
+            self._cache[path] = (etag, answer.content, following)
+            while len(self._cache) > CACHED:
+                self._cache.popitem(last=False)
+        return answer.content, following
+
+    def _write(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, fine: tuple[int, ...] = ()
+    ) -> httpx.Response:
+        """Sent once. Only an answer that says that nothing was done (a rate limit) lets it be sent again."""
+        for _ in range(TRIES):
+            self._sleep_until(self._written + WRITE_EVERY_S)
+            self._written = time.monotonic()
+            try:
+                answer = self._send(method, path, {}, body)
+            except httpx.TransportError as error:
+                raise UncertainError(f"GitHub did not answer: {_said(error)}") from error
+            if answer.status_code >= 500:
+                raise UncertainError(f"GitHub answered {answer.status_code} to {method} {path}")
+            wait = self._limited(answer)
+            if wait is None:
+                if answer.status_code not in fine:
+                    self._check(answer)
+                return answer
+            self._wait(wait)
+        raise InfrastructureError("GitHub's rate limit does not lift", hint="fewer runs at a time; try again later")
+
+    def _patiently(self, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
+        """A read: sent again after a limit, a lost connection or an error of the server, a bounded number of times."""
+        last = ""
+        for attempt in range(TRIES):
+            try:
+                answer = self._send(method, path, headers)
+            except httpx.TransportError as error:
+                last = _said(error)
+            else:
+                wait = self._limited(answer)
+                if wait is not None:
+                    last = "a rate limit that does not lift"
+                    self._wait(wait)
+                    continue
+                if answer.status_code < 500:
+                    return answer
+                last = f"status {answer.status_code}"
+            self._sleep(2.0**attempt)
+        raise InfrastructureError(f"GitHub does not answer {urlsplit(path).path}: {last}", hint="try again later")
+
+    def _send(
+        self, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
+        request = self._http.build_request(method, self._base + path, headers={**self._headers, **headers}, json=body)
+        answer = self._http.send(request, stream=True)
+        try:
+            read = bytearray()
+            for piece in answer.iter_bytes():
+                read += piece
+                if len(read) > MAX_BODY:
+                    raise InfrastructureError(f"GitHub: an answer larger than {MAX_BODY >> 20} MiB to {path}")
+        except httpx.DecodingError as error:
+            raise _nonsense(error) from error
+        finally:
+            answer.close()
+        if (date := _date(answer.headers.get("date"))) is not None:
+            self._ahead = date.timestamp() - time.time()
+        kept = {name: value for name, value in answer.headers.items() if name.lower() != "content-encoding"}
+        return httpx.Response(answer.status_code, headers=kept, content=bytes(read), request=request)
+
+    def _limited(self, answer: httpx.Response) -> float | None:
+        """Seconds to wait where the answer is a rate limit, else None.
+
+        Retry-After first, then the reset of a used-up limit, then a minute for a secondary limit.
+        """
+        if answer.status_code not in (403, 429):
+            return None
+        after = answer.headers.get("retry-after", "")
+        if re.fullmatch(r"\d{1,9}", after):
+            return float(after)
+        reset = answer.headers.get("x-ratelimit-reset", "")
+        if answer.headers.get("x-ratelimit-remaining") == "0" and re.fullmatch(r"\d{1,12}", reset):
+            return max(1.0, float(reset) - self.now().timestamp())
+        if answer.status_code == 429 or b"secondary rate limit" in answer.content[:4096].lower():
+            return SECONDARY_WAIT_S
+        return None
+
+    def _wait(self, seconds: float) -> None:
+        if seconds > MAX_WAIT_S:
+            raise InfrastructureError(
+                f"GitHub's rate limit lifts in {seconds / 60:.0f} minutes", hint="run the same command again then"
+            )
+        self._sleep(seconds)
+
+    def _sleep_until(self, when: float) -> None:
+        left = when - time.monotonic()
+        if left > 0:
+            self._sleep(left)
+
+    def _check(self, answer: httpx.Response) -> None:
+        status = answer.status_code
+        if status < 300:
+            return
+        said = _message(answer)
+        if status == 401:
+            raise UsageError(f"GitHub refuses the token: {said}", hint=HOW_TO_AUTHORISE)
+        if status == 403:
+            needs = answer.headers.get("x-accepted-github-permissions")
+            text = f"the token may not do this in {self.repository}: {said}"
+            raise UsageError(text + (f" (needs {plain(needs)})" if needs else ""), hint=HOW_TO_AUTHORISE)
+        if status == 404:
+            text = f"GitHub has no {urlsplit(str(answer.request.url)).path}, or the token may not see it"
+            raise UsageError(text, hint=f"is github.repository in ci/runners.yaml right? {HOW_TO_AUTHORISE}")
+        if status == 410:
+            raise InfrastructureError(f"GitHub no longer has it: {said}")
+        raise UsageError(f"GitHub refuses (status {status}): {said}")
+
+    def _download(self, path: str) -> Iterator[bytes]:
+        """Follow the redirect to the storage, without the token. Its link lives for a minute: an expired one is
+        asked for anew, but only before the first byte.
+        """
+        for _ in range(LINK_TRIES):
+            answer = self._patiently("GET", path, {})
+            if answer.status_code not in (301, 302, 303, 307, 308):
+                self._check(answer)
+                raise InfrastructureError("GitHub gave no link to download from")
+            link = answer.headers.get("location", "")
+            own = urlsplit(self._base)
+            if urlsplit(link).scheme != "https" and urlsplit(link)[:2] != own[:2]:
+                raise InfrastructureError("GitHub gave a link that is not https")
+            try:
+                with self._http.stream("GET", link, headers=STORAGE_HEADERS) as stored:
+                    if stored.status_code == 200:
+                        yield from stored.iter_bytes(1 << 16)
+                        return
+                    status = stored.status_code
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise InfrastructureError(f"a download from GitHub broke off: {_said(error)}") from error
+            if status < 500 and status not in (401, 403, 404, 410):
+                break
+            self._sleep(1.0)
+        raise InfrastructureError(f"GitHub's storage answers {status} to a link that GitHub gave", hint="try again")
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The certificates are read once: that takes longer than a request."""
+    return httpx.create_ssl_context()
+
+
+def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> GithubApi:
+    """A client of the repository, with the token of FARM_GITHUB_TOKEN or GITHUB_TOKEN.
+
+    Raises:
+        UsageError: No repository is named, or there is no token.
+    """
+    if repository is None:
+        raise UsageError("ci/runners.yaml: github.repository is not set", hint="write owner/name there")
+    token = environ.get("FARM_GITHUB_TOKEN") or environ.get("GITHUB_TOKEN") or ""
+    return GithubApi(url, repository, token)
+
+
+def _read(model: type[M], body: bytes) -> M:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise _nonsense(error) from error
+
+
+def _nonsense(error: Exception) -> InfrastructureError:
+    lines = plain(str(error).replace("\n", " "))[:300]
+    return InfrastructureError(f"GitHub's answer is not what its API documents: {lines}")
+
+
+def _said(error: Exception) -> str:
+    return plain(str(error).replace("\n", " ") or type(error).__name__)
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        message = answer.json()["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        message = answer.reason_phrase
+    return plain(str(message).replace("\n", " "))[:300]
+
+
+def _date(text: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(text) if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,69 @@
+"""What the farm takes of the answers of GitHub's REST API (version 2026-03-10). They are checked, not trusted."""
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Answer(BaseModel):
+    """What the farm takes of an answer; GitHub may add to it at any time."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Label(Answer):
+    name: str
+    type: str | None = None
+
+
+class Listed(Answer):
+    """A self-hosted runner as the repository lists it."""
+
+    id: int
+    name: str
+    os: str
+    status: str
+    busy: bool
+    labels: list[Label]
+
+
+class Run(Answer):
+    id: int
+    display_title: str = ""
+    status: str | None
+    conclusion: str | None
+    html_url: str = ""
+    created_at: datetime
+    run_attempt: int = 1
+
+
+class Step(Answer):
+    name: str
+    status: str
+    conclusion: str | None
+
+
+class RunJob(Answer):
+    """A job of a run. `runner_name` is empty until a runner has taken it."""
+
+    id: int
+    name: str
+    status: str
+    conclusion: str | None
+    runner_name: str | None = None
+    labels: list[str] = []
+    steps: list[Step] = []
+    created_at: datetime
+    completed_at: datetime | None = None
+
+
+class Artifact(Answer):
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool
+    digest: str | None = None
+
+
+class Dispatched(Answer):
+    workflow_run_id: int

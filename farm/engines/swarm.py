@@ -1,0 +1,313 @@
+"""The `swarm` engine: one service a job, on the nodes of a Docker Swarm.
+
+A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
+cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
+the exchange (`farm.engines.exchange`), written by `swarm_agent.py` inside the container with signed URLs.
+"""
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import certifi
+import docker
+import docker.errors
+from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
+
+from farm.engines import transfer
+from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.engines.docker import guard
+from farm.engines.exchange import MAX_SIGNED_S, Exchange
+from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
+from farm.errors import InfrastructureError, NoRunnerError, UsageError
+
+MAX_CONFIG = 400_000
+"""Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
+MAX_PIECES = 1000
+WAIT_S = 12 * 3600
+"""How much longer than its time limit a job's URLs live: image pulls and a wait in the queue."""
+GRACE_S = 10
+CANCEL_S = 60
+MAX_REPORT = 64 << 10
+
+_AGENT = "/farm-agent.py"
+
+
+class SwarmEngine:
+    """See `farm.engines.base.Engine`.
+
+    Args:
+        client: A manager of the swarm.
+        exchange: Where jobs leave what they made.
+        cpus, memory: Limits of one job; None: what the largest node has.
+
+    Raises:
+        NoRunnerError: The Docker engine is no manager of a swarm.
+    """
+
+    name = "swarm"
+    keeps_volumes = False
+
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        exchange: Exchange,
+        *,
+        cpus: float | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self.client, self.exchange = client, exchange
+        self._api: Any = client.api  # half of it has no types
+        self._cpus, self._memory = cpus, memory
+        if not client.info().get("Swarm", {}).get("ControlAvailable"):
+            raise NoRunnerError(
+                "the Docker engine is no manager of a swarm",
+                hint="`docker swarm init` there, or name a manager as swarm.url in ci/farm.yaml",
+            )
+
+    @guard
+    def nodes(self) -> list[Node]:
+        """The swarm's machines and what they say of themselves."""
+        return nodes_of(self._api.nodes())
+
+    @guard
+    def capacity(self) -> Capacity:
+        ready = [node for node in self.nodes() if node.ready]
+        if not ready:
+            raise NoRunnerError("no node of the swarm is ready", hint="docker node ls, on a manager")
+        cpus, memory = max(node.cpus for node in ready), max(node.memory for node in ready)
+        return Capacity(min(self._cpus or cpus, cpus), min(self._memory or memory, int(memory * 0.9)))
+
+    # --- start
+
+    @guard
+    def submit(self, job: Job) -> str:
+        if job.volumes:
+            raise UsageError("the swarm keeps no volumes: the next attempt may be on another node")
+        name = _service_name(job)
+        known = self._named(name)
+        if known is not None:  # a controller that was killed had started it
+            return known
+        configs = self._configs(name, job)
+        try:
+            services: Any = self.client.services
+            service = services.create(
+                job.image,
+                command=["python3", _AGENT],
+                name=name,
+                labels={"farm.job": job.name, "farm.exchange": name, **plain_labels(job.labels)},
+                container_labels=plain_labels(job.labels),
+                mode=ServiceMode("replicated", replicas=1),
+                restart_policy=RestartPolicy("none"),
+                constraints=constraints(job),
+                resources=Resources(
+                    cpu_limit=int(job.limits.cpus * 1e9),
+                    mem_limit=job.limits.memory,
+                    cpu_reservation=int(job.limits.cpus * 1e9),
+                    mem_reservation=job.limits.memory,
+                    generic_resources={"gpu": job.gpus} if job.gpus else None,
+                ),
+                configs=configs,
+                cap_drop=["ALL"],
+                init=True if job.platform == "linux" else None,
+                stop_grace_period=GRACE_S * 10**9,
+            )
+        except docker.errors.APIError as error:
+            known = self._named(name)
+            if known is not None:  # two controllers, or an answer that was lost
+                return known
+            self._drop_configs(name)
+            raise InfrastructureError(f"the swarm refuses {name}: {error.explanation}") from error
+        return str(service.id)
+
+    def _named(self, name: str) -> str | None:
+        found = self.client.services.list(filters={"name": name})  # the filter matches beginnings
+        return next((str(service.id) for service in found if service.name == name), None)
+
+    def _configs(self, name: str, job: Job) -> list[ConfigReference]:
+        agent = resources.files("farm.engines").joinpath("swarm_agent.py").read_bytes()
+        files = {_AGENT: agent, "/farm-manifest": self._manifest(name, job)}
+        if self.exchange.encrypted:
+            files["/farm-ca"] = Path(certifi.where()).read_bytes()  # a slim image knows no authorities
+        references = []
+        for target, data in files.items():
+            label = f"{name}-{target.strip('/').partition('.')[0].removeprefix('farm-')}"
+            with contextlib.suppress(docker.errors.APIError):  # a killed controller left one, perhaps half a set
+                self.client.configs.get(label).remove()
+            made = self.client.configs.create(name=label, data=data, labels={"farm.exchange": name})
+            references.append(ConfigReference(str(made.id), label, filename=target, mode=0o444))
+        return references
+
+    def _manifest(self, name: str, job: Job) -> bytes:
+        lifetime = min(MAX_SIGNED_S, job.timeout_s + WAIT_S)
+        pieces = max(50, min(MAX_PIECES, job.timeout_s // 4))
+        # mtime 0: the same inputs are the same bytes, whoever packs them
+        inputs = gzip.compress(transfer.pack(job.inputs), mtime=0)
+        manifest: dict[str, Any] = {
+            "command": list(job.command),
+            "environment": job.environment,
+            "output": job.output,
+            "timeout_s": job.timeout_s,
+            "interval_s": max(1.0, job.timeout_s / (0.8 * pieces)),
+            "logs": [self.exchange.put_url(f"{name}/log/{number:04d}", lifetime) for number in range(pieces)],
+            "output_url": self.exchange.put_url(f"{name}/output.tar", lifetime),
+            "report_url": self.exchange.put_url(f"{name}/report.json", lifetime),
+            "inputs_url": None,
+            "inputs": base64.b64encode(inputs).decode(),
+        }
+        whole = _packed(manifest)
+        if len(whole) > MAX_CONFIG:
+            self.exchange.put(f"{name}/inputs.tar.gz", inputs)
+            manifest |= {"inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime), "inputs": ""}
+            whole = _packed(manifest)
+        return whole
+
+    # --- watch
+
+    def _service(self, handle: str) -> Any:
+        try:
+            return self._api.inspect_service(handle)
+        except docker.errors.NotFound:
+            return None
+
+    def _task(self, handle: str) -> Task | None:
+        tasks = self._api.tasks(filters={"service": handle})
+        return Task.of(max(tasks, key=lambda task: task["CreatedAt"])) if tasks else None
+
+    @guard
+    def observe(self, handle: str) -> Observation:
+        service = self._service(handle)
+        if service is None:
+            return Observation("lost", why="the swarm does not know the service")
+        labels = service["Spec"]["Labels"]
+        cancelled = service["Spec"]["Mode"].get("Replicated", {}).get("Replicas") == 0
+        task = self._task(handle)
+        if cancelled and task is None:
+            return Observation("cancelled", why="stopped on request")
+        seen = observation(task, self.nodes(), cancelled=cancelled, pinned=_pinned(service))
+        return self._reported(labels["farm.exchange"], seen) if seen.state == "done" else seen
+
+    def _reported(self, name: str, seen: Observation) -> Observation:
+        """What the agent says of an end that the swarm has seen; without its word the end is nobody's fault."""
+        data = self.exchange.get(f"{name}/report.json")
+        if data is None:
+            text = f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
+            return Observation("lost", why=text)
+        try:
+            report = json.loads(data[:MAX_REPORT])
+            code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
+            if report["stopped"]:
+                return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
+        why = "killed at the time limit of the recipe" if late else None
+        if memory:
+            why = "out of memory: the kernel killed it at the job's memory limit"
+        return Observation("done", why=why, exit_code=code)
+
+    def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
+        service = guard(self._service)(handle)
+        if service is None:
+            return
+        name = service["Spec"]["Labels"]["farm.exchange"]
+        number, skip, pause = 0, since, 0.2
+        while True:
+            ended = self.observe(handle).state in FINAL
+            while (piece := self.exchange.get(f"{name}/log/{number:04d}")) is not None:
+                number, pause = number + 1, 0.2
+                if fresh := piece[skip:]:
+                    yield fresh
+                skip = max(0, skip - len(piece))
+            if ended:
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, 3.0)
+        if number == 0:  # the agent never came to it: what the node says
+            yield from guard(self._said)(handle)
+
+    def _said(self, handle: str) -> list[bytes]:
+        try:
+            return list(self._api.service_logs(handle, stdout=True, stderr=True, follow=False, tail=200))
+        except docker.errors.APIError:  # the node is gone, and what it knew
+            return []
+
+    # --- end
+
+    @guard
+    def cancel(self, handle: str) -> None:
+        service = self._service(handle)
+        if service is None or self.observe(handle).state in FINAL:
+            return
+        services: Any = self.client.services
+        services.get(handle).scale(0)
+        deadline = time.monotonic() + CANCEL_S
+        while time.monotonic() < deadline:
+            if self.observe(handle).state in FINAL:
+                return
+            time.sleep(0.3)
+        raise InfrastructureError(
+            f"service {handle[:12]} does not stop within {CANCEL_S} s",
+            hint="is its node up? `docker service ps` on a manager tells; run `farm cancel` again",
+        )
+
+    @guard
+    def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
+        service = self._service(handle)
+        if service is None:
+            raise InfrastructureError(f"service {handle[:12]} is gone, and its output with it")
+        key = f"{service['Spec']['Labels']['farm.exchange']}/output.tar"
+        size = self.exchange.size(key)
+        if size is None:
+            raise InfrastructureError(f"service {handle[:12]} left no output")
+        if size > max_bytes + (1 << 20):
+            raise InfrastructureError(f"the job's output is larger than allowed: {size} bytes")
+        return transfer.unpack(self.exchange.chunks(key), dest, max_bytes)
+
+    @guard
+    def release(self, handle: str) -> None:
+        service = self._service(handle)
+        if service is None:
+            return
+        name = service["Spec"]["Labels"]["farm.exchange"]
+        with contextlib.suppress(docker.errors.NotFound):
+            self._api.remove_service(handle)
+        self._drop_configs(name)
+        self.exchange.drop(f"{name}/")
+
+    def discard(self, volume: str) -> None:
+        """Nothing to do: it keeps none."""
+
+    def _drop_configs(self, name: str) -> None:
+        for _ in range(20):  # a config is in use until the service's last task is gone
+            left = self.client.configs.list(filters={"label": f"farm.exchange={name}"})
+            if not left:
+                return
+            for config in left:
+                with contextlib.suppress(docker.errors.APIError):
+                    config.remove()
+            time.sleep(0.1)
+
+
+def _pinned(service: dict[str, Any]) -> str | None:
+    """The node that the admission chose."""
+    found = service["Spec"]["TaskTemplate"].get("Placement", {}).get("Constraints") or ()
+    return next((text.removeprefix(PIN) for text in found if text.startswith(PIN)), None)
+
+
+def _packed(manifest: dict[str, Any]) -> bytes:
+    return gzip.compress(json.dumps(manifest).encode(), mtime=0)
+
+
+def _service_name(job: Job) -> str:
+    """The same for the same attempt: what makes `submit` safe to repeat."""
+    said = json.dumps([job.name, sorted(job.labels.items())]).encode()
+    if not job.labels:
+        said += time.time_ns().to_bytes(8, "big")
+    return f"farm-{hashlib.sha256(said).hexdigest()[:24]}"

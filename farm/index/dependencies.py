@@ -1,0 +1,232 @@
+"""Pages of links for what the wheels need, so that `--index-url` alone installs them.
+
+The links lead to another index and are taken from its pages, with their hashes; which versions fit stands in
+`dependencies.yaml`. Nothing is downloaded but pages.
+"""
+
+import html.parser
+import json
+import re
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+from pydantic import AfterValidator, ValidationError
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index import pages
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
+from farm.index.listing import derive_links
+from farm.index.pages import File, Hashes, Meta, Model, ProjectPage
+from farm.index.stores import MAX_GET, Store
+from farm.index.swap import swap
+
+ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+TIMEOUT_S = 60
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+Specifier = Annotated[str, AfterValidator(_specifier)]
+
+
+class Stack(Model):
+    """For wheels of these releases of torch, what else is needed and fits."""
+
+    torch: Specifier
+    needs: dict[str, Specifier]
+
+
+class _Dependencies(Model):
+    sources: dict[str, str]
+    stacks: tuple[Stack, ...]
+
+
+@cache
+def stacks() -> tuple[Stack, ...]:
+    """The content of `dependencies.yaml`."""
+    text = (resources.files("farm.index") / "dependencies.yaml").read_text(encoding="utf-8")
+    return _Dependencies.model_validate(yaml.safe_load(text)).stacks
+
+
+def wanted(catalogue: Catalogue, group: str) -> dict[str, list[SpecifierSet]]:
+    """What a group's wheels need: project -> what may be taken, one set for each stack. Empty without torch."""
+    section = catalogue.section(group, "torch")
+    releases = {Version(Version(version).public) for version in section.versions} if section else set()
+    found: dict[str, list[SpecifierSet]] = defaultdict(list)
+    for stack in stacks():
+        if any(SpecifierSet(stack.torch).contains(release, prereleases=True) for release in releases):
+            for project, specifier in stack.needs.items():
+                found[project].append(SpecifierSet(specifier))
+    return dict(found)
+
+
+def link_dependencies(store: Store, source: str, *, group: str | None = None) -> dict[str, bytes]:
+    """Writes the pages of what the wheels of a group, or of all groups, need.
+
+    Args:
+        store: Where.
+        source: The root of the other index's simple API: http(s):// or file://.
+        group: One group; None for all.
+
+    Returns:
+        The pages, by key, as they are now.
+
+    Raises:
+        UsageError: The source is no URL, or no page of the source has what is needed.
+        InfrastructureError: The source or the store failed.
+    """
+    if urlsplit(source).scheme not in {"http", "https", "file"}:
+        raise UsageError(
+            f"not the URL of an index: {source[:200]!r}", hint="write https://…/simple or file:///…/simple"
+        )
+    found = store.get(CATALOGUE_KEY)
+    catalogue = parse_catalogue(found.data if found else None)
+    read = cache(lambda project: _read(source.rstrip("/"), project))
+    written: dict[str, bytes] = {}
+    for name in [group] if group else sorted(catalogue.groups):
+        section = catalogue.section(name, "torch")
+        channels = sorted(
+            {c for tags in (section.versions.values() if section else ()) for cs in tags.values() for c in cs}
+        )
+        for project, specifiers in sorted(wanted(catalogue, name).items()):
+            if project in catalogue.groups[name]:
+                continue  # the farm's own wheels of it
+            files = _fitting(read(project), specifiers)
+            if not files:
+                raise UsageError(f"{source} has no wheel of {project} that fits {' or '.join(map(str, specifiers))}")
+            written |= _written(store, name, project, files, tuple(channels))
+    return written
+
+
+def _written(store: Store, group: str, project: str, files: list[File], channels: tuple[str, ...]) -> dict[str, bytes]:
+    key = pages.json_key(group, project)
+
+    def change(old: bytes | None) -> bytes | None:
+        before = None if old is None else pages.parse_page(old, key)
+        page = _page(project, files, channels, 1 if before is None else before.generation + 1)
+        if (
+            before is not None
+            and page.model_copy(update={"meta": before.meta}) == before
+            and before.meta.channels == channels
+        ):
+            return None
+        return page.render()
+
+    done = swap(store, key, change, pages.JSON)
+    return {key: done.data} | derive_links(store, group, pages.parse_page(done.data, key))
+
+
+def _page(project: str, files: list[File], channels: tuple[str, ...], generation: int) -> ProjectPage:
+    sized = all(file.size is not None for file in files)
+    ordered = sorted(files, key=lambda each: (pages.parse_wheel_name(each.filename)[1], each.filename))
+    return ProjectPage(
+        # sizes came with 1.1 and must be there since
+        meta=Meta(
+            api_version=pages.API_VERSION if sized else "1.0", generation=generation, links=True, channels=channels
+        ),
+        name=project,
+        versions=tuple(dict.fromkeys(str(pages.parse_wheel_name(each.filename)[1]) for each in ordered)),
+        files=tuple(ordered),
+    )
+
+
+def _fitting(files: list[File], specifiers: list[SpecifierSet]) -> list[File]:
+    """The wheels of the newest fitting release of each minor series."""
+    newest: dict[tuple[int, ...], Version] = {}
+    by_version: dict[Version, list[File]] = defaultdict(list)
+    for file in files:
+        version = pages.parse_wheel_name(file.filename)[1]
+        if any(specifier.contains(version) for specifier in specifiers):  # leaves prereleases out
+            by_version[version].append(file)
+            series = (version.epoch, version.major, version.minor)
+            newest[series] = max(version, newest.get(series, version))
+    return [file for version in newest.values() for file in by_version[version]]
+
+
+def _read(source: str, project: str) -> list[File]:
+    """The wheels on a project's page that are not yanked and have a sha256."""
+    url = f"{source}/{project}/"
+    request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            data: bytes = answer.read(MAX_GET + 1)
+            kind, place = answer.headers.get_content_type(), answer.url
+    except (OSError, ValueError) as error:  # URLError is an OSError
+        reason = getattr(error, "reason", None) or error
+        raise InfrastructureError(f"{url}: {reason}", hint="is the index right, and does it answer?") from error
+    if len(data) > MAX_GET:
+        raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
+    try:
+        entries = _json_entries(data) if kind == pages.JSON else _html_entries(data.decode(errors="replace"))
+        return [file for entry in entries if (file := _file(place, entry)) is not None]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InfrastructureError(f"{url} is no page of a simple index: {error!s:.200}") from error
+
+
+def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
+    for entry in json.loads(data)["files"]:
+        metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
+        yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
+
+
+class _Anchors(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found.append(dict(attrs))
+
+
+def _html_entries(text: str) -> Iterator[dict[str, Any]]:
+    parser = _Anchors()
+    parser.feed(text)
+    for anchor in parser.found:
+        url, fragment = urldefrag(anchor.get("href") or "")
+        digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
+        metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
+        yield {
+            "filename": unquote(url.rsplit("/", 1)[-1]),
+            "url": url,
+            "hashes": {"sha256": digest[1]} if digest else {},
+            "requires-python": anchor.get("data-requires-python"),
+            "core-metadata": metadata.removeprefix("sha256=") if metadata.startswith("sha256=") else None,
+            "yanked": "data-yanked" in anchor,
+        }
+
+
+def _file(place: str, entry: dict[str, Any]) -> File | None:
+    digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
+    if entry.get("yanked") or not digest:
+        return None
+    url = urljoin(place, entry["url"])
+    if urlsplit(url).scheme not in {"http", "https", "file"}:
+        return None
+    try:
+        return File(
+            filename=entry["filename"],
+            url=url,
+            hashes=Hashes(sha256=digest),
+            size=entry.get("size"),
+            upload_time=entry.get("upload-time"),
+            requires_python=entry.get("requires-python"),
+            core_metadata=Hashes(sha256=metadata) if metadata else None,
+        )
+    except ValidationError:
+        return None  # a source distribution, or a name that no wheel of ours could have

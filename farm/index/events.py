@@ -1,0 +1,191 @@
+"""What happened to a wheel or a project after it was published: small objects that never change.
+
+`events/<wheel or project>/<n>.json`, counted from 1. The state is the fold of all events in their order; pages show
+the state after some number of them and say which, so that a slow writer never puts an older state over a newer one.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index import pages
+from farm.index.listing import Listed, change_page
+from farm.index.pages import ForeignObjectError, Model, ProjectPage
+from farm.index.records import Record, parse_record, record_key
+from farm.index.stores import Store
+
+Kind = Literal["yank", "unyank", "quarantine", "release"]
+
+MAX_EVENTS = 1000
+"""About one wheel or project; more is a mistake in a script."""
+
+
+class Event(Model):
+    """One thing that happened. `target` is the file name of a wheel, or the name of a project."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    number: int = Field(ge=1, le=MAX_EVENTS)
+    kind: Kind
+    target: str
+    reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+    time: str
+
+    def render(self) -> bytes:
+        return json.dumps(self.model_dump(by_alias=True), sort_keys=True, separators=(",", ":")).encode()
+
+
+class State(NamedTuple):
+    """After all events: how many there were, and what they come to.
+
+    Attributes:
+        number: Of the newest event; 0 for none.
+        yanked: The reason, or False.
+        quarantined: The reason, or None.
+    """
+
+    number: int = 0
+    yanked: bool | str = False
+    quarantined: str | None = None
+
+
+def event_key(target: str, number: int) -> str:
+    return f"events/{target}/{number}.json"
+
+
+def read_events(store: Store, target: str) -> list[Event]:
+    """All events about a wheel or project, the oldest first.
+
+    Raises:
+        ForeignObjectError: One of them is not ours, or is not about the target.
+    """
+    found: list[Event] = []
+    while (stored := store.get(key := event_key(target, len(found) + 1))) is not None:
+        found.append(_parse(stored.data, key, target, len(found) + 1))
+    return found
+
+
+def _parse(data: bytes, key: str, target: str, number: int) -> Event:
+    try:
+        event = Event.model_validate_json(data)
+    except ValidationError as error:
+        raise ForeignObjectError(f"{key} in the index is no event of this farm: {error.errors()[0]['msg']}") from error
+    if (event.target, event.number) != (target, number):
+        raise ForeignObjectError(f"{key} in the index is event {event.number} of {event.target:.200}")
+    return event
+
+
+def fold(events: Sequence[Event]) -> State:
+    """What the events come to."""
+    state = State()
+    for event in events:
+        number = event.number
+        match event.kind:
+            case "yank":
+                state = state._replace(number=number, yanked=event.reason or True)
+            case "unyank":
+                state = state._replace(number=number, yanked=False)
+            case "quarantine":
+                state = state._replace(number=number, quarantined=event.reason)
+            case "release":
+                state = state._replace(number=number, quarantined=None)
+    return state
+
+
+def record_event(
+    store: Store, target: str, kind: Kind, reason: str, *, time: datetime | None = None
+) -> dict[str, bytes]:
+    """Adds an event and shows it on all pages, or completes what an earlier call began.
+
+    Saying again what is so already adds no event.
+
+    Returns:
+        The pages that show it, by key.
+
+    Raises:
+        UsageError: There is no such wheel or project, or the reason is no short line of text.
+        InfrastructureError: The store failed; run it again.
+    """
+    if target.endswith(".whl"):
+        record = _record(store, target)
+        groups = dict.fromkeys(record.groups, record.project)
+    elif kind in {"yank", "unyank"}:
+        raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is no wheel's file name")
+    else:
+        groups = dict.fromkeys(_groups_of(store, target), target)
+    state = _added(store, target, kind, reason, time or datetime.now(UTC))
+    shown: dict[str, bytes] = {}
+    for group, project in groups.items():
+        shown |= _show(store, group, project, target, state).pages
+    return shown
+
+
+def _record(store: Store, filename: str) -> Record:
+    try:
+        key = record_key(filename)
+        pages.parse_wheel_name(filename)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    found = store.get(key)
+    if found is None:
+        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json tell what is")
+    record = parse_record(found.data, key)
+    for group in record.groups:
+        page = store.get(pages.json_key(group, record.project))
+        if page is None or filename not in pages.parse_page(page.data, key).entries:
+            raise UsageError(
+                f"{filename} is claimed and not yet listed in {group}: its publish did not finish",
+                hint="publish it again, or run `farm index reconcile`",
+            )
+    return record
+
+
+def _groups_of(store: Store, project: str) -> list[str]:
+    """The groups that have the project, from the pages themselves: a catalogue leaves out what is withheld."""
+    suffix = f"/v1-json/{project}/index.json"
+    groups = sorted({key.split("/")[1] for key in store.list("whl/") if key.endswith(suffix) and key.count("/") == 4})
+    if not groups:
+        raise UsageError(f"no project {project[:200]!r} is in the index", hint="catalog.json tells what is")
+    return groups
+
+
+def _added(store: Store, target: str, kind: Kind, reason: str, time: datetime) -> State:
+    """The state with the new event; without one if that is the state already."""
+    events = read_events(store, target)
+    while len(events) < MAX_EVENTS:
+        number = len(events) + 1
+        try:
+            event = Event(number=number, kind=kind, target=target, reason=reason, time=time.isoformat())
+        except ValidationError as error:
+            raise UsageError("the reason is no line of at most 500 characters") from error
+        now, after = fold(events), fold([*events, event])
+        if after == now._replace(number=number):
+            return now
+        key = event_key(target, number)
+        if store.create(key, event.render(), content_type="application/json"):
+            return after
+        stored = store.get(key)  # somebody else's, or ours with the answer lost
+        if stored is None:
+            raise InfrastructureError(f"{store.url(key)} exists and does not: the store contradicts itself")
+        events.append(_parse(stored.data, key, target, number))
+    raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
+
+
+def _show(store: Store, group: str, project: str, target: str, state: State) -> Listed:
+    def change(page: ProjectPage | None) -> ProjectPage:
+        assert page is not None, "a wheel that is listed stays on its page"
+        return with_state(page, target, state)
+
+    return change_page(store, group, project, change)
+
+
+def with_state(page: ProjectPage, target: str, state: State) -> ProjectPage:
+    """The page as it is after the events about a wheel, or about its project."""
+    if state.number == 0:
+        return page
+    if target.endswith(".whl"):
+        return pages.with_event(page, target, state.number, yanked=state.yanked, quarantined=state.quarantined)
+    return pages.with_status(page, state.number, quarantined=state.quarantined)

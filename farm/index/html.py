@@ -1,0 +1,177 @@
+"""What a project's JSON page says, for clients that read HTML: its page, and one flat page a group. Lists of projects.
+
+Each page says which generation of the JSON page it shows, so that a slow writer cannot put an older one over a newer
+one. PEP 503, 592, 629, 658, 714, 792.
+"""
+
+import json
+import re
+from html import escape
+from typing import NamedTuple
+from urllib.parse import quote
+
+from farm.index.pages import API_VERSION, File, ProjectPage, foreign
+
+
+class Section(NamedTuple):
+    """The part of `links.html` that one project owns: lines of anchors, from one generation of its page."""
+
+    generation: int
+    lines: tuple[str, ...]
+
+
+def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
+    """The HTML page that shows `page`: all of it, or the files of one channel as seen from that channel's root."""
+    up = "../" if channel else ""  # it lies one folder deeper
+    files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
+    anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
+    head = [generation_line(page.generation_in(channel))]
+    if page.project_status.status != "active":
+        head.append(f'<meta name="pypi:project-status" content="{page.project_status.status}">')
+        reason = _quoted(page.project_status.reason or "")
+        head.append(f'<meta name="pypi:project-status-reason" content="{reason}">')
+    return document(f"Links for {page.name}", head, anchors)
+
+
+def generation_line(generation: int) -> str:
+    """What `generation_of` reads back."""
+    return f'<meta name="farm:generation" content="{generation}">'
+
+
+def generation_of(html: bytes, key: str) -> int:
+    """Which generation of the JSON page a project's HTML page shows.
+
+    Raises:
+        ForeignObjectError: It is not one of ours.
+    """
+    found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
+    if found is None:
+        raise foreign(key, "no generation")
+    return int(found[1])
+
+
+def links_section(page: ProjectPage) -> Section:
+    """The section of `links.html` that shows `page`."""
+    anchors = [_anchor(file, f"../files/{quote(file.filename, safe='')}") for file in page.files]
+    return Section(page.generation, tuple(anchors))
+
+
+def links_html(group: str, sections: dict[str, Section]) -> bytes:
+    """The flat page of a group."""
+    body = []
+    for project, section in sorted(sections.items()):
+        heading = escape(project)
+        body.append(f'<h2 id="{heading}" data-generation="{section.generation}">{heading}</h2>')
+        body.extend(section.lines)
+    return document(f"All wheels of {group}", [], body)
+
+
+def parse_links(html: bytes, key: str) -> dict[str, Section]:
+    """The sections of a `links.html`, as `links_html` wrote them.
+
+    Raises:
+        ForeignObjectError: It is not one of ours.
+    """
+    found: dict[str, tuple[int, list[str]]] = {}
+    lines = None
+    for line in _body(html, key):
+        if heading := re.fullmatch(r'<h2 id="([a-z0-9-]+)" data-generation="([1-9][0-9]{0,17})">\1</h2>', line):
+            lines = found.setdefault(heading[1], (int(heading[2]), []))[1]
+        elif lines is not None and line.startswith("<a "):
+            lines.append(line)
+        else:
+            raise foreign(key, f"a line that is neither heading nor link: {line[:80]!r}")
+    return {project: Section(generation, tuple(lines)) for project, (generation, lines) in found.items()}
+
+
+def root_html(group: str, projects: set[str]) -> bytes:
+    """The list of a group's projects (PEP 503)."""
+    anchors = [f'<a href="{quote(name, safe="")}/">{escape(name)}</a><br>' for name in sorted(projects)]
+    return document(f"Simple index of {group}", [], anchors)
+
+
+def parse_root(html: bytes, key: str) -> set[str]:
+    """The projects on a root page, as `root_html` wrote it.
+
+    Raises:
+        ForeignObjectError: It is not one of ours.
+    """
+    projects = set()
+    for line in _body(html, key):
+        link = re.fullmatch(r'<a href="([a-z0-9-]+)/">\1</a><br>', line)
+        if link is None:
+            raise foreign(key, f"a line that is no link to a project: {line[:80]!r}")
+        projects.add(link[1])
+    return projects
+
+
+def root_json(projects: set[str]) -> bytes:
+    """The list of a group's projects (PEP 691)."""
+    listed = [{"name": name} for name in sorted(projects)]
+    document = {"meta": {"api-version": API_VERSION}, "projects": listed}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def parse_root_json(data: bytes, key: str) -> set[str]:
+    """The projects on a JSON root page, as `root_json` wrote it.
+
+    Raises:
+        ForeignObjectError: It is not one of ours.
+    """
+    try:
+        found = {str(project["name"]) for project in json.loads(data)["projects"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise foreign(key, "no list of projects") from error
+    if root_json(found) != data:
+        raise foreign(key, "more than a list of projects")
+    return found
+
+
+def _anchor(file: File, href: str | None) -> str:
+    attributes = {"href": f"{href}#sha256={file.hashes.sha256}"}
+    if file.requires_python is not None:
+        attributes["data-requires-python"] = file.requires_python
+    if file.core_metadata is not None:
+        metadata = f"sha256={file.core_metadata.sha256}"
+        attributes["data-core-metadata"] = metadata  # PEP 714
+        attributes["data-dist-info-metadata"] = metadata  # PEP 658, for clients from before
+    if file.yanked is not False:
+        attributes["data-yanked"] = "" if file.yanked is True else file.yanked
+    # a line break must stay inside its line: pages are read back by lines
+    text = " ".join(f'{name}="{_quoted(value)}"' for name, value in attributes.items())
+    return f"<a {text}>{escape(file.filename)}</a><br>"
+
+
+def _quoted(value: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", escape(value))
+
+
+def document(title: str, head: list[str], body: list[str]) -> bytes:
+    """A page: lines of its head and body, as they are."""
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta name="pypi:repository-version" content="{API_VERSION}">',
+        *head,
+        f"<title>{escape(title)}</title>",
+        "</head>",
+        "<body>",
+        f"<h1>{escape(title)}</h1>",
+        *body,
+        "</body>",
+        "</html>",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _body(html: bytes, key: str) -> list[str]:
+    try:
+        lines = html.decode().split("\n")
+        start, end = lines.index("<body>"), lines.index("</body>")
+    except ValueError as error:  # UnicodeDecodeError is one too
+        raise foreign(key, "no body") from error
+    if not (start + 1 < end and lines[start + 1].startswith("<h1>")):
+        raise foreign(key, "no heading")
+    return lines[start + 2 : end]

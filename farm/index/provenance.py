@@ -1,0 +1,57 @@
+"""Where a wheel comes from: an in-toto statement with a SLSA predicate, signed, one for each key that vouches for it.
+
+in-toto Statement v1 and SLSA Provenance v1; the predicate was written by whoever built the wheel and is kept in the
+wheel's record, so that the same statement can be signed again with a newer key.
+"""
+
+from typing import Any
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index.records import Record
+from farm.index.signing import Signer
+from farm.index.stores import Store
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+PREDICATE = "slsa"
+"""The key of a record's provenance that holds the predicate."""
+
+
+def attestation_key(filename: str, keyid: str) -> str:
+    return f"whl/attestations/{filename}/{keyid[:16]}.intoto.json"
+
+
+def statement(record: Record) -> dict[str, Any]:
+    """What is said about a wheel.
+
+    Raises:
+        UsageError: The record says nothing of how the wheel was built.
+    """
+    predicate = record.provenance.get(PREDICATE)
+    if not isinstance(predicate, dict):
+        raise UsageError(
+            f"{record.filename}: its record does not say how it was built, so there is nothing to sign",
+            hint="publish without a key, or with `farm publish`, which says it",
+        )
+    return {
+        "_type": STATEMENT_TYPE,
+        "subject": [{"name": record.filename, "digest": {"sha256": record.sha256}}],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": predicate,
+    }
+
+
+def attest(store: Store, record: Record, signer: Signer) -> bool:
+    """Stores the signed statement about a wheel; False when it was there."""
+    key = attestation_key(record.filename, signer.keyid)
+    envelope = signer.envelope(statement(record), PAYLOAD_TYPE)
+    if store.create(key, envelope, content_type="application/json"):
+        return True
+    there = store.get(key)
+    if there is None or there.data != envelope:
+        raise InfrastructureError(
+            f"{store.url(key)} holds another statement than the wheel's record",
+            hint="somebody wrote there past the farm; `farm index verify` tells what else does not fit",
+        )
+    return False

@@ -1,0 +1,98 @@
+"""An index as its users see it: over http(s), or from where it is stored. Reads only, bounded, without credentials."""
+
+import hashlib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Protocol
+from urllib.parse import quote, urlsplit
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index.stores import CHUNK, MAX_GET, Store, check_key, open_store
+
+TIMEOUT_S = 60
+
+
+class Reader(Protocol):
+    """Objects of an index by their keys. A failure is an InfrastructureError, never an absent object."""
+
+    def get(self, key: str) -> bytes | None:
+        """A page or another small object; None where there is none."""
+
+    def digest(self, key: str) -> str | None:
+        """The sha256 of an object of any size; None where there is none."""
+
+
+def open_reader(url: str) -> Reader:
+    """Opens an index by the URL of its root: http(s)://, or whatever `farm.index.stores.open_store` takes."""
+    if urlsplit(url).scheme in {"http", "https"}:
+        return _Http(url)
+    return _Stored(open_store(url))
+
+
+class _Stored:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def get(self, key: str) -> bytes | None:
+        found = self.store.get(key)
+        return None if found is None else found.data
+
+    def digest(self, key: str) -> str | None:
+        return None if self.store.stat(key) is None else _digest(self.store.chunks(key))
+
+
+class _Http:
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise UsageError("not the URL of an index's root", hint="https://host/path, without user, ? and #")
+        self.root = url.rstrip("/")
+
+    def get(self, key: str) -> bytes | None:
+        data = b""
+        for chunk in self._chunks(key) or [None]:
+            if chunk is None:
+                return None
+            data += chunk
+            if len(data) > MAX_GET:
+                raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
+        return data
+
+    def digest(self, key: str) -> str | None:
+        chunks = self._chunks(key)
+        return None if chunks is None else _digest(chunks)
+
+    def _chunks(self, key: str) -> Iterator[bytes] | None:
+        """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are found there."""
+        check_key(key)
+        places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
+        for place in places:
+            url = f"{self.root}/{quote(place)}"
+            request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "Cache-Control": "no-cache"})
+            try:
+                answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    continue
+                hint = "an absent object must be answered with 404" if error.code == 403 else None
+                raise InfrastructureError(f"{url}: HTTP {error.code}", hint=hint) from error
+            except (OSError, ValueError) as error:
+                raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}") from error
+            return self._read(url, answer)
+        return None
+
+    def _read(self, url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
+        with answer:
+            try:
+                while chunk := answer.read(CHUNK):
+                    yield chunk
+            except (OSError, ValueError) as error:
+                raise InfrastructureError(f"{url}: {error}") from error
+
+
+def _digest(chunks: Iterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,239 @@
+"""Rebuilds every page from the records and events, which never change: the way back from anything.
+
+Costs a request for each record and event; publishing never needs it. Publishers may run meanwhile: pages change by
+compare and swap here too, and a page only ever gains what records and events say.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from farm.index import html, pages
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.events import State, fold, read_events, with_state
+from farm.index.listing import CATALOGUE_TYPE, html_place
+from farm.index.pages import File, ForeignObjectError, ProjectPage
+from farm.index.probe import prove
+from farm.index.provenance import attest
+from farm.index.records import Record, parse_record, record_key
+from farm.index.signing import Signer
+from farm.index.snapshot import resign
+from farm.index.stores import Store
+from farm.index.swap import swap
+
+READERS = 16
+"""Records are small and many, and each costs a round trip."""
+
+_T = TypeVar("_T")
+_Pages = Mapping[str, ProjectPage]
+
+
+class Reconciled(NamedTuple):
+    """What was done: pages that were written, wheels without their bytes (left out), attestations that were added."""
+
+    written: tuple[str, ...]
+    missing: tuple[str, ...]
+    attested: int
+
+
+def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
+    """Makes every page what records and events say, and signs everything again when there is a key.
+
+    A page that is none of ours is written over: its content follows from the records.
+
+    Raises:
+        ForeignObjectError: A record or event is not ours: nothing follows from it.
+        InfrastructureError: The store failed; run it again.
+    """
+    prove(store)
+    present = frozenset(store.list(""))
+    with ThreadPoolExecutor(READERS) as pool:
+        records = list(pool.map(lambda key: _record(store, key), _below(present, "records/")))
+        targets = sorted({key.split("/")[1] for key in _below(present, "events/")})
+        states = dict(zip(targets, pool.map(lambda target: fold(read_events(store, target)), targets), strict=True))
+    missing = [each.filename for each in records if not _files(each) <= present]
+    listed: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record.filename not in missing:
+            for group in record.groups:
+                listed[group, record.project].append(record)
+    writer = _Writer(store, [])
+    groups: dict[str, dict[str, ProjectPage]] = defaultdict(dict)
+    for (group, project), theirs in sorted(listed.items()):
+        groups[group][project] = writer.page(group, project, theirs, states)
+    for key in _below(present, "whl/"):
+        parts = key.split("/")
+        if parts[2:3] == ["v1-json"] and len(parts) == 5 and parts[3] not in groups[parts[1]]:
+            page = _ours(store, key, lambda data, key=key: pages.parse_page(data, key))  # type: ignore[misc]
+            if page is not None and page.meta.links:
+                groups[parts[1]][parts[3]] = page
+    for group, projects in sorted(groups.items()):
+        writer.derived(group, projects)
+    writer.catalogue(groups)
+    attested = 0
+    if signer is not None:
+        attested = sum(attest(store, record, signer) for record in records if record.filename not in missing)
+        resign(store, signer)
+    return Reconciled(tuple(writer.written), tuple(missing), attested)
+
+
+def _files(record: Record) -> set[str]:
+    return {pages.wheel_key(record.filename), pages.metadata_key(record.filename)}
+
+
+def _below(keys: Iterable[str], prefix: str) -> list[str]:
+    return sorted(key for key in keys if key.startswith(prefix))
+
+
+def _record(store: Store, key: str) -> Record:
+    found = store.get(key)
+    if found is None:
+        raise ForeignObjectError(f"{key} is listed by the store and cannot be read")
+    return parse_record(found.data, key)
+
+
+def _ours(store: Store, key: str, parse: Callable[[bytes], _T]) -> _T | None:
+    """What is there, or None for nothing and for what is not of our making."""
+    found = store.get(key)
+    return None if found is None else _parsed(found.data, parse)
+
+
+def _parsed(data: bytes | None, parse: Callable[[bytes], _T]) -> _T | None:
+    try:
+        return None if data is None else parse(data)
+    except ForeignObjectError:
+        return None
+
+
+class _Writer(NamedTuple):
+    """Writes what differs, and keeps what a publisher wrote meanwhile."""
+
+    store: Store
+    written: list[str]
+
+    def swap(self, key: str, change: Callable[[bytes | None], bytes], content_type: str) -> bytes:
+        def unless_same(old: bytes | None) -> bytes | None:
+            new = change(old)
+            return None if new == old else new
+
+        done = swap(self.store, key, unless_same, content_type)
+        if done.written:
+            self.written.append(key)
+        return done.data
+
+    def page(self, group: str, project: str, records: list[Record], states: Mapping[str, State]) -> ProjectPage:
+        """The JSON page of a project, with the events that it missed."""
+        key = pages.json_key(group, project)
+
+        wanted = {each.filename: each.file() for each in records}
+
+        def change(old: bytes | None) -> bytes:
+            page = _parsed(old, lambda data: pages.parse_page(data, key))
+            entries = {} if page is None else page.entries
+            meanwhile = {name: self.published(name) for name in entries if name not in wanted}
+            files = wanted | {name: file for name, file in meanwhile.items() if file is not None}
+            fits = entries.keys() == files.keys() and all(
+                _fits(file, files[name], states.get(name, State())) for name, file in entries.items()
+            )
+            if page is None or not fits or not pages.is_sound(page, project):
+                page = pages.rebuilt(project, list(files.values()), after=self.highest(group, project, page))
+            for target in (*files, project):
+                page = with_state(page, target, states.get(target, State()))
+            return page.render()
+
+        return pages.parse_page(self.swap(key, change, pages.JSON), key)
+
+    def published(self, filename: str) -> File | None:
+        """The entry of a wheel whose record came after ours were read, if its bytes are there."""
+        key = record_key(filename)
+        record = _ours(self.store, key, lambda data: parse_record(data, key))
+        return None if record is None or self.store.stat(pages.wheel_key(filename)) is None else record.file()
+
+    def highest(self, group: str, project: str, page: ProjectPage | None) -> int:
+        """The highest generation that any page of the project shows; 0 for none."""
+        shown = [0 if page is None else page.generation]
+        place, links = pages.html_key(group, project), pages.links_key(group)
+        shown.append(_ours(self.store, place, lambda data: html.generation_of(data, place)) or 0)
+        sections = _ours(self.store, links, lambda data: html.parse_links(data, links)) or {}
+        shown += [section.generation for name, section in sections.items() if name == project]
+        return max(shown)
+
+    def derived(self, group: str, projects: _Pages) -> None:
+        """The HTML pages of a group, its flat page, and the lists of its projects."""
+        by_channel: dict[str | None, set[str]] = defaultdict(set)
+        for project, page in projects.items():
+            for channel in (None, *sorted(page.channels)):
+                by_channel[channel].add(project)
+                self._html(html_place(group, project, channel), group, page, channel)
+        own = {project: html.links_section(page) for project, page in projects.items() if not page.meta.links}
+        links = pages.links_key(group)
+
+        def new_links(old: bytes | None) -> bytes:
+            shown = _parsed(old, lambda data: html.parse_links(data, links)) or {}
+            sections = dict(own)
+            for project in {name for name, section in shown.items() if own.get(name) != section}:
+                page = self.now(group, project)
+                if page is not None and not page.meta.links:
+                    sections[project] = html.links_section(page)
+            return html.links_html(group, sections)
+
+        self.swap(links, new_links, pages.HTML)
+        for channel, names in by_channel.items():
+            title = f"{channel}, {group}" if channel else group
+            root = f"{pages.channel_root(channel, group)}index.html" if channel else pages.root_key(group)
+
+            def new_root(
+                old: bytes | None, *, r: str = root, t: str = title, n: set[str] = names, c: str | None = channel
+            ) -> bytes:
+                shown = _parsed(old, lambda data: html.parse_root(data, r)) or set()
+                return html.root_html(t, n | {name for name in shown - n if self.store.get(html_place(group, name, c))})
+
+            self.swap(root, new_root, pages.HTML)
+        key = pages.root_json_key(group)
+
+        def new_json(old: bytes | None) -> bytes:
+            names = by_channel[None]
+            shown = _parsed(old, lambda data: html.parse_root_json(data, key)) or set()
+            return html.root_json(names | {n for n in shown - names if self.store.get(pages.json_key(group, n))})
+
+        self.swap(key, new_json, pages.JSON)
+
+    def now(self, group: str, project: str) -> ProjectPage | None:
+        """The JSON page as it is at this moment; a publisher may have been there since."""
+        key = pages.json_key(group, project)
+        return _ours(self.store, key, lambda data: pages.parse_page(data, key))
+
+    def _html(self, key: str, group: str, page: ProjectPage, channel: str | None) -> None:
+        def new(old: bytes | None) -> bytes:
+            if old == (shown := html.project_html(page, channel)):
+                return shown
+            return html.project_html(self.now(group, page.name) or page, channel)
+
+        self.swap(key, new, pages.HTML)
+
+    def catalogue(self, groups: Mapping[str, _Pages]) -> None:
+        def new(old: bytes | None) -> bytes:
+            before = after = _parsed(old, parse_catalogue) or Catalogue()
+            for group, projects in sorted(groups.items()):
+                for name, page in sorted(projects.items()):
+                    present = before.section(group, name)
+                    if page.meta.links or (present and present.versions == section_of(page).versions):
+                        continue
+                    after = after.without(group, name).with_section(
+                        group, name, section_of(self.now(group, name) or page)
+                    )
+            for group, sections in before.groups.items():
+                for name in sections:
+                    if self.now(group, name) is None:
+                        after = after.without(group, name)
+            return old if after is before and old is not None else after.render()
+
+        self.swap(CATALOGUE_KEY, new, CATALOGUE_TYPE)
+
+
+def _fits(file: File, wanted: File, state: State) -> bool:
+    """Is the entry what the record says, and what the events say up to the one that it shows?"""
+    if file.model_copy(update={**pages.LATER, "url": wanted.url}) != wanted or file.url not in {None, wanted.url}:
+        return False
+    return (file.event or 0) != state.number or (file.yanked, file.quarantined) == state[1:]

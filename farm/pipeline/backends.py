@@ -1,0 +1,214 @@
+"""The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
+
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+import docker.errors
+import requests
+
+from farm import catalog
+from farm.engines import images
+from farm.engines.admission import Worker
+from farm.engines.base import Engine
+from farm.engines.docker import DockerEngine, connect
+from farm.engines.exchange import Exchange
+from farm.engines.host import HostEngine
+from farm.engines.swarm import SwarmEngine
+from farm.errors import InfrastructureError, UsageError
+from farm.pipeline.place import prove_host
+from farm.pipeline.report import Outcomes
+from farm.pipeline.setting import Setting
+from farm.plan import Plan
+from farm.render import Rendered, render
+from farm.settings import LOCAL, Runner, Swarm, load_runners
+
+OTHER_MACHINE = images.OTHER_NAMES
+SCRIPTS = "dockerfiles/scripts"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An open engine.
+
+    Attributes:
+        engine: Runs jobs.
+        builder: The Docker engine that makes toolchain images; None: builds use the compilers of the machine.
+        workers: The runners now, for the admission.
+        swarm: Where images are pushed, if they are.
+        lock: Held while an image is made and pushed, so that runs that start together do it once.
+    """
+
+    engine: Engine
+    builder: docker.DockerClient | None
+    workers: Callable[[], list[Worker]]
+    swarm: Swarm | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def open_backend(setting: Setting, name: str) -> Backend:
+    """The engine called `name`, as `ci/runners.yaml` and `ci/farm.yaml` describe it.
+
+    Raises:
+        UsageError: There is no such engine, or its configuration is missing.
+        NoRunnerError: It does not answer.
+    """
+    check_engine(name)
+    return _OPENERS[name](setting, load_runners(setting.project)[LOCAL])
+
+
+def check_engine(name: str) -> None:
+    """Refuses an engine that there is not.
+
+    Raises:
+        UsageError: The known ones are given.
+    """
+    if name not in _OPENERS:
+        raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(_OPENERS)}")
+
+
+def _docker(_setting: Setting, runner: Runner) -> Backend:
+    client = connect(runner.url)
+    engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+
+    def workers() -> list[Worker]:
+        said = str(client.info().get("Architecture"))
+        return [Worker(LOCAL, machine=OTHER_MACHINE.get(said, said), memory=engine.capacity().memory)]
+
+    return Backend(engine, client, workers)
+
+
+def _swarm(setting: Setting, runner: Runner) -> Backend:
+    swarm = setting.settings.swarm
+    if swarm is None:
+        raise UsageError(
+            "ci/farm.yaml does not say how the swarm is reached",
+            hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
+        )
+    client = connect(swarm.url)
+    engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
+
+    def workers() -> list[Worker]:
+        nodes = engine.nodes()
+        if not any(node.ready for node in nodes):
+            return []
+        one = engine.capacity()
+        return [
+            Worker(
+                node.id,
+                platform=node.os,
+                machine=node.machine,
+                labels=node.labels,
+                memory=node.memory,
+                gpus=node.gpus,
+                slots=min(int(node.cpus // one.cpus), int(node.memory // one.memory)),
+                kinds=frozenset({"build", "smoke"}) if "build" in node.labels else None,
+                online=node.ready,
+            )
+            for node in nodes
+        ]
+
+    return Backend(engine, connect(runner.url), workers, swarm)
+
+
+def _host(setting: Setting, runner: Runner) -> Backend:
+    engine = HostEngine(setting.artifacts / "host", cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+
+    def workers() -> list[Worker]:
+        said, system = platform.machine(), "macos" if sys.platform == "darwin" else "linux"
+        machine = OTHER_MACHINE.get(said, said)
+        return [Worker(LOCAL, platform=system, machine=machine, memory=engine.capacity().memory)]
+
+    return Backend(engine, None, workers)
+
+
+IMAGE = "image.id"
+"""The file of a run that says in which image it was built."""
+
+_OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {"docker": _docker, "swarm": _swarm, "host": _host}
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return int(gigabytes * 1e9) if gigabytes else None
+
+
+def write_context(setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+    """Renders a plan into `folder/context`."""
+    rendered = render(setting.project, plan)
+    with outcomes.timed("render", setting.watcher) as step:
+        files = rendered.write(folder / "context")
+        step.result = f"{len(files)} files in {(folder / 'context').relative_to(setting.project)}"
+    return rendered
+
+
+def toolchain(
+    setting: Setting, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes the toolchain image of a plan; returns the name that the runners know, "" where there are no images.
+
+    Raises:
+        InfrastructureError: The image cannot be made or pushed.
+        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
+    """
+    watcher = setting.watcher
+    client = backend.builder
+    if client is None:
+        prove_host(setting, plan, setting.project / SCRIPTS / "prove_toolchain.py", outcomes)
+        return ""
+    images.check_machine(client, plan.machine)
+    assert plan.base  # submit refuses the others
+    with outcomes.timed("image", watcher) as step, backend.lock:
+        base = images.base_image(
+            client,
+            plan.base,
+            catalog.debian_releases()[plan.base],
+            pull_timeout_s=setting.settings.pull_timeout_s,
+            mirror=setting.settings.debian_mirror,
+            line=watcher.line,
+        )
+        image = images.ensure_image(
+            client,
+            repository="farm/toolchain",
+            context=rendered.image,
+            context_digest=rendered.image_digest,
+            base=base,
+            labels={"farm.base": plan.base, "farm.channel": plan.channel},
+            log=folder / "image.log",
+            line=watcher.line,
+        )
+        (folder / IMAGE).write_text(image.id)
+        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
+        if backend.swarm is None or backend.swarm.registry is None:
+            return image.tag
+        pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
+        step.result += f", {'pushed' if pushed else 'in the registry'}"
+        return f"{backend.swarm.registry}/{image.tag}"
+
+
+def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
+    """Pushes an image; False where the registry has it already.
+
+    Raises:
+        InfrastructureError: The registry does not answer, or refuses it.
+    """
+    repository, _, name = tag.partition(":")
+    there = f"{registry}/{repository}"
+    try:
+        client.images.get(tag).tag(there, name)
+        new = False
+        try:
+            for event in client.images.push(there, name, stream=True, decode=True):
+                if "error" in event:
+                    raise InfrastructureError(
+                        f"{there}:{name} cannot be pushed: {event['error']}", hint="is the registry up?"
+                    )
+                new |= event.get("status") == "Pushed"
+        finally:
+            client.images.remove(f"{there}:{name}")
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        raise InfrastructureError(f"{there}:{name} cannot be pushed: {error}", hint="is the registry up?") from error
+    return new

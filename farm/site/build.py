@@ -1,0 +1,130 @@
+"""Builds the site: a set of files, and only those that changed are written into the index's store."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from farm.errors import InfrastructureError
+from farm.index.stores import Store
+from farm.site import charts, pages
+from farm.site.conflicts import conflicts
+from farm.site.feed import feed
+from farm.site.offers import Offer, offers
+from farm.site.payload import Source, payload
+from farm.site.state import STATES, Known, RunView
+from farm.text import plain
+
+MANIFEST = "site/manifest.json"
+"""What the site's files hashed to when they were last written: a rebuild reads this alone."""
+
+MAX_LOG = 256 * 1024  # bytes of a log's end that are shown
+TRIES = 5
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+    ".xml": "application/atom+xml",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+class Written(NamedTuple):
+    """How many files the site has, and the keys of those that were written now."""
+
+    files: int
+    changed: tuple[str, ...]
+
+
+def files(project: Path, known: Known, *, source: Source, links: Source, root: str) -> dict[str, bytes]:
+    """Every file of the site by its key below the index's root. The same data give the same bytes.
+
+    Args:
+        project: The checkout: its matrix says what is offered.
+        known: The index's wheels and the journal's runs.
+        source: Group of a variant -> pip's options for it.
+        links: Group of a variant -> pip's options for its page of links.
+        root: The address of the index's root, ending in a slash.
+    """
+    offered = list(offers(project))
+    data = payload(offered, conflicts(offered), known, source, links)
+    made: dict[str, bytes] = {}
+    linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}
+    made["index.html"] = pages.selector(data, offered, known).encode()
+    made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
+    made["feed.xml"] = feed(known.wheels, root)
+    made |= badges(offered, known)
+    return made
+
+
+def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
+    """A badge a variant, of its best torch build: `badges/sm35-avx-py311.svg`."""
+    order = list(STATES)
+    best: dict[str, tuple[int, Offer]] = {}
+    for offer in offered:
+        if offer.package in ("torch", "canary") and not offer.blocked:
+            rank = order.index(known.state(offer)[0]) + (len(order) if offer.package == "canary" else 0)
+            if offer.variant not in best or rank < best[offer.variant][0]:
+                best[offer.variant] = (rank, offer)
+    made = {}
+    for variant, (_, offer) in best.items():
+        state = known.state(offer)[0]
+        right = f"{offer.package} {offer.version.partition('+')[0]}" if known.wheel(offer) else STATES[state]
+        made[f"badges/{variant}.svg"] = charts.badge(variant, right, state).encode()
+    return made
+
+
+def _texts(run: RunView, made: dict[str, bytes]) -> list[tuple[str, str]]:
+    """The run's logs and reports as plain text beside the page: no terminal control, the end of a long one."""
+    links = []
+    for path in run.files:
+        try:
+            with path.open("rb") as stream:
+                size = stream.seek(0, 2)
+                stream.seek(max(0, size - MAX_LOG))
+                raw = stream.read(MAX_LOG)
+        except OSError:
+            continue  # it went away since it was listed
+        cut = f"[the last {MAX_LOG >> 10} KiB of {size / 1e6:.1f} MB]\n" if size > MAX_LOG else ""
+        text = cut + "\n".join(plain(line) for line in raw.decode("utf-8", "replace").split("\n"))
+        key = f"runs/{run.id}/{path.name}.txt"
+        made[key] = text.encode()
+        links.append((path.name, key))
+    return links
+
+
+def write(store: Store, made: Mapping[str, bytes]) -> Written:
+    """Write what changed since the last time; the manifest goes last, so that a killed writer is made good next time.
+
+    Raises:
+        InfrastructureError: The store failed, or somebody else wrote the same file all the time.
+    """
+    stored = store.get(MANIFEST)
+    before = _manifest(stored.data if stored else None)
+    digests = {key: hashlib.sha256(data).hexdigest() for key, data in made.items()}
+    changed = tuple(key for key, digest in digests.items() if before.get(key) != digest)
+    for key in changed:
+        _put(store, key, made[key])
+    if changed:
+        _put(store, MANIFEST, json.dumps({**before, **digests}, sort_keys=True, indent=0).encode())
+    return Written(len(made), changed)
+
+
+def _manifest(data: bytes | None) -> dict[str, str]:
+    try:
+        known = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}  # not ours or damaged: everything is written again
+    return {key: value for key, value in known.items() if isinstance(value, str)} if isinstance(known, dict) else {}
+
+
+def _put(store: Store, key: str, data: bytes) -> None:
+    content_type = TYPES[Path(key).suffix]
+    for _ in range(TRIES):
+        there = store.get(key)
+        if there is not None and there.data == data:
+            return
+        if store.replace(key, data, there.etag if there else None, content_type=content_type):
+            return
+    raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")

@@ -1,0 +1,94 @@
+"""Which two choices exclude each other whatever else is chosen, and why, in the words of the farm's own rules.
+
+A pair is judged by trying it within builds that the farm offers: those that have the one value get the other. What a
+rule holds against every one of them is the reason that a user is shown.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
+from typing import Any
+
+from farm import catalog
+from farm.compat import Stack, check
+from farm.site.offers import Offer
+from farm.variant import Variant
+
+AXES = ("gpu", "cpu", "python", "cuda", "torch", "platform")
+SAMPLES = 3  # builds tried on each side of a pair: they differ in what the pair leaves open
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two values that no build can join. `axis`=`value` against `other_axis`=`other_value`."""
+
+    axis: str
+    value: str
+    other_axis: str
+    other_value: str
+    why: str
+
+
+def conflicts(offers: Sequence[Offer]) -> list[Conflict]:
+    """Every pair of values of two axes that is in no offer and that a rule forbids, in the order of the axes."""
+    torch = [offer for offer in offers if offer.package == "torch" and offer.torch]
+    return list(_conflicts(torch))
+
+
+def _conflicts(offers: Sequence[Offer]) -> Iterator[Conflict]:
+    for axis, other in combinations(AXES, 2):
+        joined = {(getattr(offer, axis), getattr(offer, other)) for offer in offers}
+        values = _values(offers, axis)
+        for value in values:
+            for other_value in _values(offers, other):
+                if (value, other_value) in joined:
+                    continue
+                why = _why(offers, {axis: value, other: other_value})
+                if why:
+                    yield Conflict(axis, value, other, other_value, why)
+
+
+def _values(offers: Sequence[Offer], axis: str) -> list[str]:
+    return list(dict.fromkeys(value for offer in offers if (value := getattr(offer, axis)) is not None))
+
+
+def _why(offers: Sequence[Offer], pair: dict[str, str]) -> str | None:
+    """The first error that every sample has; None: no rule forbids the pair by itself."""
+    reasons: dict[str, str] | None = None
+    for axis, value in pair.items():
+        having = (offer for offer in offers if getattr(offer, axis) == value)
+        for offer in islice(_spread(having), SAMPLES):
+            found = {r.rule: r.text for r in check(_stack(_with(offer, pair))) if r.severity == "error"}
+            reasons = found if reasons is None else {rule: text for rule, text in reasons.items() if rule in found}
+            if not reasons:
+                return None
+    return next(iter(reasons.values()), None) if reasons else None
+
+
+def _with(offer: Offer, values: Mapping[str, Any]) -> Offer:
+    return replace(offer, **values)
+
+
+def _spread(offers: Iterator[Offer]) -> Iterator[Offer]:
+    """Offers of different releases first: those of one release say the same."""
+    seen: set[tuple[str | None, str | None, str]] = set()
+    for offer in offers:
+        mark = (offer.torch, offer.cuda, offer.platform)
+        if mark not in seen:
+            seen.add(mark)
+            yield offer
+
+
+def _stack(offer: Offer) -> Stack:
+    cpu = offer.cpu
+    variant = Variant.parse(f"{offer.gpu}-{cpu}-{offer.python}")
+    gpu = bool(variant.sms)
+    return Stack(
+        package=offer.package,
+        variant=variant,
+        platform=offer.platform,
+        base=catalog.base_of(offer.python) if offer.platform == "linux" else None,
+        toolkit="nvidia" if gpu else None,
+        cuda=offer.cuda if gpu else None,
+        torch=offer.torch,
+    )

@@ -1,0 +1,97 @@
+"""What the farm offers: every build of the matrix with its wheel's version, its switches and its driver."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm import catalog
+from farm.errors import NotBuildableError
+from farm.matrix import Build, load_matrix
+from farm.plan import Plan, Selectors, resolve
+
+PACKAGES = ("torch", "torchvision", "torchaudio", "canary")
+"""In the order in which the site shows them."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One build that a user can choose.
+
+    Attributes:
+        version: Of the wheel, with its local label.
+        torch: The PyTorch release; None for packages that have none.
+        off: Switches of PyTorch that this wheel is built without.
+        driver: The lowest driver that runs it, by minor-version compatibility; None without CUDA.
+        blocked: Why it cannot be built after all; None for all that the rules allow.
+    """
+
+    channel: str
+    package: str
+    gpu: str
+    cpu: str
+    python: str
+    platform: str
+    cuda: str | None
+    torch: str | None
+    version: str
+    off: tuple[str, ...]
+    driver: str | None
+    blocked: str | None
+
+    @property
+    def variant(self) -> str:
+        return f"{self.gpu}-{self.cpu}-{self.python}"
+
+    @property
+    def group(self) -> str:
+        return f"{self.gpu}-{self.cpu}"
+
+    @property
+    def key(self) -> str:
+        """What ties a build to its runs and its wheel: one wheel a key in the whole index."""
+        return wheel_key(self.package, self.version, self.python, self.platform)
+
+
+def wheel_key(package: str, version: str, python: str, platform: str) -> str:
+    """`torch|2.0.1+cu117.sm35.avx|py311|linux`."""
+    return "|".join((package, version, python, platform))
+
+
+def offers(project: Path) -> Iterator[Offer]:
+    """Every build of `ci/matrix.yaml`, in its order.
+
+    Raises:
+        UsageError: A configuration file is wrong.
+    """
+    for build in load_matrix(project).builds():
+        options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
+        selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)  # type: ignore[arg-type]
+        try:
+            plan = resolve(project, selectors)
+        except NotBuildableError as error:
+            yield _offer(build, None, str(error))
+        else:
+            yield _offer(build, plan, None)
+
+
+def _offer(build: Build, plan: Plan | None, blocked: str | None) -> Offer:
+    variant, off, driver, torch = build.variant, [], None, None
+    if plan is not None:
+        off = sorted(name for name in catalog.switches() if plan.env.get(name) == "0")
+        torch = plan.options.get("torch")
+    if build.cuda:
+        driver = catalog.cuda_majors()[build.cuda.split(".")[0]].driver(build.platform)
+    return Offer(
+        channel=build.channel,
+        package=build.package,
+        gpu=variant.gpu,
+        cpu=variant.cpu,
+        python=variant.python,
+        platform=build.platform,
+        cuda=build.cuda,
+        torch=None if torch is None else str(torch),
+        version=plan.version if plan else "",
+        off=tuple(off),
+        driver=driver,
+        blocked=blocked,
+    )

@@ -1,0 +1,230 @@
+"""What became of the offers: wheels in the index, runs in the journal. All of it is untrusted text, and bounded."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
+from farm.index.pages import File, json_key, parse_page
+from farm.index.stores import Store
+from farm.runs import Journal, Run
+from farm.site.offers import Offer, wheel_key
+from farm.text import plain
+
+State = Literal["smoked", "published", "running", "waiting", "failed", "open", "blocked"]
+STATES: dict[State, str] = {
+    "smoked": "published and smoke-tested",
+    "published": "published, verified",
+    "running": "being built",
+    "waiting": "waiting",
+    "failed": "the last run failed",
+    "open": "not built yet",
+    "blocked": "cannot be built",
+}
+MAX_TEXT = 400
+MAX_RUNS = 200
+MAX_REPORT = 1 << 20
+REQUESTS = 8  # at a time
+ANY = "any"
+"""Stands for the Python of a wheel with the stable ABI, which serves several."""
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """One smoke test of a wheel: on which card or emulated CPU, when, and how it ended."""
+
+    where: str
+    date: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel in the index. `size` in bytes, `uploaded` ISO 8601; the number of a rebuild is not part of `key`."""
+
+    key: str
+    filename: str
+    project: str
+    version: str
+    size: int
+    sha256: str
+    uploaded: str
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    seconds: float
+    outcome: str
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run as the site shows it. `why` explains a wait or a failure; `files` are what can be linked."""
+
+    id: str
+    created: str
+    finished: bool
+    result: str | None
+    key: str
+    package: str
+    variant: str
+    version: str
+    steps: tuple[Step, ...]
+    why: str
+    smokes: tuple[Smoke, ...] = ()
+    files: tuple[Path, ...] = field(default=())
+
+    @property
+    def seconds(self) -> float:
+        return sum(step.seconds for step in self.steps)
+
+
+def short(text: object) -> str:
+    """One line of a runner's text, without control characters and at most `MAX_TEXT` characters long."""
+    told = plain(" ".join(str(text)[: 4 * MAX_TEXT].split()))
+    return told if len(told) <= MAX_TEXT else told[: MAX_TEXT - 1] + "…"
+
+
+def wheels(store: Store) -> Iterator[Wheel]:
+    """Every wheel that the index offers, once: yanked and withheld ones are left out.
+
+    One request for the catalogue and one for each project of each group, however many wheels there are.
+
+    Raises:
+        InfrastructureError: The store failed, or holds a page that is not one of ours.
+    """
+    stored = store.get(CATALOGUE_KEY)
+    catalogue = parse_catalogue(stored.data if stored else None)
+    keys = [json_key(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
+    seen: dict[str, Wheel] = {}
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        for key, page in zip(keys, pool.map(store.get, keys), strict=True):
+            for file in parse_page(page.data, key).files if page else ():
+                if file.yanked is False and file.url is not None and file.filename not in seen:
+                    seen[file.filename] = _wheel(file)
+    yield from seen.values()
+
+
+def _wheel(file: File) -> Wheel:
+    name, version, _, tags = parse_wheel_filename(file.filename)
+    tag = min(tags, key=str)
+    system = next((word for mark, word in _SYSTEMS if mark in tag.platform), "any")
+    return Wheel(
+        key=wheel_key(
+            name, without_rebuild(str(version)), ANY if tag.abi == "abi3" else f"py{tag.interpreter[2:]}", system
+        ),
+        filename=file.filename,
+        project=name,
+        version=str(version),
+        size=file.size or 0,
+        sha256=file.hashes.sha256,
+        uploaded=file.upload_time or "",
+    )
+
+
+_SYSTEMS = (("win", "windows"), ("macosx", "macos"), ("linux", "linux"))  # "darwin" is in no wheel's tag
+_LINKED = ("build.log", "image.log", "install.log", "verify.json", "smoke*.json")
+
+
+def runs(journal: Journal, folder: Path, limit: int = MAX_RUNS) -> Iterator[RunView]:
+    """The newest runs, newest first; `folder` holds one folder a run.
+
+    Raises:
+        InfrastructureError: The journal cannot be read.
+    """
+    for run in journal.runs(limit):
+        yield _run(journal, run, folder / run.id)
+
+
+def _run(journal: Journal, run: Run, folder: Path) -> RunView:
+    steps, error = [], ""
+    for event in journal.events(run.id):
+        if event.kind == "step":
+            data = event.data
+            steps.append(Step(short(data.get("name")), _seconds(data.get("seconds")), short(data.get("outcome"))))
+        elif event.kind == "error":
+            error = short(event.data.get("text"))
+    why = error
+    if run.finished is None:
+        attempts = [attempt for job in journal.jobs(run.id) for attempt in job.attempts]
+        why = short(attempts[-1].why or "") if attempts else "not started yet"
+    plan = run.plan
+    variant, package, version = (str(plan.get(name, "")) for name in ("variant", "package", "version"))
+    files = tuple(sorted(path for pattern in _LINKED for path in folder.glob(pattern) if path.is_file()))
+    return RunView(
+        id=run.id,
+        created=run.created,
+        finished=run.finished is not None,
+        result=run.result,
+        key=wheel_key(package, version, variant.rpartition("-")[2], str(plan.get("platform", ""))),
+        package=package,
+        variant=variant,
+        version=version,
+        steps=tuple(steps),
+        why=why,
+        smokes=tuple(_smokes(run, files)),
+        files=files,
+    )
+
+
+def _seconds(value: Any) -> float:
+    return min(max(float(value), 0.0), 1e7) if isinstance(value, int | float) else 0.0
+
+
+def _smokes(run: Run, files: Iterable[Path]) -> Iterator[Smoke]:
+    for path in files:
+        if not path.name.startswith("smoke") or path.stat().st_size > MAX_REPORT:
+            continue
+        try:
+            report = json.loads(path.read_bytes())
+            facts = report.get("facts") or {}
+            where = facts.get("gpu") or (f"{report['emulated']} (emulated)" if report.get("emulated") else "this CPU")
+            outcome = report["outcome"]
+        except (ValueError, KeyError, AttributeError, RecursionError):
+            continue  # a report of another version tells nothing here
+        yield Smoke(short(where), run.created[:10], short(outcome))
+
+
+@dataclass(frozen=True)
+class Known:
+    """Wheels and runs. `current` has the newest rebuild of each wheel by its key, `last` the newest run."""
+
+    wheels: Sequence[Wheel]
+    runs: Sequence[RunView]
+    current: dict[str, Wheel]
+    last: dict[str, RunView]
+
+    @classmethod
+    def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView]) -> "Known":
+        there, listed = list(wheels), list(runs)
+        rising = sorted(there, key=lambda wheel: Version(wheel.version))
+        return cls(there, listed, {w.key: w for w in rising}, {run.key: run for run in reversed(listed)})
+
+    def wheel(self, offer: Offer) -> Wheel | None:
+        """The wheel of an offer: that of its own Python, or one with the stable ABI."""
+        stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
+        return self.current.get(offer.key) or self.current.get(stable)
+
+    def smokes(self, key: str) -> tuple[Smoke, ...]:
+        return next((run.smokes for run in self.runs if run.key == key and run.smokes), ())
+
+    def state(self, offer: Offer) -> tuple[State, str]:
+        """The state, and why where it needs a reason."""
+        if offer.blocked:
+            return "blocked", short(offer.blocked)
+        run = self.last.get(offer.key)
+        if run is not None and not run.finished:
+            return ("waiting", run.why) if run.why else ("running", "")
+        if self.wheel(offer):
+            passed = any(smoke.outcome == "passed" for smoke in self.smokes(offer.key))
+            return ("smoked" if passed else "published"), ""
+        if run is not None and run.result != "success":
+            return "failed", run.why
+        return "open", ""

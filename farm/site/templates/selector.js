@@ -1,0 +1,261 @@
+"use strict";
+// Fills in the form, greys what no build offers (with the farm's own reason), and writes the lines to paste.
+(() => {
+  performance.mark("start");
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const AXES = ["package", "platform", "gpu", "cpu", "python", "torch", "cuda"];
+  const HARDWARE = ["gpu", "cpu", "python", "platform"];
+  const TITLES = {
+    package: "Package", platform: "System", gpu: "GPU", cpu: "CPU", python: "Python", torch: "PyTorch", cuda: "CUDA",
+  };
+  const builds = data.builds.map((row, number) => {
+    const build = { number, channel: data.channels[row[7]], version: row[8], off: data.off[row[9]], driver: data.drivers[row[10]] };
+    AXES.forEach((axis, place) => { build[axis] = row[place] < 0 ? null : data.axes[axis][row[place]]; });
+    build.key = [build.package, build.version, build.python, build.platform].join("|");
+    build.wheel = data.wheels[build.key] || null;
+    build.state = data.states[number] || ["open", ""];
+    return build;
+  });
+  const reasons = new Map();
+  for (const [axis, value, other, otherValue, why] of data.conflicts) {
+    reasons.set([axis, value, other, otherValue].join("|"), why);
+    reasons.set([other, otherValue, axis, value].join("|"), why);
+  }
+  const chosen = Object.fromEntries(AXES.map((axis) => [axis, null]));
+  const byId = (id) => document.getElementById(id);
+  const make = (tag, attributes = {}, ...children) => {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  };
+  const spelled = (axis, value) => (axis === "torch" ? `PyTorch ${value}` : axis === "cuda" ? `CUDA ${value}` : label(axis, value));
+  const label = (axis, value) => {
+    const said = (data.labels[axis] || {})[value];
+    return said === undefined ? value : axis === "gpu" || axis === "cpu" ? `${value} (${said})` : said;
+  };
+
+  const fits = (build, wanted) => AXES.every((axis) => wanted[axis] === null || build[axis] === wanted[axis]);
+  const matching = (wanted) => builds.filter((build) => fits(build, wanted));
+
+  // Why a value cannot be had beside the other choices; null if it can.
+  function obstacle(axis, value) {
+    const wanted = { ...chosen, [axis]: value };
+    if (builds.some((build) => fits(build, wanted))) return null;
+    const others = AXES.filter((other) => other !== axis && chosen[other] !== null);
+    for (const other of others) {
+      const why = reasons.get([axis, value, other, chosen[other]].join("|"));
+      if (why) return why;
+    }
+    if (axis === "cuda" && ["cpu", "mps"].includes(chosen.gpu)) return "a wheel without an NVIDIA GPU has no CUDA in it";
+    if (["cpu", "mps"].includes(value) && chosen.cuda !== null) return `${label("gpu", value)} has no use for CUDA ${chosen.cuda}`;
+    const single = others.find((other) => !builds.some((b) => b[axis] === value && b[other] === chosen[other]));
+    const beside = (single ? [single] : others).map((other) => spelled(other, chosen[other])).join(", ");
+    return `no channel of the farm offers ${spelled(axis, value)} with ${beside}`;
+  }
+
+  function drawForm() {
+    for (const axis of AXES) {
+      const box = byId(`axis-${axis}`);
+      if (!data.axes[axis].length) { box.hidden = true; continue; }
+      const options = axis === "package" ? data.axes[axis] : ["", ...data.axes[axis]];
+      for (const value of options) {
+        const id = `${axis}-${value || "any"}`;
+        const input = make("input", { type: "radio", name: axis, id, value, "aria-describedby": `${id}-why` });
+        input.addEventListener("change", () => { choose(axis, value || null); });
+        const said = (data.labels[axis] || {})[value];
+        const text = make("span", { class: "word" }, value ? (axis === "python" || axis === "platform" ? said : value) : "any");
+        const pill = make("label", { for: id, class: "pill" }, input, text);
+        if (said && (axis === "gpu" || axis === "cpu")) pill.append(make("span", { class: "hint" }, said));
+        pill.append(make("span", { class: "why", id: `${id}-why` }));
+        box.append(pill);
+      }
+    }
+    const names = byId("cards");
+    for (const [name] of data.cards) names.append(make("option", { value: name }));
+  }
+
+  function choose(axis, value) { chosen[axis] = value; draw(); remember(); }
+
+  function draw() {
+    for (const axis of AXES) {
+      for (const input of document.getElementsByName(axis)) {
+        input.checked = input.value === (chosen[axis] || "");
+        const why = input.value ? obstacle(axis, input.value) : null;
+        input.parentElement.classList.toggle("off", why !== null);
+        input.parentElement.title = why || "";
+        byId(`${input.id}-why`).textContent = why || "";
+      }
+    }
+    drawAnswer();
+  }
+
+  const RANK = ["smoked", "published", "running", "waiting", "failed", "open"];
+  const best = (found) => [...found].sort((a, b) => (a.wheel ? 0 : 1) - (b.wheel ? 0 : 1) || RANK.indexOf(a.state[0]) - RANK.indexOf(b.state[0]) || a.number - b.number)[0];
+  const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
+  const group = (build) => `${build.gpu}-${build.cpu}`;
+  const options = (words, build) => words.map((word) => quote(word.replace(data.group, group(build)))).join(" ");
+  const requirement = (build) => `${build.package}==${build.wheel ? build.wheel[4] : build.version}`;
+  const lines = (build) => {
+    const told = [
+      ["pip", `pip install ${quote(requirement(build))} ${options(data.pip, build)}`],
+      ["uv", `uv pip install ${quote(requirement(build))} ${options(data.pip, build)}`],
+      ["pip, by links", `pip install ${quote(requirement(build))} ${options(data.links, build)}`],
+    ];
+    if (build.wheel) told.push(["requirements.txt", `${requirement(build)} --hash=sha256:${build.wheel[2]}`]);
+    return told;
+  };
+
+  const STATE = {
+    smoked: "published, and tested by running it", published: "published", running: "being built now", waiting: "waiting",
+    failed: "the last build failed", open: "not built yet",
+  };
+
+  function drawAnswer() {
+    const answer = byId("answer");
+    const missing = HARDWARE.filter((axis) => chosen[axis] === null);
+    const found = matching(chosen);
+    const parts = [];
+    if (!found.length) {
+      const [axis, why] = firstObstacle();
+      parts.push(make("h2", {}, "No such wheel"), make("p", { class: "state blocked" }, why));
+      const back = make("button", { type: "button" }, `Give up ${spelled(axis, chosen[axis])}`);
+      back.addEventListener("click", () => choose(axis, axis === "package" ? data.axes.package[0] : null));
+      parts.push(back);
+    } else if (missing.length) {
+      parts.push(make("h2", {}, `${found.length} ${found.length === 1 ? "wheel" : "wheels"}`));
+      parts.push(make("p", {}, `Still to choose: ${missing.map((axis) => TITLES[axis]).join(", ")}.`));
+    } else {
+      parts.push(...describe(best(found), found));
+    }
+    answer.replaceChildren(...parts);
+  }
+
+  function firstObstacle() {
+    for (const axis of [...AXES].reverse()) {
+      if (chosen[axis] === null) continue;
+      const why = obstacle(axis, chosen[axis]);
+      if (why && matching({ ...chosen, [axis]: null }).length) return [axis, why];
+    }
+    const last = [...AXES].reverse().find((axis) => chosen[axis] !== null);
+    return [last, obstacle(last, chosen[last])];
+  }
+
+  function describe(build, found) {
+    const [state, why] = build.state;
+    const parts = [make("h2", {}, `${build.gpu}-${build.cpu}-${build.python}`)];
+    parts.push(make("p", { class: `state ${state}` }, STATE[state] + (why ? `: ${why}` : "")));
+    if (build.wheel) {
+      for (const [name, line] of lines(build)) parts.push(command(name, line));
+    } else {
+      parts.push(make("p", {}, "There is no wheel to install yet. Whoever runs the farm builds it with"));
+      parts.push(command("farm", `farm submit --variant ${build.gpu}-${build.cpu}-${build.python} --package ${build.package} --platform ${build.platform} --channel ${build.channel}` + (build.cuda ? ` --cuda ${build.cuda}` : "")));
+    }
+    const facts = [["Version", build.wheel ? build.wheel[4] : build.version], ["Channel", build.channel]];
+    if (build.driver) {
+      const last = data.lastDriver[build.gpu];
+      facts.push(["NVIDIA driver", `${build.driver} or newer` + (last ? `; ${last} is the last branch for this GPU` : "")]);
+    }
+    if (build.wheel) facts.push(["Size", `${(build.wheel[1] / 1e6).toFixed(1)} MB`], ["Published", build.wheel[3]]);
+    if (build.off.length) facts.push(["Switched off", build.off.join(", ")]);
+    for (const [where, date, outcome] of data.smokes[build.key] || []) facts.push([`Tested on ${where}`, `${outcome}, ${date}`]);
+    const list = make("dl");
+    for (const [name, value] of facts) list.append(make("dt", {}, name), make("dd", {}, value));
+    parts.push(list);
+    if (found.length > 1) {
+      const open = AXES.filter((axis) => chosen[axis] === null && new Set(found.map((other) => other[axis])).size > 1);
+      parts.push(make("p", { class: "note" }, `${found.length} wheels fit; this is the first of them.` + (open.length ? ` Choose ${open.map((axis) => TITLES[axis]).join(" or ")} to see the others.` : "")));
+    }
+    return parts;
+  }
+
+  function command(name, line) {
+    const button = make("button", { type: "button", class: "copy", "aria-label": `Copy the ${name} line` }, "Copy");
+    button.addEventListener("click", () => copy(line, button));
+    return make("div", { class: "command" }, make("span", { class: "name" }, name), make("code", { tabindex: "0" }, ...words(line)), button);
+  }
+
+  // A line breaks between its words only, where it can.
+  const words = (line) => line.split(" ").flatMap((word, place) => [...(place ? [" "] : []), make("span", { class: "whole" }, word)]);
+
+  async function copy(line, button) {
+    let done = true;
+    try { await navigator.clipboard.writeText(line); } catch {
+      const area = make("textarea", { class: "aside" });
+      area.value = line;
+      document.body.append(area);
+      area.select();
+      done = document.execCommand("copy");
+      area.remove();
+    }
+    button.textContent = done ? "Copied" : "Press Ctrl+C";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
+  // --- "What have I got?"
+  const norm = (text) => text.toLowerCase().replace(/nvidia|\(r\)|\(tm\)/g, " ").replace(/[^a-z0-9]+/g, " ").trim();
+  const cards = data.cards.map(([name, sm]) => [norm(name), name, sm]).sort((a, b) => b[0].length - a[0].length);
+  const cardOf = (text) => {
+    const words = ` ${norm(text)} `;
+    return cards.find(([name]) => words.includes(` ${name} `)) || cards.find(([name]) => ` ${name} `.includes(words) && words.trim().length > 3) || null;
+  };
+
+  function setGpu(card) {
+    const [, name, sm] = card;
+    if (data.axes.gpu.includes(sm)) { chosen.gpu = sm; return `${name} is ${sm}.`; }
+    return data.tooOld[sm] || `${name} is ${sm}; the farm has no wheels for it.`;
+  }
+
+  function readPasted(text) {
+    const variant = text.match(/\b((?:cpu|mps|kepler|legacy|sm\d{2,3})-[a-z0-9_]{2,16}-py\d{2,3})\b/);
+    if (variant) { setVariant(variant[1]); return `This machine's variant is ${variant[1]}.`; }
+    const card = cardOf(text);
+    if (!card) return "No GPU that the farm knows is named there.";
+    let said = setGpu(card);
+    const driver = text.match(/Driver Version:\s*(\d{3,4}(?:\.\d+)*)/) || text.match(/,\s*(\d{3,4}\.\d+(?:\.\d+)?)\s*(?:,|$)/m);
+    if (driver && data.lastDriver[chosen.gpu] && parseInt(driver[1], 10) > data.lastDriver[chosen.gpu]) said += ` Driver ${driver[1]} does not run it: ${data.lastDriver[chosen.gpu]} is the last branch that does.`;
+    else if (driver) said += ` Driver ${driver[1]}.`;
+    return said;
+  }
+
+  function setVariant(name) {
+    const [gpu, cpu, python] = name.split("-");
+    for (const [axis, value] of [["gpu", gpu], ["cpu", cpu], ["python", python]]) if (data.axes[axis].includes(value)) chosen[axis] = value;
+  }
+
+  // --- links
+  function remember() {
+    const query = new URLSearchParams();
+    if (chosen.gpu && chosen.cpu && chosen.python) query.set("variant", `${chosen.gpu}-${chosen.cpu}-${chosen.python}`);
+    else for (const axis of ["gpu", "cpu", "python"]) if (chosen[axis]) query.set(axis, chosen[axis]);
+    for (const axis of ["package", "platform", "torch", "cuda"]) if (chosen[axis] && !(axis === "package" && chosen[axis] === data.axes.package[0])) query.set(axis, chosen[axis]);
+    const text = query.toString();
+    try { history.replaceState(null, "", text ? `?${text}` : location.pathname); } catch { /* some browsers refuse on file:// */ }
+  }
+
+  function recall() {
+    const query = new URLSearchParams(location.search);
+    for (const axis of AXES) if (data.axes[axis].includes(query.get(axis))) chosen[axis] = query.get(axis);
+    if (query.get("variant")) setVariant(query.get("variant"));
+    const guess = /Win/.test(navigator.userAgent) ? "windows" : /Mac/.test(navigator.userAgent) ? "macos" : "linux";
+    if (chosen.platform === null && data.axes.platform.includes(guess)) chosen.platform = guess;
+    if (chosen.package === null) chosen.package = builds.some((build) => build.wheel && build.package === data.axes.package[0]) || !builds.some((build) => build.wheel) ? data.axes.package[0] : builds.find((build) => build.wheel).package;
+  }
+
+  drawForm();
+  recall();
+  byId("card").addEventListener("input", (event) => {
+    const card = event.target.value.trim() ? cardOf(event.target.value) : null;
+    byId("card-said").textContent = card ? setGpu(card) : event.target.value.trim() ? "No such card in the list: choose its architecture below." : "";
+    if (card) { draw(); remember(); }
+  });
+  byId("pasted").addEventListener("input", (event) => {
+    byId("pasted-said").textContent = event.target.value.trim() ? readPasted(event.target.value.slice(0, 100000)) : "";
+    draw();
+    remember();
+  });
+  for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button.dataset.copy, button));
+  draw();
+  document.documentElement.classList.add("ready");
+  performance.mark("ready");
+})();

@@ -1,0 +1,78 @@
+"""Why a wheel does not work here: the texts of a report, matched with what is known (`causes.yaml`)."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from farm import catalog
+from farm.smoke.report import Cause, SmokeReport
+from farm.yamlfile import Model, load
+
+_TAIL = 4000  # characters of the output that are looked at: the last words
+
+
+class _Known(Model):
+    """A cause: any of `patterns` (regular expressions, case ignored) in a text, or one of `signals`.
+
+    `unless` names causes that explain the same texts better; `hung` asks for a run that did not end.
+    """
+
+    id: str
+    patterns: list[str] = []
+    signals: list[str] = []
+    hung: bool = False
+    unless: list[str] = []
+    what: str
+    fix: str
+
+
+class _Causes(Model):
+    causes: Annotated[list[_Known], Field(min_length=1)]
+
+
+@cache
+def known() -> tuple[_Known, ...]:
+    return tuple(load(Path(__file__).with_name("causes.yaml"), _Causes).causes)
+
+
+def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
+    """The causes that the texts of a report show, in the order of `causes.yaml`; empty where nothing is known.
+
+    Args:
+        report: What happened.
+        hung: The run, or a check of it, did not end in its time.
+    """
+    texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
+    if report.outcome == "failed" and report.signal is None:
+        texts += [report.reason or "", report.output_tail[-_TAIL:]]
+    found: list[str] = []
+    causes = []
+    words = _words(report)
+    for each in known():
+        if any(other in found for other in each.unless):
+            continue
+        matched = any(re.search(pattern, text, re.IGNORECASE) for pattern in each.patterns for text in texts)
+        if matched or (report.signal in each.signals and not hung) or (each.hung and hung):
+            found.append(each.id)
+            causes.append(Cause(id=each.id, what=each.what.format(**words), fix=each.fix.format(**words)))
+    return tuple(causes)
+
+
+def _words(report: SmokeReport) -> dict[str, str]:
+    """What the texts of `causes.yaml` may name."""
+    seen = {check.name: check.seen or "" for check in report.checks}
+    match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
+    cuda = match[0] if match else "its CUDA"
+    major = catalog.cuda_majors().get(match[1]) if match else None
+    return {
+        "module": report.module,
+        "cuda": cuda,
+        "driver_linux": major.driver_linux if major else "the one of its toolkit",
+        "driver_windows": (major.driver_windows if major else None) or "the one of its toolkit",
+        "archs": seen.get("architectures", "") or "unknown",
+        "card": seen.get("devices", "") or "the card",
+        "cpu": report.emulated or "this CPU",
+    }

@@ -1,0 +1,65 @@
+"""A wheel with a variant label (drafts of PEP 825): the same files, another name, and `variant.json` inside."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from farm.errors import UsageError
+from farm.wheel.archive import Archive
+from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_version
+from farm.wheel.record import parse_record
+from farm.wheel.rewrite import NewMember, rewrite
+
+_LABEL = re.compile(r"[0-9a-z_.]{1,64}")
+
+
+def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any]) -> tuple[Path, bytes]:
+    """Writes the labelled wheel into `dest`; gives its path and its METADATA.
+
+    The local version goes: the label says what it said, and labelled wheels of one version are told apart by it.
+
+    Args:
+        wheel: A finished wheel; the hashes of its RECORD are kept.
+        dest: An existing folder.
+        label: `sm61_v3` for one.
+        variant: The content of `variant.json`.
+
+    Raises:
+        UsageError: A bad label.
+        VerificationFailedError: The wheel is damaged.
+    """
+    if not _LABEL.fullmatch(label):
+        raise UsageError(f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and .")
+    name = parse_wheel_name(wheel.name)
+    version = Version(name.version).public
+    target = dest / f"{name.renamed(version=version, platforms=()).removesuffix('.whl')}-{label}.whl"
+    with Archive(wheel) as archive:
+        folder = read_dist_info(archive).folder
+        stem = folder.removesuffix(".dist-info")
+        new_stem = f"{stem.partition('-')[0]}-{version}"
+        rename = {
+            member: new_stem + member.removeprefix(stem)
+            for member in archive.members
+            if member.startswith((f"{stem}.dist-info/", f"{stem}.data/"))
+        }
+        metadata = with_version(archive.read(f"{folder}/METADATA"), version)
+        rows = parse_record(archive.read(f"{folder}/RECORD", 64 << 20))
+        rewrite(
+            archive,
+            target,
+            record=f"{new_stem}.dist-info/RECORD",
+            hashes={
+                row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None
+            },
+            drop=frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA")),
+            rename=rename,
+            new=[
+                NewMember(f"{new_stem}.dist-info/METADATA", metadata),
+                NewMember(f"{new_stem}.dist-info/variant.json", json.dumps(variant, sort_keys=True).encode()),
+            ],
+        )
+    return target, metadata

@@ -1,0 +1,201 @@
+"""The facts of one library of a wheel, ELF or PE."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Buffer
+from farm.wheel.elf import ELF_MAGIC, Elf, read_elf, section_ranges
+from farm.wheel.fatbin import FATBIN_SECTION, read_fatbins
+from farm.wheel.glimpse import Glimpse
+from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, Pe, read_pe
+from farm.wheel.windows import loaded_by_name
+
+if TYPE_CHECKING:
+    from farm.wheel.isa import IsaResult
+
+_DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
+
+
+@dataclass(frozen=True)
+class FatbinSet:
+    """How many fat binaries of a library hold code for just these architectures (35 for sm_35)."""
+
+    sass: tuple[int, ...]
+    ptx: tuple[int, ...]
+    containers: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Instructions:
+    """Features that the machine code needs beyond `level`: instructions that need it, and the first places.
+
+    `starts`: None where all code was decoded; else how many functions run on loading, and only those were.
+    """
+
+    level: str
+    beyond: dict[str, tuple[int, tuple[str, ...]]]
+    undecodable: int
+    not_checked: str | None
+    starts: int | None = None
+
+
+@dataclass(frozen=True)
+class Library:
+    """The facts of one ELF or PE file in a wheel.
+
+    Attributes:
+        path: Member name.
+        size: Bytes.
+        format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
+        kind: `shared`, `executable`, `object`, `core` or `other`.
+        delay_needed: DLLs needed when one of their functions is first called (PE).
+        named: DLLs that it loads by name (PE; known files only).
+        linker: Version of Microsoft's linker (PE).
+        search_path: RUNPATH, or RPATH without one, split.
+        versions: Library name to symbol versions required of it.
+        fatbins: Groups of fat binaries with kernels, the largest group first.
+        empty_fatbins: Fat binaries without a kernel (the linker's stubs).
+        error: Why the file could not be read; then the facts are empty.
+    """
+
+    path: str
+    sha256: str
+    size: int
+    format: Literal["elf", "pe"] = "elf"
+    machine: str = ""
+    kind: str = "other"
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    delay_needed: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    linker: str | None = None
+    search_path: tuple[str, ...] = ()
+    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fatbins: tuple[FatbinSet, ...] = ()
+    empty_fatbins: int = 0
+    instructions: Instructions | None = None
+    error: str | None = None
+
+    @property
+    def is_loadable(self) -> bool:
+        """Whether the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
+        if self.format == "pe":
+            return self.kind == "shared"
+        return self.kind in ("shared", "executable") and self.machine != "cuda"
+
+
+def magics(name: str) -> tuple[bytes, ...]:
+    """What a file of this name begins with if it is a library."""
+    return (ELF_MAGIC, PE_MAGIC) if name.lower().endswith(_DLLS) else (ELF_MAGIC,)
+
+
+def read_library(
+    path: str, sha256: str, data: Buffer | Glimpse, level: str | None, *, on_load: bool = False
+) -> Library:
+    """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it."""
+    try:
+        if data[:2] == PE_MAGIC:
+            return _read_dll(path, sha256, data, level, on_load)
+        elf = read_elf(data)
+        sets: tuple[FatbinSet, ...] = ()
+        empty, instructions = 0, None
+        if not isinstance(data, Glimpse):
+            sets, empty = _fatbins(data, _elf_ranges(data, elf))
+            instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
+    except VerificationFailedError as error:
+        return Library(path=path, sha256=sha256, size=len(data), error=str(error))
+    return Library(
+        path=path,
+        sha256=sha256,
+        size=len(data),
+        machine=elf.machine,
+        kind=elf.kind,
+        soname=elf.soname,
+        needed=elf.needed,
+        search_path=elf.search_path,
+        versions=dict(elf.versions),
+        fatbins=sets,
+        empty_fatbins=empty,
+        instructions=instructions,
+    )
+
+
+def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None, on_load: bool) -> Library:
+    pe = read_pe(data)
+    sets: tuple[FatbinSet, ...] = ()
+    empty, instructions = 0, None
+    if not isinstance(data, Glimpse):
+        sets, empty = _fatbins(data, _pe_ranges(pe))
+        instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
+    return Library(
+        path=path,
+        sha256=sha256,
+        size=len(data),
+        format="pe",
+        machine=pe.machine,
+        kind="shared" if pe.is_dll else "executable",
+        needed=pe.needed,
+        delay_needed=pe.delay_needed,
+        named=loaded_by_name(data, path.rpartition("/")[2]),
+        linker=pe.linker,
+        fatbins=sets,
+        empty_fatbins=empty,
+        instructions=instructions,
+    )
+
+
+def _elf_ranges(data: Buffer, elf: Elf) -> list[tuple[int, int]]:
+    ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
+    return [(start, end) for _, start, end in ranges]
+
+
+def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
+    ranges = [(part.offset, part.end) for part in pe.sections if part.name == PE_FATBIN_SECTION]
+    if len(ranges) > 1:
+        raise VerificationFailedError(f"damaged PE file: {len(ranges)} sections {PE_FATBIN_SECTION}")
+    return ranges
+
+
+def _fatbins(data: Buffer, ranges: list[tuple[int, int]]) -> tuple[tuple[FatbinSet, ...], int]:
+    count: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    weight: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    for start, end in ranges:
+        for container in read_fatbins(data, start, end):
+            key = (tuple(sorted(container.sass)), tuple(sorted(container.ptx)))
+            count[key] += 1
+            weight[key] += sum(entry.size for entry in container.entries)
+    empty = count.pop(((), ()), 0)
+    order = sorted(count, key=lambda key: (-count[key], key))
+    sets = [FatbinSet(sass=key[0], ptx=key[1], containers=count[key], bytes=weight[key]) for key in order]
+    return tuple(sets), empty
+
+
+def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instructions:
+    # slow to import, and not always needed
+    from farm.wheel.initscan import scan_starts  # noqa: PLC0415
+    from farm.wheel.isa import scan_isa  # noqa: PLC0415
+
+    if on_load:
+        scan = scan_starts(data, elf, level)
+        return _found(level, scan.result, scan.starts)
+    return _found(level, scan_isa(data, elf, level), None)
+
+
+def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:
+    from farm.wheel.peisa import scan_dll  # noqa: PLC0415 (slow to import, and not always needed)
+
+    scan = scan_dll(data, pe, level, on_load=on_load)
+    return _found(level, scan.result, scan.starts if on_load else None)
+
+
+def _found(level: str, result: "IsaResult", starts: int | None) -> Instructions:
+    return Instructions(
+        level=level,
+        beyond={find.feature: (find.count, find.places) for find in result.beyond},
+        undecodable=result.undecodable,
+        not_checked=result.not_checked,
+        starts=starts,
+    )

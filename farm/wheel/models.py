@@ -1,0 +1,16 @@
+"""The base of what is reported and read back, and text out of wheels."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from farm.text import printable
+
+Printable = Annotated[str, AfterValidator(printable)]
+"""Text out of a wheel, made safe for a terminal."""
+
+
+class Frozen(BaseModel):
+    """Immutable, and strict about what it is read from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

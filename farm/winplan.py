@@ -1,0 +1,103 @@
+"""The Windows part of a plan: compiler, tools, Python packages and the environment that a build sees there.
+
+Everything lies below C:/farm, so that every build sees the same short paths without blanks: MSVC does not take long
+paths in containers, and a compiler cache only hits where the paths are equal. Values are written with forward
+slashes: CMake reads a backslash in a -D value as an escape.
+"""
+
+from farm import catalog
+from farm.catalog.wintools import BuildTools, wheel, windows_tools
+from farm.compat import Stack
+from farm.compat.host import msc_ver
+from farm.planfile import ToolPin, WheelPin, WindowsPlan
+from farm.recipe import Recipe
+
+ROOT = "C:/farm"
+MKL = ("intel-openmp", "mkl-include", "mkl-static")
+NVTX_BELOW = (12, 0)
+"""From this CUDA on there is no NvToolsExt: NVTX is headers alone."""
+
+
+def visual_studio(stack: Stack) -> tuple[str, BuildTools]:
+    """The first product whose pinned toolset CUDA and the release take; where none does, the first."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    release = catalog.torch_releases().get(stack.torch or "")
+    products = windows_tools().visual_studio
+    for name, product in products.items():
+        version = msc_ver(product.toolset)
+        if toolkit and not toolkit.msvc_min <= version <= toolkit.msvc_max:
+            continue
+        if release and release.msvc_min is not None and version < release.msvc_min:
+            continue
+        return name, product
+    return next(iter(products.items()))
+
+
+def pinned_msvc(stack: Stack) -> int:
+    """`_MSC_VER` of the compiler that the plan will ask for."""
+    return msc_ver(visual_studio(stack)[1].toolset)
+
+
+def windows_environment(stack: Stack, blas: str | None, cuda_home: str) -> dict[str, dict[str, str]]:
+    """What the compilers and PyTorch's setup.py read, by origin.
+
+    The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too. sccache stands before
+    cl.exe alone: up to 0.17.0 it splits nvcc's command line wrongly on Windows and drops template instantiations
+    without a word (mozilla/sccache#2811); and it is not on the PATH, where torch would see it and do without response
+    files, whose command lines are then too long for Windows.
+    """
+    name, product = visual_studio(stack)
+    level = catalog.cpu_levels()[stack.variant.cpu]
+    flags = " ".join(level.msvc or [])
+    parts = {
+        f"Visual Studio {name}, toolset {product.toolset}": {
+            "CC": "cl",
+            "CXX": "cl",
+            "CMAKE_GENERATOR": "Ninja",
+            "DISTUTILS_USE_SDK": "1",  # else setuptools asks vswhere for the newest Visual Studio
+        },
+        "compiler cache": {
+            "CMAKE_C_COMPILER_LAUNCHER": f"{ROOT}/tools/sccache/sccache.exe",
+            "CMAKE_CXX_COMPILER_LAUNCHER": f"{ROOT}/tools/sccache/sccache.exe",
+            "SCCACHE_DIR": f"{ROOT}/cache",
+            "SCCACHE_IDLE_TIMEOUT": "0",
+            "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
+        },
+        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
+    }
+    if stack.cuda:
+        parts["toolkit"] = {"CUDA_HOME": cuda_home, "CUDA_PATH": cuda_home}
+        if tuple(map(int, stack.cuda.split("."))) < NVTX_BELOW:
+            parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{cuda_home}/NvToolsExt"
+    if blas == "mkl":  # static: the package holds no mkl_*_dll.lib, which FindMKL would prefer
+        library = f"{ROOT}/venv/Library"
+        parts["mkl-static"] = {"CMAKE_INCLUDE_PATH": f"{library}/include", "CMAKE_LIBRARY_PATH": f"{library}/lib"}
+    elif blas == "openblas":
+        parts["openblas"] = {"OpenBLAS_HOME": f"{ROOT}/tools/openblas"}
+    return parts
+
+
+def windows_plan(recipe: Recipe, stack: Stack, blas: str | None) -> WindowsPlan:
+    """Compiler, tools and Python packages.
+
+    Raises:
+        UsageError: A package is not pinned for the variant's Python.
+    """
+    known, python = windows_tools(), stack.variant.python
+    name, product = visual_studio(stack)
+    tools = ["sccache", *(["openblas"] if blas == "openblas" else [])]
+    tools += ["zlib"] if stack.cudnn and stack.cudnn.startswith("8.") else []  # it loads zlibwapi.dll by name
+    wheels = [*known.frontend, *recipe.wheels, *(MKL if blas == "mkl" else ())]
+    wheels += known.frontend_before_311 if python in ("py39", "py310") else []
+    release = catalog.torch_releases().get(stack.torch or "")
+    pins = []
+    for entry in sorted(set(wheels)):
+        below = release.numpy_major_max + 1 if release and entry == "numpy" else None
+        version, digest = wheel(entry, python, below)
+        pins.append(WheelPin(name=entry, version=version, sha256=digest))
+    return WindowsPlan(
+        visual_studio=name,
+        toolset=product.toolset,
+        tools=[ToolPin(name=tool, **dict(known.tools[tool])) for tool in tools],
+        wheels=pins,
+    )

@@ -1,0 +1,227 @@
+"""What one more wheel costs an index that holds many: `python tests/bench/publish.py [rgw moto] [--wheels N ...]`.
+
+The wheels lie in 100 projects of 20 groups, and once more all on one page: the worst that can be. Beside the farm:
+
+- regenerate: list the bucket, two HEAD for each wheel (the wheel and its `.metadata`) by 20 threads, write all pages;
+  what PyTorch's manage_v2.py does.
+- s3pypi, from PyPI, on the page that lists all. Its lock table is on no server here, so it works without locks.
+- dumb-pypi, from PyPI: it makes all pages anew from a full list, without checksums and metadata, which would need a
+  request for each wheel as above; then all pages go up, or those that differ.
+
+Requests are exact. Times are medians of ROUNDS on whatever else the machine does.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from farm.index import pages  # noqa: E402
+from farm.index.probe import prove  # noqa: E402
+from farm.index.publish import publish  # noqa: E402
+from farm.index.s3 import S3Store  # noqa: E402
+from farm.index.stores import open_store  # noqa: E402
+from tests.faults.campaign import make_wheel  # noqa: E402
+from tests.faults.publisher import metadata_of  # noqa: E402
+from tests.servers.buckets import make_bucket, served  # noqa: E402
+from tests.servers.process import environment  # noqa: E402
+from tests.servers.proxy import proxy  # noqa: E402
+
+GROUPS, PROJECTS, HOT = 20, 5, "hot"
+THREADS = 20
+ROUNDS = 5
+
+
+def names(wheels: int) -> dict[tuple[str, str], list[str]]:
+    """File names by group and project."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for number in range(wheels):
+        group, project = f"g{number % GROUPS:02}", f"p{number // GROUPS % PROJECTS}"
+        name = f"{project}-1.{number}+cu118.{group}.avx-py3-none-any.whl"
+        found.setdefault((group, project), []).append(name)
+    return found
+
+
+def _hashes(name: str) -> pages.Hashes:
+    return pages.Hashes(sha256=hashlib.sha256(name.encode()).hexdigest())
+
+
+def page_of(project: str, files: list[str]) -> pages.ProjectPage:
+    entries = [
+        pages.File(
+            filename=name,
+            url=pages.page_url(name),
+            hashes=_hashes(name),
+            size=1,
+            upload_time="2026-11-21T00:00:00.000000Z",
+            requires_python=">=3.7",
+            core_metadata=_hashes(f"{name}.metadata"),
+        )
+        for name in files
+    ]
+    versions = tuple(str(pages.parse_wheel_name(name)[1]) for name in files)
+    return pages.ProjectPage(meta=pages.Meta(generation=7), name=project, versions=versions, files=tuple(entries))
+
+
+def fill(store: S3Store, wheels: int, *, objects: bool) -> None:
+    """Objects for all wheels and their metadata, and all pages; the page of all lists names without objects."""
+    by_page = names(wheels)
+    by_page[HOT, "canary"] = [f"canary-0.{number}+cu118.sm35.avx-py3-none-any.whl" for number in range(wheels)]
+
+    def put(key: str) -> None:
+        store.again(key, lambda: store.client.put_object(Bucket=store.bucket, Key=store.full(key), Body=b"x"))
+
+    if objects:
+        every = [name for (group, _), files in by_page.items() if group != HOT for name in files]
+        keys = [key for name in every for key in (pages.wheel_key(name), pages.metadata_key(name))]
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(put, keys))
+    for group in {group for group, _ in by_page}:
+        made = {project: page_of(project, files) for (its, project), files in by_page.items() if its == group}
+        for project, page in made.items():
+            store.replace(pages.json_key(group, project), page.render(), None, content_type=pages.JSON)
+            store.replace(pages.html_key(group, project), pages.project_html(page), None, content_type=pages.HTML)
+        sections = {project: pages.links_section(page) for project, page in made.items()}
+        store.replace(pages.links_key(group), pages.links_html(group, sections), None, content_type=pages.HTML)
+        store.replace(pages.root_key(group), pages.root_html(group, set(made)), None, content_type=pages.HTML)
+
+
+class Meter:
+    """Counts requests and bytes of a store's client."""
+
+    def __init__(self, store: S3Store) -> None:
+        self.requests = 0
+        store.client.meta.events.register("before-send.s3", self._seen)
+
+    def _seen(self, **_: object) -> None:
+        self.requests += 1
+
+    def measure(self, work: Callable[[], object]) -> tuple[int, float]:
+        before, start = self.requests, time.monotonic()
+        work()
+        return self.requests - before, time.monotonic() - start
+
+
+def one_more(store: S3Store, meter: Meter, folder: Path, group: str, number: int) -> tuple[int, float]:
+    wheel = make_wheel(folder, number)
+    arguments = {"metadata": metadata_of(wheel), "upload_time": datetime.now(UTC), "provenance": {}}
+    return meter.measure(lambda: publish(store, wheel, group=group, **arguments))
+
+
+def regenerate(store: S3Store, wheels: int) -> None:
+    client, bucket = store.client, store.bucket
+    listed = {key for key in store.list("whl/files/") if key.endswith(".whl")}
+    assert len(listed) >= wheels
+
+    def head(key: str) -> None:
+        for each in (key, f"{key}.metadata"):
+            store.again(each, lambda each=each: client.head_object(Bucket=bucket, Key=store.full(each)))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(head, sorted(listed)))
+    for (group, project), files in names(wheels).items():
+        html = pages.project_html(page_of(project, files))
+        key = store.full(f"regenerated/{group}/{project}.html")
+        client.put_object(Bucket=bucket, Key=key, Body=html)
+
+
+def s3pypi(endpoint: str, folder: Path, wheels: int, tools: Path) -> tuple[int, float]:
+    """Its upload of one wheel to a page with all of them."""
+    url = make_bucket(endpoint, f"s3pypi-{wheels}")
+    client = open_store(url).client  # type: ignore[attr-defined]
+    anchors = "".join(
+        f'<a href="canary-0.{number}-py3-none-any.whl#sha256={"ab" * 32}">canary-0.{number}-py3-none-any.whl</a>\n'
+        for number in range(wheels)
+    )
+    page = f"<!DOCTYPE html>\n<html><body>\n{anchors}</body></html>".encode()
+    client.put_object(Bucket=f"s3pypi-{wheels}", Key="canary/", Body=page, ContentType="text/html")
+    wheel = make_wheel(folder, 900)
+    with proxy(endpoint) as between:
+        env = {**os.environ, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL_DYNAMODB": between.url}
+        command = [tools / "s3pypi", "upload", "-b", f"s3pypi-{wheels}", "--s3-endpoint-url", between.url, wheel]
+        start = time.monotonic()
+        subprocess.run(command, env=env, check=True, capture_output=True, timeout=300)
+        return len(between.requests), time.monotonic() - start
+
+
+def dumb_pypi(folder: Path, wheels: int, tools: Path) -> tuple[int, int, float]:
+    """Pages in all, pages that differ by one more wheel, and seconds to make them."""
+    files = [name for found in names(wheels).values() for name in found]
+    made: list[dict[str, bytes]] = []
+    taken = 0.0
+    for extra in ([], ["p0-9.0+cu118.g00.avx-py3-none-any.whl"]):
+        listing, output = folder / "packages.json", folder / f"dumb-{len(made)}"
+        listing.write_text("".join(json.dumps({"filename": name}) + "\n" for name in files + extra))
+        options = ["--package-list-json", listing, "--packages-url", "../../files", "--output-dir", output]
+        start = time.monotonic()
+        command = [tools / "dumb-pypi", *options, "--no-generate-timestamp", "--no-per-release-json"]
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
+        taken = time.monotonic() - start
+        made.append({str(p.relative_to(output)): p.read_bytes() for p in output.rglob("*") if p.is_file()})
+    differ = sum(made[0].get(name) != data for name, data in made[1].items())
+    return len(made[1]), differ, taken
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    options.add_argument("servers", nargs="*", default=["rgw", "moto"])
+    options.add_argument("--wheels", type=int, nargs="+", default=[2000, 20000])
+    options.add_argument("--farm", action="store_true", help="the farm alone, which reads pages only")
+    chosen = options.parse_args()
+    tools = environment("index-tools", "s3pypi==2.0.1", "dumb-pypi==1.15.0")
+    table = Table("server", "wheels", "way", "requests", "seconds", "times the requests of the farm", box=None)
+    for server in chosen.servers:
+        with tempfile.TemporaryDirectory(prefix="farm-") as name, ExitStack() as stack:
+            folder = Path(name)
+            url = stack.enter_context(served(server, folder))
+            endpoint = url.partition("endpoint_url=")[2]
+            for wheels in chosen.wheels:
+                store = open_store(make_bucket(endpoint, f"wheels-{wheels}"))
+                assert isinstance(store, S3Store)
+                prove(store)
+                fill(store, wheels, objects=not chosen.farm)
+                meter = Meter(store)
+                rows: list[tuple[str, int, float]] = []
+                for group, what in {"g00": "farm, 1 % of the wheels on the page", HOT: "farm, all on one page"}.items():
+                    costs = [
+                        one_more(store, meter, folder, group, n + (100 if group == HOT else 0)) for n in range(ROUNDS)
+                    ]
+                    rows.append((what, max(r for r, _ in costs), statistics.median(s for _, s in costs)))
+                ours = max(requests for _, requests, _ in rows)
+                if not chosen.farm:
+                    requests, seconds = meter.measure(lambda: regenerate(store, wheels))  # noqa: B023  called here
+                    rows.append(("regenerate", requests + 2, seconds))  # and the wheel and its metadata
+                    rows.append(("s3pypi", *s3pypi(endpoint, folder, wheels, tools)))
+                    total, differ, seconds = dumb_pypi(folder, wheels, tools)
+                    lists = -(-2 * wheels // 1000)
+                    rows.append(("dumb-pypi, all pages up", lists + 1 + total, seconds))
+                    rows.append(("dumb-pypi, changed pages up", lists + 1 + differ, seconds))
+                for what, requests, seconds in rows:
+                    print(f"{server}, {wheels} wheels, {what}: {requests} requests, {seconds:.2f} s", flush=True)
+                    table.add_row(server, str(wheels), what, str(requests), f"{seconds:.2f}", f"{requests / ours:.1f}")
+                for key in (pages.json_key(HOT, "canary"), pages.links_key(HOT)):
+                    head = store.client.head_object(Bucket=store.bucket, Key=store.full(key))
+                    plain = store.get(key)
+                    size = f"{len(plain.data) if plain else 0} bytes, {head['ContentLength']} as stored"
+                    print(f"{server}, {wheels} wheels: {key}: {size}", flush=True)
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

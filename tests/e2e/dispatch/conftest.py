@@ -1,0 +1,300 @@
+"""A Docker Swarm of three nodes on one machine: three more daemons, each in a network namespace of its own.
+
+Nothing of the Docker engine that was here before is touched: the manager too is one of the three. Needs root.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import docker
+import pytest
+import requests
+
+from farm import catalog
+from farm.engines.exchange import Exchange
+from farm.engines.images import Image, base_image, ensure_image
+from farm.engines.swarm import SwarmEngine
+from farm.plan import Selectors, resolve
+from farm.render import render
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+HOST = "10.99.0.1"
+MANAGER = 1
+STORE_PORT, PUSH_PORT, PULL_PORT = 5061, 5062, 5063
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
+REGISTRY = """version: 0.1
+storage: {{filesystem: {{rootdirectory: {folder}}}}}
+http: {{addr: "{address}"}}
+log: {{level: warn, accesslog: {{disabled: true}}}}
+"""
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+def wait(what: str, seconds: float, check: Callable[[], Any]) -> Any:
+    """The first true answer of `check`; fails after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := check():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=2).status_code < 500
+    except requests.RequestException:
+        return False
+
+
+def require(what: str, present: object) -> None:
+    if not present:
+        message = f"the swarm tests need {what}"
+        pytest.fail(message) if os.environ.get("FARM_REQUIRE") == "all" else pytest.skip(message)
+
+
+@dataclass
+class Swarm:
+    """Three daemons; `folder` holds their state. Methods do to them what happens to machines."""
+
+    folder: Path
+    clients: dict[int, docker.DockerClient] = field(default_factory=dict)
+    others: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def url(self, number: int) -> str:
+        return f"unix://{self.folder}/n{number}/docker.sock"
+
+    @property
+    def manager(self) -> docker.DockerClient:
+        return self.clients[MANAGER]
+
+    def address(self, number: int) -> str:
+        return f"10.99.0.1{number}"
+
+    def start_daemon(self, number: int) -> None:
+        folder = self.folder / f"n{number}"
+        folder.mkdir(exist_ok=True)
+        (folder / "dockerd.pid").unlink(missing_ok=True)
+        command = ["nsenter", f"--net=/run/netns/farm{number}", "dockerd"]
+        command += ["--data-root", f"{folder}/data", "--exec-root", f"{folder}/run", "-H", self.url(number)]
+        command += ["--pidfile", f"{folder}/dockerd.pid", "--bip", f"10.97.{number}.1/24"]
+        command += ["--storage-driver", "overlay2", "--insecure-registry", f"{HOST}:{PULL_PORT}"]
+        if number == 3:
+            command += ["--node-generic-resource", "gpu=K40-0"]
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.others[f"daemon {number}"] = process
+
+        def ready() -> bool:
+            with contextlib.suppress(docker.errors.DockerException, requests.RequestException):
+                self.clients[number] = docker.DockerClient(base_url=self.url(number), timeout=60)
+                return True
+            return False
+
+        wait(f"daemon {number} (its log: {folder}/log)", 60, ready)
+
+    def kill_daemon(self, number: int) -> None:
+        process = self.others.pop(f"daemon {number}")
+        process.send_signal(signal.SIGKILL)  # nsenter has become dockerd: exec keeps the pid
+        process.wait()
+
+    def kill_rest(self, below: str) -> int:
+        """Kills what has this folder in its command line: containerd and containers outlive their daemon."""
+        mark, count = f"{self.folder}/{below}".encode(), 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    count += 1
+        return count
+
+    def cable(self, number: int, state: str) -> None:
+        run("ip", "link", "set", f"farmv{number}", state)
+
+    def node(self, number: int) -> str:
+        """The node's id."""
+        found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
+        return str(next(found).id)
+
+    def label(self, number: int, **labels: str) -> None:
+        node = self.manager.nodes.get(self.node(number))
+        spec = node.attrs["Spec"]
+        node.update({**spec, "Labels": {f"farm.{key}": value for key, value in labels.items()}})
+
+    def state(self, number: int) -> str:
+        found = (n for n in self.manager.nodes.list() if n.attrs["Status"]["Addr"] == self.address(number))
+        return str(next(found).attrs["Status"]["State"])
+
+    # --- store and registry
+
+    def start_store(self) -> None:
+        server = "import sys; from moto.server import main; main(sys.argv[2:])"
+        command = [sys.executable, "-c", server, f"{self.folder}/moto", "-H", HOST, "-p", str(STORE_PORT)]
+        with (self.folder / "moto.log").open("ab") as log:
+            self.others["store"] = subprocess.Popen(command, stdout=log, stderr=log)
+        wait("the store", 30, lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
+
+    def store(self, *, away: bool) -> None:
+        """Makes the store refuse every connection, its content kept, or answer again."""
+        run("iptables", "-D" if not away else "-I", *_CLOSED)
+
+    def start_registry(self) -> None:
+        for port, host in ((PUSH_PORT, "127.0.0.1"), (PULL_PORT, HOST)):
+            config = self.folder / f"registry-{port}.yml"
+            config.write_text(REGISTRY.format(folder=self.folder / "registry", address=f"{host}:{port}"))
+            with (self.folder / "registry.log").open("ab") as log:
+                command = ["docker-registry", "serve", str(config)]
+                self.others[f"registry {port}"] = subprocess.Popen(command, stdout=log, stderr=log)
+            wait("the registry", 30, lambda: answers(f"http://{host}:{port}/v2/"))  # noqa: B023
+
+    def stop(self, name: str) -> None:
+        process = self.others.pop(name)
+        process.kill()
+        process.wait()
+
+    def s3(self, bucket: str) -> str:
+        return f"s3://{bucket}?endpoint_url=http://{HOST}:{STORE_PORT}&region=us-east-1"
+
+
+_CLOSED = ["INPUT", "-p", "tcp", "--dport", str(STORE_PORT), "-j", "REJECT", "--reject-with", "tcp-reset"]
+_BRIDGE = ["FORWARD", "-i", "farmbr0", "-o", "farmbr0", "-j", "ACCEPT"]
+
+
+def _network() -> None:
+    run("ip", "link", "add", "farmbr0", "type", "bridge")
+    run("ip", "addr", "add", f"{HOST}/24", "dev", "farmbr0")
+    run("ip", "link", "set", "farmbr0", "up")
+    run("iptables", "-I", *_BRIDGE)
+    for number in (1, 2, 3):
+        name = f"farm{number}"
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", f"farmv{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        run("ip", "link", "set", f"farmv{number}", "master", "farmbr0", "up")
+        run("ip", "-n", name, "addr", "add", f"10.99.0.1{number}/24", "dev", "eth0")
+        run("ip", "-n", name, "link", "set", "eth0", "up")
+        run("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def _remove_network() -> None:
+    commands = [["iptables", "-D", *_BRIDGE], ["iptables", "-D", *_CLOSED]]
+    commands += [["ip", "link", "del", f"farmv{number}"] for number in (1, 2, 3)]
+    commands += [["ip", "netns", "del", f"farm{number}"] for number in (1, 2, 3)]
+    commands += [["ip", "link", "del", "farmbr0"]]
+    for command in commands:
+        subprocess.run(command, capture_output=True, check=False)
+
+
+def _join(swarm: Swarm) -> None:
+    docker_cli = ["docker", "-H"]
+    own = swarm.address(MANAGER)
+    run(*docker_cli, swarm.url(MANAGER), "swarm", "init", "--advertise-addr", own, "--listen-addr", f"{own}:2377")
+    token = run(*docker_cli, swarm.url(MANAGER), "swarm", "join-token", "-q", "worker").strip()
+    for number in (2, 3):
+        here = ["--advertise-addr", swarm.address(number), "--listen-addr", f"{swarm.address(number)}:2377"]
+        run(*docker_cli, swarm.url(number), "swarm", "join", "--token", token, *here, f"{own}:2377")
+
+
+def _unmount(folder: Path) -> None:
+    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+        target = line.split()[1]
+        if target.startswith(f"{folder}/"):
+            subprocess.run(["umount", "-l", target], capture_output=True, check=False)
+
+
+def _clean(swarm: Swarm) -> None:
+    for _ in range(3):  # what is killed may just have started something
+        if not swarm.kill_rest(""):
+            break
+        time.sleep(0.5)
+    _unmount(swarm.folder)
+    _remove_network()
+    shutil.rmtree(swarm.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def swarm(client: docker.DockerClient) -> Iterator[Swarm]:
+    require("root, for network namespaces", os.geteuid() == 0)
+    require("dockerd, ip, nsenter and iptables", all(map(shutil.which, ("dockerd", "ip", "nsenter", "iptables"))))
+    if not shutil.which("docker-registry") and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "-y", "-q", "docker-registry"], capture_output=True, check=False)
+    require("docker-registry, Debian's package of that name", shutil.which("docker-registry"))
+    made = Swarm(Path(tempfile.gettempdir()) / "farm-e2e-swarm")  # one place, so that a killed run's is found
+    patch = pytest.MonkeyPatch()
+    for name, value in KEYS.items():
+        patch.setenv(name, value)
+    _clean(made)  # what a killed run left
+    made.folder.mkdir()
+    try:
+        _network()
+        made.start_store()
+        made.start_registry()
+        for number in (1, 2, 3):
+            made.start_daemon(number)
+        _join(made)
+        s3 = boto3.client("s3", endpoint_url=f"http://{HOST}:{STORE_PORT}", region_name="us-east-1")
+        for bucket in ("exchange", "wheels"):
+            s3.create_bucket(Bucket=bucket)
+        s3.close()
+        yield made
+    finally:
+        for opened in made.clients.values():
+            opened.close()
+        for name in list(made.others):
+            made.stop(name)
+        _clean(made)
+        patch.undo()
+
+
+@pytest.fixture(scope="session")
+def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """The toolchain image of a canary without CUDA."""
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    rendered = render(ROOT, plan)
+    release = catalog.debian_releases()["debian-bookworm"]
+    base = base_image(client, "debian-bookworm", release, pull_timeout_s=20, mirror=None, line=print)
+    return ensure_image(
+        client,
+        repository="farm/toolchain",
+        context=rendered.image,
+        context_digest=rendered.image_digest,
+        base=base,
+        labels={"farm.base": "debian-bookworm", "farm.channel": plan.channel},
+        log=tmp_path_factory.mktemp("toolchain") / "image.log",
+        line=print,
+    )
+
+
+@pytest.fixture(scope="session")
+def pulled(swarm: Swarm, client: docker.DockerClient, toolchain: Image) -> str:
+    """The toolchain image as the nodes call it, in the registry."""
+    name = toolchain.tag.partition(":")[2]
+    there = f"127.0.0.1:{PUSH_PORT}/farm/toolchain"
+    client.images.get(toolchain.tag).tag(there, name)
+    try:
+        for event in client.images.push(there, name, stream=True, decode=True):
+            assert "error" not in event, event
+    finally:
+        client.images.remove(f"{there}:{name}")
+    return f"{HOST}:{PULL_PORT}/farm/toolchain:{name}"
+
+
+@pytest.fixture
+def swarm_engine(swarm: Swarm) -> SwarmEngine:
+    return SwarmEngine(swarm.manager, Exchange(swarm.s3("exchange")), cpus=0.5, memory=256 << 20)

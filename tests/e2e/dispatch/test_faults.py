@@ -1,0 +1,255 @@
+"""Builds on a swarm of three nodes, published to a bucket, while what can fail does.
+
+One story, told in order, because each chapter needs builds under way; it ends with a table. A run that is lost, or a
+wheel that is published twice, fails it.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from farm.runs import FINAL, Attempt, Journal
+
+CPUS = ("sse41", "avx", "avx2")
+PULL_PORT, PUSH_PORT, STORE_PORT, HOST = 5063, 5062, 5061, "10.99.0.1"
+PATIENCE_S = 600  # for a machine that others use too; a quiet one needs a tenth
+
+
+@dataclass
+class Story:
+    """A project whose runs go to the swarm."""
+
+    farm: Any
+    swarm: Any
+    submitted: list[str] = field(default_factory=list)
+    table: list[tuple[str, str]] = field(default_factory=list)
+    rebuild: int = 0
+
+    @property
+    def journal(self) -> Journal:
+        return Journal(self.farm.project / "artifacts" / "farm.db")
+
+    def submit(self, count: int, priority: int = 0) -> list[str]:
+        """So many new runs, each of a version of its own."""
+        started = []
+        for number in range(count):
+            cpu = CPUS[number % len(CPUS)]
+            self.rebuild += 1
+            select = ["--variant", f"cpu-{cpu}-py311", "--package", "canary", "--rebuild", str(self.rebuild)]
+            started.append(
+                self.farm.start(
+                    "submit", *select, "--on", "swarm", "--no-smoke", "--detach", "--priority", str(priority)
+                )
+            )
+        made = []
+        for process in started:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            made.append(out.strip())
+        self.submitted += made
+        return made
+
+    def attempts(self, run: str | None = None) -> list[tuple[str, Attempt]]:
+        with self.journal as journal:
+            return [
+                (name, attempt)
+                for name in ([run] if run else self.submitted)
+                for job in journal.jobs(name)
+                for attempt in job.attempts
+            ]
+
+    def building_on(self, node: str | None = None) -> list[tuple[str, Attempt]]:
+        """Attempts whose container runs now, as the engine's manager sees it."""
+        live = [(r, a) for r, a in self.attempts() if a.state not in FINAL and a.handle and node in (None, a.runner)]
+        services = {
+            task["ServiceID"]
+            for task in self.swarm.manager.api.tasks(filters={"desired-state": "running"})
+            if task["Status"]["State"] == "running"
+        }
+        return [(r, a) for r, a in live if a.handle in services]
+
+    def ended(self, runs: list[str]) -> bool:
+        with self.journal as journal:
+            return all(journal.run(run).finished for run in runs)
+
+    def wait(self, what: str, check: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found := check():
+                return found
+            time.sleep(0.3)
+        log = self.farm.project / "artifacts" / "dispatch.log"
+        status = self.farm.run("status").stdout
+        raise AssertionError(f"not within {seconds} s: {what}\n{status}\n{log.read_text()[-3000:]}")
+
+    def lost_after(self, since: float, node: str, seconds: float = 60) -> float:
+        """Seconds from `since` until the journal had the first attempt on a node as lost."""
+
+        def noticed() -> float | None:
+            with self.journal as journal:
+                times = [
+                    datetime.fromisoformat(event.time).timestamp() - since
+                    for run in self.submitted
+                    for event in journal.events(run)
+                    if event.kind == "state" and event.data["state"] == "lost"
+                    and any(a.id == event.attempt_id and a.runner == node for _, a in self.attempts(run))
+                ]  # fmt: skip
+            return min((t for t in times if t > 0), default=None)
+
+        return float(self.wait(f"a loss on {node} is noticed", noticed, seconds))
+
+    def said_after(self, since: float, word: str, one: str | None = None) -> float | None:
+        """Seconds from `since` until the journal held `word` as an error or a reason to wait, of any run or of one."""
+        with self.journal as journal:
+            times = [
+                datetime.fromisoformat(event.time).timestamp() - since
+                for run in ([one] if one else self.submitted)
+                for event in journal.events(run)
+                if event.kind in ("error", "waiting") and word in str(event.data)
+            ]
+        return min((t for t in times if t > 0), default=None)
+
+    def note(self, what: str, result: str) -> None:
+        self.table.append((what, result))
+        print(f"{what:55} {result}")
+
+    def dispatcher(self) -> int:
+        with self.journal as journal:
+            return next(journal.run(run).owner.pid for run in self.submitted if not journal.run(run).finished)
+
+
+@pytest.fixture
+def story(farm, swarm, pulled) -> Iterator[Story]:
+    path: Path = farm.project / "ci" / "farm.yaml"
+    settings = yaml.safe_load(path.read_text())
+    settings["index"] = swarm.s3("wheels")
+    settings["swarm"] = {
+        "url": swarm.url(1),
+        "exchange": swarm.s3("exchange"),
+        "registry": f"{HOST}:{PULL_PORT}",
+        "push": f"127.0.0.1:{PUSH_PORT}",
+        "cpus": 1,
+        "memory_gb": 2,
+    }
+    path.write_text(yaml.safe_dump(settings))
+    swarm.label(3, build="1")  # it has a GPU, and would be kept for smoke jobs
+    made = Story(farm, swarm)
+    yield made
+    with made.journal as journal:
+        owners = {run.owner.pid for run in journal.open_runs()}
+    for pid in owners - {os.getpid()}:  # dispatchers of a story that broke off
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def wheels_in_index() -> list[str]:
+    client = boto3.client("s3", endpoint_url=f"http://{HOST}:{STORE_PORT}", region_name="us-east-1")
+    keys = [entry["Key"] for entry in client.list_objects_v2(Bucket="wheels").get("Contents", [])]
+    client.close()
+    return sorted(Path(key).name for key in keys if key.endswith(".whl"))
+
+
+def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
+    start = time.monotonic()
+    node2, node3 = swarm.node(2), swarm.node(3)
+
+    # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost attempt.
+    story.submit(4)
+    story.wait("a build on node 2", lambda: story.building_on(node2))
+    killed = time.time()
+    swarm.kill_daemon(2)
+    story.note("kill -9 of a worker's daemon: noticed after", f"{story.lost_after(killed, node2):.1f} s")
+
+    # With the other builds going on: the manager, then the controller.
+    story.wait("a build", story.building_on)
+    gone = time.time()
+    swarm.kill_daemon(1)
+    time.sleep(3)
+    swarm.start_daemon(1)
+    story.wait("the manager answers", lambda: swarm.state(1) == "ready", 60)
+    story.note("manager restarted: answered again after", f"{time.time() - gone:.1f} s")
+    swarm.start_daemon(2)
+
+    pid = story.dispatcher()
+    os.kill(pid, signal.SIGKILL)
+    gone = time.time()
+    story.submit(1)  # starts a dispatcher, as any submit does
+    story.wait("another dispatcher owns the runs", lambda: story.dispatcher() != pid, 60)
+    story.note("controller killed: runs taken up after", f"{time.time() - gone:.1f} s")
+
+    # The store goes away for 30 s under running builds.
+    story.wait("a build", story.building_on)
+    gone = time.time()
+    swarm.store(away=True)
+    time.sleep(30)
+    swarm.store(away=False)
+    noticed = story.said_after(gone, "store") or story.said_after(gone, f":{STORE_PORT}")
+    story.note("store gone for 30 s: noticed after", f"{noticed:.1f} s" if noticed else "not: nobody needed it")
+
+    # A cable is pulled and put back.
+    story.submit(3)
+    story.wait("a build on node 3", lambda: story.building_on(node3))
+    pulled = time.time()
+    swarm.cable(3, "down")
+    story.note("partition: noticed after", f"{story.lost_after(pulled, node3):.1f} s")
+    swarm.cable(3, "up")
+    story.wait("node 3 is back", lambda: swarm.state(3) == "ready", 60)
+
+    # The registry goes away; what is submitted meanwhile waits for it and says so.
+    for port in (PUSH_PORT, PULL_PORT):
+        swarm.stop(f"registry {port}")
+    gone = time.time()
+    late = story.submit(1)
+    story.note(
+        "registry gone: said after", f"{story.wait('it is said', lambda: story.said_after(gone, 'pushed')):.1f} s"
+    )
+    assert "cannot be pushed" in story.farm.json("status", late[0])["why"]
+    swarm.start_registry()
+
+    # A cancel is proved by what is left: nothing.
+    (doomed,) = story.submit(1, priority=5)
+    handle = story.wait("it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed])[0]
+    asked = time.time()
+    assert story.farm.run("cancel", doomed).returncode == 0
+    story.note("cancel: proved after", f"{time.time() - asked:.1f} s")
+    tasks = swarm.manager.api.tasks(filters={"label": f"farm.run={doomed}"})
+    assert [task for task in tasks if task["Status"]["State"] == "running"] == [], handle
+    assert story.farm.json("status", doomed)["state"] == "cancelled"
+
+    story.wait("every run has ended", lambda: story.ended(story.submitted))
+    with story.journal as journal:
+        runs = [journal.run(run) for run in story.submitted]
+        published = [
+            event.data["result"]
+            for run in runs
+            for event in journal.events(run.id)
+            if event.kind == "step" and event.data["name"] == "publish" and event.data["outcome"] == "done"
+        ]
+        lost = [r.id for r in runs if r.result != "success" and r.id != doomed]
+        why = {r: journal.happened(r, "error").data["text"] for r in lost}
+    fresh = [text.rpartition("/")[2] for text in published if text.startswith("published")]
+    twice = len(fresh) - len(set(fresh))
+    wheels = wheels_in_index()
+    tries = len(story.attempts())
+    story.note("jobs submitted", str(len(runs)))
+    story.note("  finished", str(sum(r.finished is not None for r in runs)))
+    story.note("  attempts, of which lost", f"{tries}, {sum(a.result == 'infra' for _, a in story.attempts())}")
+    story.note("  published", str(len(wheels)))
+    story.note("  cancelled", "1")
+    story.note("  lost", str(len(lost)))
+    story.note("  published twice", str(twice))
+    story.note("whole story", f"{time.monotonic() - start:.0f} s")
+    assert lost == [], why
+    assert twice == 0
+    assert len(wheels) == len(runs) - 1
+    assert [s for s in swarm.manager.services.list() if s.name.startswith("farm-")] == [], "services are left"

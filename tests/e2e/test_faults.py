@@ -1,0 +1,44 @@
+"""A part of what `tests/bench/faults.py` does in full; run that before a release."""
+
+import pytest
+
+from tests.faults import campaign
+from tests.servers.buckets import make_bucket
+
+PARTS = {"size": 12 * 2**20, "max_put": 2**20, "part": 5 * 2**20}
+
+
+@pytest.fixture(scope="module")
+def made():
+    with campaign.publishers() as started:
+        yield started
+
+
+def test_killed_after_each_request(ceph, made, tmp_path):
+    count = campaign.killed(make_bucket(ceph.http, "killed"), tmp_path, made)
+    print(count)
+    assert count.clean, count
+    assert count.outcomes["-9"] >= 10
+    assert count.outcomes["0"] == 1
+
+
+def test_killed_while_parts_go_up(ceph, made, tmp_path):
+    url = make_bucket(ceph.http, "killed-in-parts")
+    count = campaign.killed(url, tmp_path, made, only=lambda number: number in {5, 7, 8, 9, 40}, **PARTS)
+    print(count)
+    assert count.clean, count
+    assert count.outcomes == {"-9": 4, "0": 1}
+
+
+def test_many_publishers_of_one_project(ceph, made, tmp_path):
+    count = campaign.parallel(make_bucket(ceph.http, "parallel"), tmp_path, made, processes=16, wheels=3)
+    print(count)
+    assert count.clean, count
+    assert count.outcomes == {"0": 16}
+
+
+def test_a_proxy_that_does_harm(ceph, made, tmp_path):
+    count = campaign.harmed(make_bucket(ceph.http, "harmed"), tmp_path, made, seeds=range(16))
+    print(count)
+    assert count.clean, count
+    assert len(count.harms) >= 10

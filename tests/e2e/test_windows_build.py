@@ -1,0 +1,481 @@
+"""build.cmd under Wine's cmd with stand-in tools: every path, every failure, and what a compiler would have seen.
+
+What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checklist of docs/windows.md.
+"""
+
+# ruff: noqa: E501 - command lines stay on one line
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.plan import Selectors, resolve
+from farm.render import render
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parent / "windows_standin"
+GCC = "x86_64-w64-mingw32-gcc"
+PACKAGES = ("wine64", "wine", "gcc-mingw-w64-x86-64")
+TIMEOUT_S = 300
+# A blank, and every character that means something to cmd, in the name of a user who is not ASCII.
+KIT = "users/Jürgen & Söhne (100% !x! ^ Ω)/my kit"
+VS = "Program Files (x86)/Microsoft Visual Studio"
+INSTALLED = "Program Files (x86)/Microsoft Visual Studio/2019/BuildTools"
+STALE = {
+    "CUDA_PATH": r"C:\Program Files\NVIDIA GPU Computing Toolkit\CUDA\v12.3",
+    "CUDA_PATH_V12_3": r"C:\Program Files\NVIDIA GPU Computing Toolkit\CUDA\v12.3",
+    "CL": "/arch:AVX512",
+    "CC": "icx",
+    "ONEAPI_ROOT": r"C:\oneapi",
+    "MKLROOT": r"C:\oneapi\mkl",
+    "CMAKE_ARGS": "-DUSE_CUDA=0",
+    "USE_FBGEMM": "1",
+    "TORCH_CUDA_ARCH_LIST": "8.9",
+    "PYTHONPATH": r"C:\other",
+    "LIB": r"C:\oneapi\lib",
+    "VSCMD_VER": "17.9",
+    "MAX_JOBS": "99",
+    "ERRORLEVEL": "0",
+}
+VCVARS = r"""@echo off
+rem stands in for Microsoft's: what it was asked for, and what build.cmd looks at afterwards
+echo vcvarsall was asked for %*
+set "VCToolsVersion={toolset}.30133"
+set "VCINSTALLDIR=%~dp0..\.."
+set "INCLUDE=C:\vc\include"
+set "LIB=C:\vc\lib"
+set "PATH=C:\vc\bin;%PATH%"
+exit /b {code}
+"""
+
+
+@pytest.fixture(scope="session")
+def wine(tmp_path_factory):
+    """A Wine prefix of its own, the stand-in and the file holder compiled; root installs what is missing."""
+    if not (shutil.which(GCC) and shutil.which("wine")) and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-q"], check=False, timeout=TIMEOUT_S)
+        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES]
+        subprocess.run(command, check=False, timeout=3 * TIMEOUT_S)
+    if not (shutil.which(GCC) and shutil.which("wine")):
+        message = f"Wine or MinGW-w64 is missing: install the Debian packages {' '.join(PACKAGES)}"
+        if os.environ.get("FARM_REQUIRE") == "all":
+            pytest.fail(message)
+        pytest.skip(message)
+    folder = tmp_path_factory.mktemp("wine")
+    for name in ("standin", "lock"):
+        command = [GCC, "-municode", "-O1", "-static", "-o", folder / f"{name}.exe", SOURCES / f"{name}.c"]
+        subprocess.run(command, check=True, timeout=TIMEOUT_S)
+    environment = {
+        **os.environ,
+        "WINEPREFIX": str(folder / "prefix"),
+        "WINEDEBUG": "-all",
+        "DISPLAY": "",
+        "LC_ALL": "C.UTF-8",
+    }
+    subprocess.run(["wine", "cmd", "/c", "exit"], env=environment, timeout=TIMEOUT_S, check=True, capture_output=True)
+    yield folder, environment
+    subprocess.run(["wineserver", "-k"], env=environment, timeout=60, check=False)
+
+
+class Machine:
+    """A Windows machine with Visual Studio, Python and Git, where every tool is the stand-in."""
+
+    def __init__(self, folder, environment, plan, tmp_path):
+        self.folder, self.plan, self.tmp = folder, plan, tmp_path
+        self.c = folder / "prefix" / "drive_c"
+        for name in ("farm", "vc", "tools"):
+            shutil.rmtree(self.c / name, ignore_errors=True)
+        shutil.rmtree(self.c / VS, ignore_errors=True)
+        shutil.rmtree((self.c / KIT).parent, ignore_errors=True)
+        self.record, self.rules_file = tmp_path / "record", tmp_path / "rules"
+        self.environment = environment | {
+            "FARM_TEST_RECORD": f"Z:{self.record}".replace("/", "\\"),
+            "FARM_TEST_RULES": f"Z:{self.rules_file}".replace("/", "\\"),
+            "WINEPATH": r"C:\tools;C:\other toolkit\bin",
+        }
+        self.tool(
+            "tools/git.exe",
+            "tools/py.exe",
+            "tools/pythonhome/python.exe",
+            "vc/bin/cl.exe",
+            f"{VS}/Installer/vswhere.exe",
+        )
+        self.visual_studio()
+        render(ROOT, plan).write(tmp_path / "rendered")
+        self.kit = self.c / KIT
+        shutil.copytree(tmp_path / "rendered" / "job", self.kit)
+        digest, cuda = plan.digest[:12], plan.env["CUDA_HOME"].replace("/", "\\")
+        self.out = self.c / "farm" / "out" / digest
+        self.log = self.out / "build.log"
+        self.rules = [
+            ("py.exe", "sys.executable", r"print=C:\tools\pythonhome\python.exe"),
+            ("vswhere.exe", "installationPath", r"print=C:\nowhere", r"print=C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools"),
+            ("python.exe", "install_toolkit.py", rf"self={cuda}\bin\nvcc.exe", rf"write={cuda}\bin\cudart64_110.dll", rf"write={cuda}\NvToolsExt\bin\x64\nvToolsExt64_1.dll"),
+            ("python.exe", "fetch_tools.py", r"self=C:\farm\tools\sccache\sccache.exe", r"write=C:\farm\tools\zlib\zlibwapi.dll"),
+            ("python.exe", "-m venv", r"self=C:\farm\venv\Scripts\python.exe"),
+            ("python.exe", "--require-hashes", r"write=C:\farm\venv\Library\bin\libiomp5md.dll"),
+            ("python.exe", "count_jobs.py", "print=7"),
+            ("nvcc.exe", "--version", f"print=Cuda compilation tools, release {plan.toolkit.cuda}, V11.4.152"),
+            ("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD"),
+            ("git.exe", "rev-parse HEAD", f"print={plan.source.commit}"),
+            ("python.exe", "-m build", "run=cl.exe /c a.cpp", "run=nvcc.exe -c a.cu", rf"write=C:\farm\out\{digest}\wheel\{plan.package}-1.whl"),
+        ]  # fmt: skip
+
+    def tool(self, *places):
+        for place in places:
+            (self.c / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.folder / "standin.exe", self.c / place)
+
+    def visual_studio(self, toolset=None, code=0):
+        toolset = toolset or self.plan.windows.toolset
+        (self.c / INSTALLED / "VC/Tools/MSVC" / f"{toolset}.30133").mkdir(parents=True, exist_ok=True)
+        build = self.c / INSTALLED / "VC/Auxiliary/Build"
+        build.mkdir(parents=True, exist_ok=True)
+        (build / "vcvarsall.bat").write_text(VCVARS.format(toolset=toolset, code=code).replace("\n", "\r\n"))
+
+    def change(self, tool, part, *actions):
+        """Other actions for the rule of this tool and part of a command line, or a new rule before all others."""
+        self.rules = [(tool, part, *actions), *(rule for rule in self.rules if rule[:2] != (tool, part))]
+
+    def start(self, script="build.cmd", folder=None, **environment):
+        self.rules_file.write_text("".join("\t".join(rule) + "\n" for rule in self.rules))
+        self.record.unlink(missing_ok=True)
+        return subprocess.Popen(
+            ["wine", "cmd", "/d", "/c", script],
+            cwd=folder or self.kit,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, script="build.cmd", folder=None, **environment):
+        process = self.start(script, folder, **environment)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, out.decode("utf-8", "replace")
+
+    def calls(self, name=None):
+        if not self.record.exists():
+            return []
+        found = [json.loads(line) for line in self.record.read_text().splitlines()]
+        return [call for call in found if name is None or call["path"].lower().endswith("\\" + name)]
+
+
+@pytest.fixture(scope="session")
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+
+
+@pytest.fixture
+def machine(wine, plan, tmp_path):
+    return Machine(*wine, plan, tmp_path)
+
+
+def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
+    code, out = machine.run(**STALE)
+    assert code == 0, out + machine.log.read_text()
+    for compiler in ("cl.exe", "nvcc.exe"):
+        seen = {key.upper(): value for key, value in machine.calls(compiler)[-1]["env"].items()}
+        promised = {key.upper(): value for key, value in machine.plan.env.items()}
+        assert {key: seen.get(key) for key in promised} == promised
+        left = {key for key in STALE if key in seen and key not in promised and seen[key] == STALE[key]}
+        assert left <= {"ERRORLEVEL"}
+        assert (seen["MAX_JOBS"], seen["TEMP"], seen["TMP"]) == ("7", r"C:\farm\t", r"C:\farm\t")
+        assert (seen["LIB"], seen["INCLUDE"]) == (r"C:\vc\lib", r"C:\vc\include")
+        cuda = machine.plan.env["CUDA_HOME"].replace("/", "\\")
+        path = seen["PATH"].split(";")
+        assert path[:2] == [r"C:\farm\venv\Scripts", cuda + r"\bin"]
+        assert r"C:\vc\bin" in path
+        assert not [entry for entry in path if "other toolkit" in entry or "sccache" in entry]
+        assert (
+            machine.calls(compiler)[-1]["path"].lower()
+            == {
+                "cl.exe": r"c:\vc\bin\cl.exe",
+                "nvcc.exe": (cuda + r"\bin\nvcc.exe").lower(),
+            }[compiler]
+        )
+
+
+def test_the_wheel_its_libraries_and_the_log_are_where_the_last_line_says(machine):
+    code, out = machine.run()
+    assert code == 0, out
+    assert [path.name for path in (machine.out / "wheel").iterdir()] == ["torch-1.whl"]
+    assert sorted(path.name for path in (machine.out / "lib").iterdir()) == [
+        "cudart64_110.dll", "libiomp5md.dll", "nvToolsExt64_1.dll", "zlibwapi.dll",
+    ]  # fmt: skip
+    last = out.strip().splitlines()[-1]
+    digest = machine.plan.digest[:12]
+    assert (
+        rf'C:\farm\out\{digest}\wheel\torch-1.whl; next: farm repair "C:\farm\out\{digest}\wheel\torch-1.whl"' in last
+    )
+    assert last[0].isdigit(), "every line begins with its time"
+    assert last in machine.log.read_text()
+    [clone] = [call for call in machine.calls("git.exe") if " clone " in call["command"]]
+    assert f"--branch {machine.plan.source.tag} --recurse-submodules" in clone["command"]
+    assert "-c core.longpaths=true" in clone["command"]
+    assert "vcvarsall was asked for x64 -vcvars_ver=14.29" in machine.log.read_text()
+    [build] = [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
+    assert (build["path"], build["cwd"]) == (r"C:\farm\venv\Scripts\python.exe", r"C:\farm\src")
+
+
+def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
+    assert machine.run()[0] == 0
+    (machine.c / "farm/src/build/CMakeFiles").mkdir(parents=True)
+    code, out = machine.run()
+    assert code == 0, out
+    assert not (machine.c / "farm/src/build").exists()
+    commands = [call["command"] for call in machine.calls()]
+    assert not [
+        command for command in commands if " clone " in command or "-m venv" in command or "--require-hashes" in command
+    ]
+    assert [part for part in ("reset --quiet --hard", "clean -ffdxq", "submodule") if any(part in c for c in commands)] == [
+        "reset --quiet --hard", "clean -ffdxq", "submodule",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tool", "part", "actions", "code", "step", "told"),
+    [
+        ("python.exe", "sys.exit(sys.version_info", ("exit=1",), 3, "tools", "another Python: 64-bit 3.11 is needed"),
+        ("vswhere.exe", "installationPath", ("exit=87",), 3, "visual studio", "Visual Studio is missing"),
+        ("vswhere.exe", "installationPath", ("print=C:\\nowhere",), 3, "visual studio", "no Visual Studio here has the C++ toolset 14.29"),
+        ("python.exe", "install_toolkit.py", ("exit=6",), 9, "toolkit", "the last lines of the log name the archive"),
+        ("python.exe", "fetch_tools.py", ("exit=9",), 9, "archives", "the last lines of the log name the archive"),
+        ("python.exe", "-m venv", ("exit=1",), 9, "python packages", "does pip reach its index?"),
+        ("python.exe", "--require-hashes", ("exit=1",), 9, "python packages", "does pip reach its index?"),
+        ("nvcc.exe", "--version", ("exit=-1073741515",), 3, "toolkit", r"C:\farm\cuda-11.4-8.7.0 is not CUDA 11.4"),
+        ("nvcc.exe", "--version", ("print=Cuda compilation tools, release 12.3, V12.3.107",), 3, "toolkit", "is not CUDA 11.4"),
+        ("python.exe", "count_jobs.py", ("exit=1",), 3, "jobs", "set FARM_JOBS"),
+        ("git.exe", " clone ", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
+        ("git.exe", "rev-parse HEAD", ("print=" + "0" * 40,), 5, "source", "is another commit than the catalogue says"),
+        ("python.exe", "-m build", ("exit=1",), 5, "build", "the first line with FAILED: or error in the log"),
+        ("python.exe", "-m build", ("exit=-1073741819",), 5, "build", "the first line with FAILED: or error in the log"),
+        ("python.exe", "-m build", ("print=done",), 5, "build", "left no wheel, or more than one"),
+    ],
+)  # fmt: skip
+def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, actions, code, step, told):
+    machine.change(tool, part, *actions)
+    seen, out = machine.run()
+    assert seen == code, out
+    *_, failed, following = out.strip().splitlines()
+    assert f"step {step} FAILED (exit code" in failed
+    assert told in following
+    assert "done:" not in out
+    last = machine.calls()[-1]
+    assert part in last["command"], "nothing runs after the failure"
+    assert f"step {step} FAILED" in machine.log.read_text()
+
+
+def test_a_machine_without_the_tools_is_told_what_to_install(machine):
+    for missing, told in (("vc/bin/cl.exe", "put no cl.exe on PATH"), ("tools/git.exe", "install Git for Windows")):
+        (machine.c / missing).unlink()
+        code, out = machine.run()
+        assert code == 3, out
+        assert told in out.strip().splitlines()[-1]
+    machine.tool("tools/git.exe", "vc/bin/cl.exe")
+    machine.visual_studio(code=1)
+    code, out = machine.run()
+    assert (code, "repair the installation of Visual Studio" in out) == (3, True)
+    (machine.c / VS / "Installer" / "vswhere.exe").unlink()
+    code, out = machine.run()
+    assert (code, "install Build Tools 2019 with the C++ build tools" in out) == (3, True)
+    (machine.c / "tools/py.exe").unlink()
+    code, out = machine.run()
+    assert (code, "Python 3.11 is missing" in out) == (3, True)
+
+
+def test_another_toolset_than_the_pinned_one_is_refused(machine):
+    build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
+    build.write_text(build.read_text().replace("VCToolsVersion=14.29", "VCToolsVersion=14.44"))
+    code, out = machine.run()
+    assert code == 3
+    assert "set up another toolset than 14.29" in out.strip().splitlines()[-1]
+    assert not machine.calls("cl.exe")
+
+
+def test_a_held_file_is_waited_for_then_named(machine, wine):
+    folder, environment = wine
+    assert machine.run()[0] == 0
+    held = machine.c / "farm/src/build/held.obj"
+    held.parent.mkdir()
+    held.touch()
+    holder = subprocess.Popen(
+        ["wine", folder / "lock.exe", r"C:\farm\src\build\held.obj"],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert holder.stdout.readline().strip() == b"held"
+        code, out = machine.run()
+        assert (code, "a program holds a file in C:\\farm\\src open" in out) == (9, True), out
+        assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
+        second = machine.start()
+        time.sleep(4)  # it waits up to ten seconds
+        holder.communicate(b"\n", timeout=60)
+        second.communicate(timeout=TIMEOUT_S)
+        assert second.returncode == 0
+    finally:
+        holder.kill()
+
+
+def test_the_number_of_jobs_may_be_given(machine):
+    machine.change("python.exe", "count_jobs.py", "exit=1")
+    assert machine.run(FARM_JOBS="3")[0] == 0
+    assert machine.calls("cl.exe")[-1]["env"]["MAX_JOBS"] == "3"
+
+
+def test_companions_build_against_the_torch_of_the_variant(wine, tmp_path):
+    plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1"))
+    machine = Machine(*wine, plan, tmp_path)
+    code, out = machine.run()
+    assert (code, "put the wheel into the folder needs" in out) == (5, True), out
+    code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d")
+    assert code == 0, out
+    [pip] = [call for call in machine.calls("python.exe") if "--target C:\\farm\\needs" in call["command"]]
+    assert pip["env"]["PIP_INDEX_URL"] == "https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d"
+    assert pip["command"].rstrip().endswith(plan.needs[0])
+    assert machine.calls("cl.exe")[-1]["env"]["PYTHONPATH"] == r"C:\farm\needs"
+    (machine.kit / "needs").mkdir()
+    (machine.kit / "needs" / "torch-1.whl").touch()
+    code, out = machine.run()
+    assert code == 0, out
+    [pip] = [call for call in machine.calls("python.exe") if "--target C:\\farm\\needs" in call["command"]]
+    assert (pip["env"]["PIP_NO_INDEX"], pip["env"]["PIP_FIND_LINKS"]) == ("1", r"C:\farm\job\needs")
+
+
+def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
+    machine.tool("tools/nvidia-smi.exe")
+    machine.rules += [
+        ("nvidia-smi.exe", "", "print=Tesla K40c, driver 474.14"),
+        ("git.exe", "--version", "print=git version 2.45.2"),
+    ]
+    machine.change("python.exe", "-m build", "exit=1")
+    code, out = machine.run("report.cmd")
+    assert code == 5, out
+    report = (machine.kit / "farm-report.txt").read_text()
+    for part in (
+        machine.plan.digest,
+        "Tesla K40c",
+        "git version 2.45.2",
+        "build.cmd ended with 5",
+        "step build FAILED",
+    ):
+        assert part in report
+    assert "farm-report.txt" in out.strip().splitlines()[-1]
+
+
+@pytest.fixture
+def image(machine):
+    """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks first."""
+    folder = machine.kit.parent / "image"
+    shutil.copytree(machine.tmp / "rendered" / "image", folder)
+    for name in ("docker", "reg"):
+        shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
+        shutil.copy(machine.folder / "standin.exe", machine.kit / f"{name}.exe")
+    machine.rules += [
+        ("docker.exe", "info", "print=windows"),
+        ("reg.exe", "CurrentBuildNumber", "print=    CurrentBuildNumber    REG_SZ    20348"),
+    ]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("build", "wanted", "base", "told"),
+    [
+        ("17763", None, "4.8-windowsservercore-ltsc2019", None),
+        ("20348", None, "4.8-windowsservercore-ltsc2022", None),
+        ("26100", None, "4.8.1-windowsservercore-ltsc2025", None),
+        ("26100", "ltsc2022", "4.8-windowsservercore-ltsc2022", None),
+        ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
+        ("14393", None, None, "build 14393 of Windows runs no Server Core image; 17763 is the oldest that does"),
+    ],
+)  # fmt: skip
+def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, told):
+    machine.change("reg.exe", "CurrentBuildNumber", f"print=    CurrentBuildNumber    REG_SZ    {build}")
+    code, out = machine.run("image.cmd", image, **({"FARM_TAG": wanted} if wanted else {}))
+    builds = [call for call in machine.calls("docker.exe") if " build " in call["command"]]
+    if told:
+        assert (code, told in out, builds) == (4, True, []), out
+        return
+    assert code == 0, out
+    assert f"--build-arg BASE=mcr.microsoft.com/dotnet/framework/runtime:{base} " in builds[0]["command"]
+    assert "--isolation=process --memory 16g" in builds[0]["command"]
+    assert builds[0]["env"]["DOCKER_BUILDKIT"] == "0"
+
+
+def test_an_engine_for_linux_containers_is_refused(machine, image):
+    machine.change("docker.exe", "info", "print=linux")
+    code, out = machine.run("image.cmd", image)
+    assert (code, "switch Docker Desktop to Windows containers" in out) == (4, True)
+
+
+def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_log(machine, image):
+    code, out = machine.run("container.cmd", FARM_MEMORY_GB="4")
+    assert code == 0, out
+    commands = [call["command"] for call in machine.calls("docker.exe")]
+    [create] = [command for command in commands if " create " in command]
+    for part in ("--isolation=process", "--storage-opt size=150GB", "--memory 4g", "--cpu-count", "--env FARM_JOBS=1 "):
+        assert part in create
+    assert not [
+        word for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount") if word in create
+    ]
+    steps = ["info", "build", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
+    assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps
+    machine.change("docker.exe", "start --attach", "exit=5")
+    code, out = machine.run("container.cmd")
+    assert (code, "the build ended with 5; log: out\\build.log" in out) == (5, True)
+    assert not [call for call in machine.calls("docker.exe") if call["command"].startswith("docker  rm farm-")]
+
+
+@pytest.fixture
+def scripts(machine, image):
+    """The scripts of the image with stand-ins for what Server Core brings."""
+    folder = image / "scripts"
+    for name in ("curl", "certutil", "tar"):
+        shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
+    good = next(
+        line.split("=")[1].strip('"\r')
+        for line in (folder / "install.cmd").read_text().splitlines()
+        if "FARM_SHA256=" in line
+    )
+    machine.rules += [("curl.exe", "", r"self=C:\farm\t\download.exe"), ("certutil.exe", "", f"print={good}")]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("installer", "toolset", "code", "told"),
+    [
+        ("0", True, 0, ""),
+        ("3010", True, 0, ""),
+        ("1", True, 9, "the Visual Studio installer ended with 1"),
+        ("0", False, 9, "there is no toolset 14.29 in C:\\BuildTools"),
+    ],
+)
+def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, code, told):
+    shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
+    effect = [r"mkdir=C:\BuildTools\VC\Tools\MSVC\14.29.30133"] if toolset else []
+    if toolset:
+        (machine.c / "BuildTools/VC/Tools/MSVC").mkdir(parents=True)
+    machine.rules.append(
+        ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
+    )
+    seen, out = machine.run("install.cmd visual_studio", scripts)
+    assert (seen, told in out) == (code, True), out
+    [call] = machine.calls("download.exe")
+    for part in ("--quiet --wait --norestart --nocache", r"--installPath C:\BuildTools"):
+        assert part in call["command"]
+
+
+def test_a_download_with_another_sha256_is_removed_and_not_run(machine, scripts):
+    machine.change("certutil.exe", "", "print=" + "0" * 64)
+    code, out = machine.run("install.cmd visual_studio", scripts)
+    assert (code, "has another sha256 than the pinned" in out) == (6, True), out
+    assert not machine.calls("download.exe")
+    assert not (machine.c / "farm/t/download.exe").exists()
+    machine.change("curl.exe", "", "exit=22")
+    code, out = machine.run("install.cmd python", scripts)
+    assert (code, "cannot be downloaded" in out) == (9, True), out

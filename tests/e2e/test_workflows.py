@@ -1,0 +1,128 @@
+"""The scripts of the workflows, job after job, on this machine: each in a checkout of its own, as on GitHub.
+
+What is GitHub's (actions, artifacts, environments, OIDC) is stood in for by copying files; it has not been run.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import yaml
+
+from tests.e2e.conftest import ROOT, TIMEOUT_S, Farm, containers_of, make_project
+
+CHANNEL = "kepler-debian"
+Job = Callable[..., Path]
+
+
+def scripts(workflow: str, job: str) -> list[str]:
+    steps = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text())["jobs"][job]["steps"]
+    return [step["run"] for step in steps if "run" in step]
+
+
+@pytest.fixture
+def job(tmp_path: Path, client: docker.DockerClient) -> Iterator[Job]:
+    """Runs the scripts of a job in a fresh checkout, with `before` copied in; returns the checkout."""
+    checkouts: list[Path] = []
+
+    def run(workflow: str, name: str, before: dict[str, Path] | None = None, fails: bool = False, **env: str) -> Path:
+        checkout = make_project(tmp_path / f"{len(checkouts)}-{name}")
+        checkouts.append(checkout)
+        shutil.copytree(ROOT / "tools", checkout / "tools")
+        farm_yaml = checkout / "ci" / "farm.yaml"
+        farm_yaml.write_text(farm_yaml.read_text().replace("index: artifacts/index", f"index: {tmp_path / 'index'}"))
+        for target, source in (before or {}).items():
+            shutil.copytree(source, checkout / target)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("FARM_", "GITHUB_"))}
+        environ |= {
+            "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
+            "CI": "true",
+            "RUNNER_TEMP": str(tmp_path),
+            "GITHUB_OUTPUT": str(checkout / "outputs"),
+            "GITHUB_STEP_SUMMARY": str(checkout / "summary"),
+            **env,
+        }
+        for script in scripts(workflow, name):
+            done = subprocess.run(
+                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+                cwd=checkout,
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return checkout
+
+    yield run
+    for checkout in checkouts:
+        for folder in (checkout / "artifacts" / "runs").glob("*"):
+            for container in containers_of(client, folder.name):
+                client.containers.get(container).remove(force=True)
+
+
+def outputs(checkout: Path) -> dict[str, Any]:
+    lines = (checkout / "outputs").read_text().splitlines()
+    return {name: json.loads(value) for name, value in (line.split("=", 1) for line in lines)}
+
+
+def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) -> None:
+    asked = {"CHANNEL": CHANNEL, "PACKAGE": "canary", "VARIANT": "sm35-avx-*", "CHUNK": "0"}
+    matrix = outputs(job("build-wheels.yml", "plan", **asked))
+    (entry,) = matrix["build"]["include"]
+    env = {name.upper(): entry[name] for name in ("variant", "package", "platform", "channel")}
+    env["FARM_CUDA"] = entry["cuda"]
+
+    built = job("build-wheels.yml", "build", **env) / "farm-out"
+    (wheel,) = built.iterdir()
+    assert wheel.name == "canary-0.1.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl" or "manylinux" in wheel.name
+    job("build-wheels.yml", "verify", {"wheel": built}, **env)
+    published = job("build-wheels.yml", "publish", {"wheel": built}, **env) / "published"
+    said = json.loads((published / "published.json").read_text())
+    assert said["changed"] is True
+    assert said["pip"].startswith("pip install canary==0.1.0+cu118.sm35.avx ")
+    job("build-wheels.yml", "smoke", {"published": published}, **env)
+
+    tampered = tmp_path / "tampered"
+    tampered.mkdir()
+    with zipfile.ZipFile(wheel) as good, zipfile.ZipFile(tampered / wheel.name, "w") as bad:
+        for member in good.infolist():
+            bad.writestr(member, good.read(member) + (b"#" if member.filename.endswith("version.py") else b""))
+    job("build-wheels.yml", "verify", {"wheel": tampered}, fails=True, **env)
+
+
+def test_a_plan_that_the_engine_sends(job: Job, farm: Farm) -> None:
+    plan = farm.run("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json").stdout
+    left = job("build-plan.yml", "build", PLAN=json.dumps(json.loads(plan))) / "farm-out"
+    assert len(list((left / "wheel").glob("*.whl"))) == 1
+    assert list((left / "lib").iterdir())  # the CUDA runtime, for repair
+
+
+def test_a_runner_is_asked_what_it_is(farm: Farm, client: docker.DockerClient) -> None:
+    info = client.info()
+    path = farm.project / "ci" / "runners.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["runners"] = {
+        "local": {"engine": "docker"},
+        "liar": {"engine": "docker", "platform": "windows", "cpus": float(info["NCPU"] + 1)},
+    }
+    path.write_text(yaml.safe_dump(data))
+    done = farm.run("runners", "check", "--channel", CHANNEL, "--json")
+    assert done.returncode == 4
+    found = json.loads(done.stdout)
+    assert found["runners"]["local"]["online"] is True
+    assert found["runners"]["local"]["differences"] == []
+    assert found["runners"]["liar"]["differences"] == [
+        "platform is linux, the file says windows",
+        f"has {info['NCPU']} CPUs, the file promises 1 x {info['NCPU'] + 1}",
+    ]
+    assert {group["kind"] for group in found["jobs_without_runner"]} == {"smoke"}

@@ -1,0 +1,96 @@
+/* Stands in for any tool: appends who it is, its command line, folder and environment to FARM_TEST_RECORD as one line
+ * of JSON, then does what the first fitting rules of FARM_TEST_RULES say. A rule is a line of fields between tabs:
+ * tool, part of the command line, then actions: exit=N, print=TEXT, mkdir=PATH, write=PATH, self=PATH, run=NAME. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <windows.h>
+
+static char *utf8(const wchar_t *text) {
+    int size = WideCharToMultiByte(CP_UTF8, 0, text, -1, NULL, 0, NULL, NULL);
+    char *out = malloc(size);
+    WideCharToMultiByte(CP_UTF8, 0, text, -1, out, size, NULL, NULL);
+    return out;
+}
+
+static wchar_t *wide(const char *text) {
+    int size = MultiByteToWideChar(CP_UTF8, 0, text, -1, NULL, 0);
+    wchar_t *out = malloc(size * sizeof(wchar_t));
+    MultiByteToWideChar(CP_UTF8, 0, text, -1, out, size);
+    return out;
+}
+
+static void json(FILE *file, const char *text, size_t length) {
+    fputc('"', file);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = text[i];
+        if (c == '"' || c == '\\') fprintf(file, "\\%c", c);
+        else if (c < 32) fprintf(file, "\\u%04x", c);
+        else fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+static void parents(wchar_t *path) {
+    for (wchar_t *p = path + 3; *p; p++)
+        if (*p == L'\\') { *p = 0; CreateDirectoryW(path, NULL); *p = L'\\'; }
+}
+
+int wmain(void) {
+    wchar_t self[1024], folder[1024];
+    GetModuleFileNameW(NULL, self, 1024);
+    GetCurrentDirectoryW(1024, folder);
+    char *path = utf8(self), *command = utf8(GetCommandLineW());
+    char *name = strrchr(path, '\\') + 1;
+    FILE *record = _wfopen(_wgetenv(L"FARM_TEST_RECORD"), L"ab");
+    if (!record) return 99;
+    fputs("{\"path\": ", record); json(record, path, strlen(path));
+    fputs(", \"command\": ", record); json(record, command, strlen(command));
+    char *cwd = utf8(folder);
+    fputs(", \"cwd\": ", record); json(record, cwd, strlen(cwd));
+    fputs(", \"env\": {", record);
+    int first = 1;
+    for (wchar_t *entry = GetEnvironmentStringsW(); *entry; entry += wcslen(entry) + 1) {
+        char *text = utf8(entry), *equal = strchr(text + 1, '=');
+        if (text[0] == '=' || !equal) continue;
+        if (!first) fputs(", ", record);
+        first = 0;
+        json(record, text, equal - text); fputs(": ", record); json(record, equal + 1, strlen(equal + 1));
+    }
+    fputs("}}\n", record);
+    fclose(record);
+
+    FILE *rules = _wfopen(_wgetenv(L"FARM_TEST_RULES"), L"rb");
+    char line[8192];
+    int code = 0;
+    while (rules && fgets(line, sizeof line, rules)) {
+        line[strcspn(line, "\r\n")] = 0;
+        char *tool = line, *part = strchr(line, '\t');
+        if (!part) continue;
+        *part++ = 0;
+        char *actions = strchr(part, '\t');
+        if (actions) *actions++ = 0;
+        if (_stricmp(tool, name) || !strstr(command, part)) continue;
+        for (char *action = actions; action; ) {
+            char *next = strchr(action, '\t');
+            if (next) *next++ = 0;
+            char *value = strchr(action, '=') + 1;
+            if (!strncmp(action, "exit=", 5)) code = atoi(value);
+            else if (!strncmp(action, "print=", 6)) { fputs(value, stdout); fputc('\n', stdout); }
+            else {
+                wchar_t *target = wide(value);
+                if (!strncmp(action, "run=", 4)) { fflush(stdout); code |= _wsystem(target); }
+                else {
+                    parents(target);
+                    if (!strncmp(action, "mkdir=", 6)) CreateDirectoryW(target, NULL);
+                    else if (!strncmp(action, "self=", 5)) CopyFileW(self, target, FALSE);
+                    else { FILE *made = _wfopen(target, L"wb"); if (made) fclose(made); }
+                }
+            }
+            action = next;
+        }
+        if (code) break;
+    }
+    fflush(stdout);
+    return code;
+}

@@ -1,0 +1,135 @@
+"""What runs inside a swarm job's container, run here against a real S3 server, and the exchange that it writes to."""
+
+import base64
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.engines import swarm_agent, transfer
+from farm.engines.exchange import Exchange
+from farm.errors import UsageError
+
+
+@pytest.fixture
+def agent(exchange, tmp_path):
+    """Runs the agent on a command in a process of its own; returns its exit code and the report."""
+    inputs = tmp_path / "given"
+    inputs.mkdir()
+    (inputs / "greeting").write_text("hello\n")
+
+    def go(*command, timeout_s=30, pieces=20, interval_s=0.2, **changes):
+        manifest = {
+            "command": list(command),
+            "environment": {"FARM_JOBS": "3"},
+            "output": str(tmp_path / "out"),
+            "timeout_s": timeout_s,
+            "interval_s": interval_s,
+            "logs": [exchange.put_url(f"job/log/{number:04d}", 600) for number in range(pieces)],
+            "output_url": exchange.put_url("job/output.tar", 600),
+            "report_url": exchange.put_url("job/report.json", 600),
+            "inputs_url": None,
+            "inputs": base64.b64encode(gzip.compress(transfer.pack({str(tmp_path / "in"): inputs}))).decode(),
+        } | changes
+        path = tmp_path / "manifest"
+        path.write_bytes(gzip.compress(json.dumps(manifest).encode()))
+        program = (
+            "import sys; from pathlib import Path; from farm.engines import swarm_agent as a; "
+            "a.MANIFEST = Path(sys.argv[1]); a.PATIENCE_S = 3; a.PIECE = 1000; a.SPOOL = 5000; sys.exit(a.main())"
+        )
+        done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60, capture_output=True)
+        report = exchange.get("job/report.json")
+        return done, None if report is None else json.loads(report)
+
+    return go
+
+
+def log_of(exchange):
+    pieces = [exchange.get(f"job/log/{number:04d}") for number in range(20)]
+    return b"".join(piece for piece in pieces if piece is not None)
+
+
+def test_inputs_command_output_and_report(agent, exchange, tmp_path):
+    script = f"echo $FARM_JOBS; mkdir {tmp_path}/out; cp {tmp_path}/in/greeting {tmp_path}/out/"
+    done, report = agent("sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert (report["exit_code"], report["timed_out"], report["out_of_memory"]) == (0, False, False)
+    assert log_of(exchange) == b"3\n"
+    files = transfer.unpack(exchange.chunks("job/output.tar"), tmp_path / "here", 1 << 20)
+    assert [(path.name, path.read_text()) for path in files] == [("greeting", "hello\n")]
+
+
+def test_large_inputs_come_from_the_store(agent, exchange, tmp_path):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as packed:
+        info = tarfile.TarInfo(f"{tmp_path}/in/big".lstrip("/"))
+        info.size = 1 << 20
+        packed.addfile(info, io.BytesIO(os.urandom(1 << 20)))
+    exchange.put("job/inputs.tar.gz", archive.getvalue())
+    done, _ = agent("test", "-s", f"{tmp_path}/in/big", inputs="", inputs_url=exchange.get_url("job/inputs.tar.gz", 60))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_failure_keeps_its_code_and_sends_no_output(agent, exchange):
+    done, report = agent("sh", "-c", "echo bad; exit 3")
+    assert (done.returncode, report["exit_code"]) == (3, 3)
+    assert log_of(exchange) == b"bad\n"
+    assert exchange.get("job/output.tar") is None
+
+
+def test_a_command_that_does_not_exist_is_said_in_the_log(agent, exchange):
+    done, report = agent("/nonexistent/command")
+    assert (done.returncode, report["exit_code"]) == (127, 127)
+    assert b"does not start" in log_of(exchange)
+
+
+def test_the_time_limit_ends_the_children_too(agent, tmp_path):
+    started = time.monotonic()
+    _, report = agent("sh", "-c", f"(sleep 300 & echo $! > {tmp_path}/pid; wait) & wait", timeout_s=1)
+    assert (report["exit_code"], report["timed_out"]) == (124, True)
+    assert time.monotonic() - started < 30
+    stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"  # no init reaps it here
+
+
+def test_a_stop_from_outside_is_no_fault_of_the_build(agent):
+    done, report = agent("sh", "-c", "kill -TERM $PPID; sleep 30")
+    assert report["stopped"] is True
+    assert done.returncode == report["exit_code"] == 143
+
+
+def test_a_log_beyond_its_urls_is_cut_and_said(agent, exchange):
+    _, report = agent("sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo end", pieces=3)
+    said = log_of(exchange)
+    assert report["exit_code"] == 0
+    assert len(said) < 4000
+    assert b"bytes of the log are lost" in said
+
+
+def test_a_store_that_is_away_is_no_success(agent):
+    done, report = agent("true", report_url="http://127.0.0.1:9/report?X=1")
+    assert (done.returncode, report) == (swarm_agent.UPLOAD_FAILED, None)
+    assert b"the store" in done.stderr
+
+
+def test_a_url_serves_one_object_once(exchange):
+    url = exchange.put_url("job/one", 60)
+    swarm_agent.put(url, b"first")
+    swarm_agent.put(url, b"second")  # refused; taken for an own try whose answer was lost
+    assert exchange.get("job/one") == b"first"
+    assert "X-Amz-SignedHeaders=host%3Bif-none-match" in url
+    assert "secret-for-tests" not in url
+    exchange.drop("job/")
+    assert exchange.get("job/one") is None
+
+
+def test_a_folder_is_no_exchange(tmp_path):
+    with pytest.raises(UsageError, match="no bucket"):
+        Exchange(str(tmp_path))

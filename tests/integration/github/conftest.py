@@ -1,0 +1,69 @@
+import pytest
+
+from farm.engines.base import Capacity, Job
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
+from farm.plan import Selectors, resolve
+from farm.settings import load_github
+from farm.variant import Variant
+from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Clock, Fake, serve
+
+ROOT = WORKFLOWS.parents[1]
+K40 = ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "cpu", "sm35", "kepler", "legacy", "sse41", "avx"]
+BUILDER = ["self-hosted", "linux", "x64", "farm-build"]
+
+
+@pytest.fixture
+def fake():
+    made = Fake()
+    server = serve(made)
+    yield made
+    server.shutdown()
+    server.server_close()
+    assert made.problems == []
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def api(fake, clock):
+    made = GithubApi(fake.url, REPOSITORY, TOKEN, sleep=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def engine(api, clock):
+    """The engine as the project configures it. Another one over the same server is a restarted controller."""
+    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock)
+
+
+@pytest.fixture
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "canary"))
+
+
+@pytest.fixture
+def job(tmp_path, plan):
+    """Makes a job of the plan, as the pipeline does."""
+    folder = tmp_path / "context"
+    folder.mkdir()
+    (folder / "plan.json").write_text(plan.to_json())
+
+    def make(kind="build", run="20261121-1", **labels):
+        return Job(
+            name="canary-sm35-avx-py311",
+            image="unused",
+            command=("bash", "/farm/job/build.sh"),
+            inputs={"/farm/job": folder},
+            output="/farm/out",
+            environment={},
+            limits=Capacity(8, 64 << 30),
+            timeout_s=600,
+            labels={"farm.run": run, "farm.kind": kind, **labels},
+        )
+
+    return make

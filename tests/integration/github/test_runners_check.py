@@ -1,0 +1,75 @@
+"""`farm runners check` against the fake of GitHub in fake.py."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from farm.cli.main import main
+from tests.integration.github.conftest import BUILDER, K40, ROOT
+from tests.integration.github.fake import REPOSITORY, TOKEN
+
+
+@pytest.fixture
+def check(fake, tmp_path, monkeypatch, capsys):
+    """Runs it for a project whose runners are all on the fake."""
+    shutil.copytree(ROOT / "ci", tmp_path / "ci")
+    path = tmp_path / "ci" / "runners.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["github"] |= {"repository": REPOSITORY, "api_url": fake.url}
+    del data["runners"]["windows-build"]
+    data["runners"]["local"] |= {"url": "tcp://127.0.0.1:9", "jobs": ["build"]}  # nobody answers there
+    path.write_text(yaml.safe_dump(data))
+    monkeypatch.setenv("FARM_GITHUB_TOKEN", TOKEN)
+    monkeypatch.delenv("GITHUB_TOKEN", raising=False)
+
+    def run(*words):
+        code = main(["--project", str(tmp_path), "runners", "check", "--json", *words])
+        out = capsys.readouterr()
+        return code, json.loads(out.out) if out.out else out.err
+
+    return run
+
+
+def test_everything_is_said(fake, check):
+    fake.add_runner("linux-build", BUILDER, busy=True)
+    fake.add_runner("k40", [label for label in K40 if label != "legacy"] + ["sm99"], online=False)
+    fake.add_runner("stranger", ["self-hosted"])
+    code, found = check("--channel", "kepler-debian")
+    assert code == 4
+    assert set(found["runners"]) == {"local", "linux-build", "k40"}
+    assert "no Docker engine answers at tcp://127.0.0.1:9" in found["runners"]["local"]["why"]
+    assert (found["runners"]["linux-build"]["online"], found["runners"]["linux-build"]["busy"]) == (True, True)
+    assert found["runners"]["linux-build"]["differences"] == []
+    assert found["runners"]["k40"]["why"] == "GitHub says that it is offline"
+    assert found["runners"]["k40"]["differences"] == [
+        "does not carry the label legacy",
+        "carries sm99, which the file does not say",
+    ]
+    waiting = {tuple(group["runners"]): set(group["names"]) for group in found["jobs_without_online_runner"]}
+    assert "kepler-debian/canary-python311-cuda11_8-sm35-avx" in waiting[("k40",)]
+    never = {name for group in found["jobs_without_runner"] for name in group["names"]}
+    assert "kepler-debian/canary-python311-cuda11_8-sm75-avx2" in never
+    assert "kepler-debian/canary-python311-cuda11_8-sm35-avx" not in never
+
+
+def test_a_runner_that_the_repository_does_not_have(fake, check):
+    code, found = check()
+    assert code == 4
+    assert found["runners"]["k40"]["why"] == "the repository has no runner called k40"
+
+
+def test_github_is_asked_once_for_all(fake, check):
+    fake.add_runner("linux-build", BUILDER)
+    check()
+    assert len(fake.sent("GET", "/runners")) == 1
+
+
+def test_a_token_that_may_not_list_runners_leaves_the_rest_of_the_answer(fake, check, monkeypatch):
+    fake.scopes.discard("admin")
+    code, found = check()
+    assert code == 4
+    assert "needs administration=read" in found["runners"]["k40"]["why"]
+    monkeypatch.delenv("FARM_GITHUB_TOKEN")
+    assert "no usable token" in check()[1]["runners"]["k40"]["why"]

@@ -1,0 +1,83 @@
+"""`farm index probe`, and what an upload shows while it runs."""
+
+import io
+import json
+
+from rich.console import Console
+
+from farm.cli.main import main
+from farm.cli.upload import uploading
+from farm.errors import UsageError
+from farm.index.probe import PROOF
+from farm.index.stores import open_store
+
+MIB = 2**20
+
+
+def test_a_fit_store_is_said_to_be_fit(store_url, capsys):
+    assert main(["index", "probe", "--index", store_url]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == "fit to publish into"
+    assert "12 writers, 3 rounds: 0 went wrong" in out
+    assert list(open_store(store_url).list("")) == [PROOF]
+
+
+def test_one_document_of_json(store_url, capsys):
+    assert main(["index", "probe", "--json", "--index", store_url]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["proved"] is True
+    assert (said["bare_etags"], said["reads_first"]) == (False, False)
+    assert all(finding["good"] for finding in said["findings"] if finding["needed"])
+    more = {finding["what"] for finding in said["findings"] if not finding["needed"]}
+    assert len(more) == (6 if store_url.startswith("s3:") else 0)
+
+
+def test_a_careless_store_is_refused_with_the_evidence(s3_url, capsys, monkeypatch):
+    store = open_store(s3_url)
+
+    def forget(request, **_):
+        for header in ("If-None-Match", "If-Match"):
+            del request.headers[header]
+
+    store.client.meta.events.register("before-sign.s3", forget)
+    monkeypatch.setattr("farm.index.stores.open_store", lambda _url: store)
+    assert main(["index", "probe", "--index", s3_url]) == 7
+    out, err = capsys.readouterr()
+    assert "NO   a second create is refused" in out
+    assert "at most 12 were told that they had won" in err
+    assert "--single-writer" in err
+    assert main(["index", "probe", "--single-writer", "--index", s3_url]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "only one writer at a time may publish here"
+
+
+def test_the_store_must_be_named_outside_a_project(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["index", "probe"]) == UsageError.exit_code
+    assert "--index URL" in capsys.readouterr().err
+
+
+def test_a_log_gets_a_line_for_every_tenth(capsys, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    with uploading("a.whl", 20 * MIB) as tell:
+        for done in range(21):
+            tell(done * MIB)
+        tell(3 * MIB)  # a part is sent again
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "    a.whl: 2 of 20 MiB uploaded (10 %)"
+    assert lines[-1] == "    a.whl: 20 of 20 MiB uploaded (100 %)"
+
+
+def test_a_small_wheel_shows_nothing(capsys):
+    with uploading("a.whl", 1000) as tell:
+        assert tell is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    screen = io.StringIO()
+    monkeypatch.setattr("farm.cli.upload.ERR", Console(file=screen, force_terminal=True, width=120))
+    with uploading("a.whl", 20 * MIB) as tell:
+        tell(10 * MIB)
+    assert "10.0/20.0 MiB" in screen.getvalue()

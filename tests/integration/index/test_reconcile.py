@@ -1,0 +1,136 @@
+"""Reconcile brings back every page from the records and events, whatever was done to the pages."""
+
+import shutil
+
+import pytest
+
+from farm.errors import InfrastructureError
+from farm.index.check import check
+from farm.index.events import record_event
+from farm.index.reconcile import reconcile
+from farm.index.stores import open_store
+
+FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+OTHER = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
+
+
+@pytest.fixture
+def index(tmp_path, make_wheel, put):
+    """Two projects, two groups, two channels, a yank and a quarantine: the store and its directory."""
+    store = open_store(str(tmp_path / "index"))
+    put(store, make_wheel(FIRST), channel="a")
+    put(store, make_wheel(SECOND), channel="b")
+    put(store, make_wheel(OTHER), channel="a")
+    put(store, make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx")
+    record_event(store, FIRST, "yank", "old")
+    record_event(store, "torch", "quarantine", "under review")
+    assert check(store) == []
+    return store, tmp_path / "index"
+
+
+def page_files(root):
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file() and path.name in {"index.html", "index.json", "links.html", "catalog.json"}
+    )
+
+
+def plain(text):
+    """Without generations and what is derived from them: they only grow."""
+    import re
+
+    return re.sub(rb'_generation":\d+|generation" content="\d+|data-generation="\d+', b"", text)
+
+
+def test_a_sound_index_is_left_as_it_is(index):
+    store, _root = index
+    assert reconcile(store) == ((), (), 0)
+
+
+def test_all_pages_gone(index):
+    store, root = index
+    before = {path: plain(path.read_bytes()) for path in page_files(root)}
+    for path in before:
+        path.unlink()
+    done = reconcile(store)
+    assert len(done.written) == len(before)
+    assert check(store) == []
+    assert {path: plain(path.read_bytes()) for path in page_files(root)} == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"<html>by hand</html>", b"\xff"])
+def test_any_page_overwritten(index, damage):
+    store, root = index
+    for path in page_files(root):
+        before = path.read_bytes()
+        path.write_bytes(damage)
+        assert check(store) != [], path
+        reconcile(store)
+        assert check(store) == [], path
+        assert plain(path.read_bytes()) == plain(before), path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"yanked":"old"', '"yanked":false'),
+        ('"status":"quarantined"', '"status":"active"'),
+        ("../../../files/canary", "../../../files/evil"),
+        ('data-yanked="old"', 'data-yanked=""'),
+        ('"sha256":"', '"sha256":"0'),
+        ('"requires-python":">=3.7"', '"requires-python":">=3.8"'),
+        ('<a href="canary/">canary</a>', '<a href="evil/">evil</a>'),
+        ('{"name":"canary"}', '{"name":"evil"}'),
+        ("1.0+cu118.sm35.avx", "9.0+cu118.sm35.avx"),
+    ],
+)
+def test_any_word_changed(index, old, new):
+    store, root = index
+    changed = 0
+    for path in page_files(root):
+        text = path.read_text()
+        if old in text:
+            changed += 1
+            path.write_text(text.replace(old, new, 1))
+            assert check(store) != [], path
+            reconcile(store)
+            assert check(store) == [], path
+    assert changed
+
+
+def test_a_wheel_whose_bytes_are_gone_is_left_out_and_named(index):
+    store, root = index
+    (root / f"whl/files/{SECOND}").unlink()
+    done = reconcile(store)
+    assert done.missing == (SECOND,)
+    assert [problem.what for problem in check(store)] == ["is claimed and not yet listed in sm35-avx"]
+
+
+def test_a_page_without_any_record_is_not_touched_and_check_says_so(index):
+    store, root = index
+    shutil.copytree(root / "whl/sm35-avx/v1-json/canary", root / "whl/sm35-avx/v1-json/evil")
+    reconcile(store)
+    assert any(problem.broken and "v1-json/evil" in problem.key for problem in check(store))
+
+
+@pytest.mark.parametrize("what", ["records", "events"])
+def test_nothing_follows_from_a_record_or_event_that_is_not_ours(index, what):
+    store, root = index
+    victim = next(path for path in sorted((root / what).rglob("*.json")))
+    victim.write_text("{}")
+    before = {path: path.read_bytes() for path in page_files(root)}
+    with pytest.raises(InfrastructureError, match="of this farm"):
+        reconcile(store)
+    assert {path: path.read_bytes() for path in page_files(root)} == before
+
+
+def test_on_every_kind_of_store(store, make_wheel, put):
+    put(store, make_wheel(FIRST), channel="a")
+    record_event(store, FIRST, "yank", "old")
+    assert reconcile(store).written == ()
+    key = "whl/sm35-avx/links.html"
+    store.replace(key, b"by hand", store.get(key).etag, content_type="text/html")
+    assert reconcile(store).written == (key,)
+    assert check(store) == []

@@ -1,0 +1,102 @@
+"""The static server, asked directly."""
+
+import gzip
+import http.client
+import threading
+
+import pytest
+
+from farm.errors import UsageError
+from farm.index.serve import server
+from farm.index.stores import open_store
+
+
+@pytest.fixture
+def ask(tmp_path, make_wheel, put):
+    root = tmp_path / "index"
+    store = open_store(str(root))
+    for number in range(12):
+        put(store, make_wheel(f"canary-{number}-py3-none-any.whl"))
+    (tmp_path / "secret").write_text("secret")
+    (root / "whl/out").symlink_to(tmp_path / "secret")
+    with server(root, quiet=True) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+
+        def ask(path, method="GET", **headers):
+            connection = http.client.HTTPConnection("127.0.0.1", serving.server_port, timeout=30)
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            data = answer.read()
+            connection.close()
+            return answer.status, dict(answer.getheaders()), data
+
+        ask.root = root
+        yield ask
+        serving.shutdown()
+        thread.join()
+
+
+PAGE = "/whl/sm35-avx/simple/canary/"
+FILE = "/whl/files/canary-0-py3-none-any.whl"
+
+
+def test_folders_are_answered_with_their_page(ask):
+    page = (ask.root / "whl/sm35-avx/simple/canary/index.html").read_bytes()
+    for path in (PAGE, f"{PAGE}index.html"):
+        status, headers, data = ask(path)
+        assert (status, data, headers["Content-Type"]) == (200, page, "text/html; charset=utf-8")
+    status, headers, _data = ask("/whl/sm35-avx/v1-json/canary/")
+    assert (status, headers["Content-Type"]) == (200, "application/vnd.pypi.simple.v1+json")
+
+
+def test_pages_are_compressed_for_those_who_take_it_and_wheels_never(ask):
+    _status, plain, data = ask(PAGE)
+    _status, packed, small = ask(PAGE, Accept_Encoding="gzip")
+    assert packed["Content-Encoding"] == "gzip"
+    assert gzip.decompress(small) == data
+    assert len(small) < len(data) / 4
+    assert "Content-Encoding" not in plain
+    assert "Content-Encoding" not in ask(FILE, Accept_Encoding="gzip")[1]
+
+
+def test_ranges_and_conditions_and_heads(ask):
+    whole = (ask.root / FILE[1:]).read_bytes()
+    status, headers, data = ask(FILE, Range="bytes=2-5")
+    assert (status, data, headers["Content-Range"]) == (206, whole[2:6], f"bytes 2-5/{len(whole)}")
+    status, headers, data = ask(FILE, Range=f"bytes={len(whole)}-")
+    assert (status, data, headers["Content-Range"]) == (416, b"", f"bytes */{len(whole)}")
+    status, headers, data = ask(FILE, method="HEAD")
+    assert (status, data, headers["Content-Length"]) == (200, b"", str(len(whole)))
+    tag = headers["ETag"]
+    assert ask(FILE, If_None_Match=tag)[0] == 304
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/whl/",
+        "/none",
+        "/whl/../../secret",
+        "/whl/%2e%2e/%2e%2e/secret",
+        "/.lock",
+        "/whl/out",
+        "//etc/passwd",
+        "/%00",
+    ],
+)
+def test_nothing_else_is_served(ask, path):
+    status, _headers, data = ask(path)
+    assert (status, data) == (404, b"not found\n")
+
+
+def test_other_methods_are_refused(ask):
+    assert ask(PAGE, method="POST")[0] == 501
+
+
+def test_no_directory_and_no_port(tmp_path, ask):
+    with pytest.raises(UsageError, match="not a directory"):
+        server(tmp_path / "none")
+    with server(tmp_path) as first, pytest.raises(UsageError, match="cannot be used"):
+        server(tmp_path, first.server_port)

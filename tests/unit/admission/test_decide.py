@@ -1,0 +1,220 @@
+"""Who goes where, who waits and why: farm.engines.admission."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm.engines.admission import Admission, Running, Task, Worker, fits
+
+X86, ARM = Worker("x86"), Worker("arm", machine="aarch64")
+
+
+def placed(decision):
+    return [(p.task.id, p.worker) for p in decision.placed]
+
+
+def test_priority_goes_before_length_and_length_before_age():
+    tasks = [
+        Task("old", minutes=10, created=0),
+        Task("long", minutes=90, created=5),
+        Task("urgent", minutes=1, created=9, priority=1),
+    ]
+    admission, order = Admission(), []
+    for now in (10.0, 20.0, 30.0):
+        waiting = [task for task in tasks if task.id not in order]
+        order += [name for name, _ in placed(admission.decide(now, waiting, [X86]))]
+    assert order == ["urgent", "long", "old"]
+
+
+def test_of_equal_length_the_older_goes_first():
+    decision = Admission().decide(9, [Task("b", created=2), Task("a", created=1)], [X86])
+    assert placed(decision) == [("a", "x86")]
+
+
+def test_what_few_runners_fit_goes_first():
+    common, rare = Task("common", minutes=60), Task("rare", minutes=5, labels=frozenset({"big"}))
+    big = Worker("big", labels=frozenset({"big"}))
+    assert placed(Admission().decide(0, [common, rare], [big, X86])) == [("rare", "big"), ("common", "x86")]
+
+
+def test_waiting_long_enough_is_worth_a_step_of_priority():
+    low = Task("low", created=0, priority=0)
+    high = Task("high", created=5 * 3600.0, priority=1)
+    assert placed(Admission().decide(5 * 3600.0, [high, low], [X86])) == [("low", "x86")]
+    young = Task("low", created=4.9 * 3600.0, priority=0)
+    assert placed(Admission().decide(5 * 3600.0, [high, young], [X86])) == [("high", "x86")]
+
+
+def test_a_build_is_kept_off_the_gpu_host_and_the_file_can_allow_it():
+    gpu = Worker("k40", gpus=1, labels=frozenset({"sm35"}))
+    build, smoke = Task("build"), Task("smoke", kind="smoke", gpus=1, labels=frozenset({"sm35"}))
+    decision = Admission().decide(0, [build, smoke], [gpu])
+    assert placed(decision) == [("smoke", "k40")]
+    assert "kept for smoke jobs" in decision.waiting["build"]
+    both = Worker("k40", gpus=1, kinds=frozenset({"build", "smoke"}))
+    assert placed(Admission().decide(0, [build], [both])) == [("build", "k40")]
+
+
+def test_a_runner_that_keeps_the_caches_is_preferred_among_equals():
+    cold, warm = Worker("a"), Worker("b", caches=frozenset({"cu118"}))
+    assert placed(Admission().decide(0, [Task("t", cache_key="cu118")], [cold, warm])) == [("t", "b")]
+    assert placed(Admission().decide(0, [Task("t", cache_key="cu118")], [warm, cold])) == [("t", "b")]
+
+
+def test_runners_are_filled_evenly():
+    workers = [Worker("a", slots=3), Worker("b", slots=3), Worker("c", slots=3)]
+    running = [Running("r", "a", 60.0)]
+    decision = Admission().decide(0, [Task(f"t{n}") for n in range(5)], workers, running)
+    names = [p.worker for p in decision.placed]
+    assert sorted(names[:2]) == ["b", "c"]
+    assert sorted(names) == ["a", "b", "b", "c", "c"]
+
+
+def test_a_fast_runner_that_is_soon_free_is_waited_for():
+    slow, fast = Worker("slow", speed=0.1), Worker("fast", speed=2.0)
+    soon = [Running("other", "fast", ends=120.0)]
+    decision = Admission().decide(0, [Task("t", minutes=60)], [slow, fast], soon)
+    assert placed(decision) == []
+    assert "fast is expected to be free in 2 min" in decision.waiting["t"]
+    late = [Running("other", "fast", ends=24 * 3600.0)]
+    assert placed(Admission().decide(0, [Task("t", minutes=60)], [slow, fast], late)) == [("t", "slow")]
+
+
+def test_what_needs_another_comes_after_it_and_falls_with_it():
+    smoke = Task("smoke", after=frozenset({"build"}))
+    decision = Admission().decide(0, [smoke], [X86])
+    assert decision.waiting == {"smoke": "it comes after build"}
+    assert placed(Admission().decide(0, [smoke], [X86], done={"build"})) == [("smoke", "x86")]
+    assert Admission().decide(0, [smoke], [X86], failed={"build"}).refused == {
+        "smoke": "build, which it needs, did not succeed"
+    }
+
+
+def test_a_build_that_others_wait_for_goes_before_a_longer_one():
+    torch, alone = Task("torch", minutes=50), Task("alone", minutes=60)
+    vision = Task("torchvision", minutes=30, after=frozenset({"torch"}))
+    assert placed(Admission().decide(0, [alone, torch, vision], [X86])) == [("torch", "x86")]
+
+
+def test_a_cycle_waits_and_hangs_nothing():
+    a, b = Task("a", after=frozenset({"b"})), Task("b", after=frozenset({"a"}))
+    assert set(Admission().decide(0, [a, b], [X86]).waiting) == {"a", "b"}
+
+
+def test_what_nobody_can_take_is_refused_after_the_grace_and_says_what_is_nearest():
+    admission, task = Admission(grace_s=100), Task("t", machine="aarch64")
+    first = admission.decide(0, [task], [X86])
+    assert "the nearest, x86: it is x86_64, not aarch64" in first.waiting["t"]
+    assert admission.decide(99, [task], [X86]).refused == {}
+    assert "for 100 s" in admission.decide(100, [task], [X86]).refused["t"]
+
+
+def test_a_runner_that_comes_back_within_the_grace_ends_the_count():
+    admission, task = Admission(grace_s=100), Task("t")
+    off = Worker("x86", online=False)
+    assert "x86 would" in admission.decide(0, [task], [off]).waiting["t"]
+    assert placed(admission.decide(90, [task], [X86])) == [("t", "x86")]
+    assert admission.decide(110, [task], [off]).refused == {}
+
+
+def test_no_runner_at_all_is_said():
+    assert "no runner at all" in Admission().decide(0, [Task("t")], []).waiting["t"]
+
+
+def test_quarantine_doubles_and_a_finished_build_ends_it():
+    admission, task = Admission(), Task("t")
+    assert admission.failed("x86", 0) == 60
+    decision = admission.decide(30, [task], [X86])
+    assert placed(decision) == []
+    assert "x86 is expected to be free in 0 min" in decision.waiting["t"]
+    assert placed(admission.decide(60, [task], [X86])) == [("t", "x86")]
+    assert [admission.failed("x86", 0) for _ in range(7)] == [120, 240, 480, 960, 1920, 3600, 3600]
+    admission.succeeded("x86")
+    assert admission.failed("x86", 0) == 60
+
+
+def test_a_runner_that_failed_it_is_excluded_and_its_like_is_not():
+    twins = [Worker("a"), Worker("b")]
+    task = Task("t", excluded=frozenset({"a"}))
+    assert placed(Admission().decide(0, [task], twins)) == [("t", "b")]
+    assert placed(Admission().decide(0, [task], [Worker("b"), Worker("a")])) == [("t", "b")]
+    assert "it failed this job before" in Admission().decide(0, [task], [Worker("a")]).waiting["t"]
+
+
+@pytest.mark.parametrize(("failures", "again"), [(1, True), (2, True), (3, False)])
+def test_a_lost_task_is_tried_again_twice(failures, again):
+    assert Admission().may_retry(failures) is again
+
+
+def test_every_reason_why_not_is_given():
+    needs = Task("t", platform="windows", machine="aarch64", labels=frozenset({"avx"}), memory=64 << 30, gpus=1).needs
+    small = Worker("small", memory=8 << 30)
+    assert fits(needs, small) == (
+        "it runs linux, not windows",
+        "it is x86_64, not aarch64",
+        "it has no label avx",
+        "it has 8.6 GB of memory, 68.7 are needed",
+        "it has 0 GPUs, 1 are needed",
+    )
+
+
+LABELS = st.frozensets(st.sampled_from(["a", "b"]))
+WORKERS = st.lists(
+    st.builds(
+        Worker,
+        name=st.sampled_from([f"w{n}" for n in range(6)]),
+        machine=st.sampled_from(["x86_64", "aarch64"]),
+        labels=LABELS,
+        slots=st.integers(0, 3),
+        speed=st.sampled_from([0.5, 1.0, 2.0]),
+        online=st.booleans(),
+        caches=st.frozensets(st.sampled_from(["k1", "k2"])),
+    ),
+    max_size=6,
+    unique_by=lambda worker: worker.name,
+)
+TASKS = st.lists(
+    st.builds(
+        Task,
+        id=st.sampled_from([f"t{n}" for n in range(12)]),
+        machine=st.sampled_from(["x86_64", "aarch64"]),
+        labels=LABELS,
+        minutes=st.floats(0, 600),
+        priority=st.integers(-2, 2),
+        created=st.floats(0, 1e5),
+        cache_key=st.sampled_from(["", "k1", "k2"]),
+        after=st.frozensets(st.sampled_from([f"t{n}" for n in range(12)]), max_size=1),
+        excluded=st.frozensets(st.sampled_from([f"w{n}" for n in range(6)]), max_size=2),
+    ),
+    max_size=12,
+    unique_by=lambda task: task.id,
+)
+
+
+@given(TASKS, WORKERS, st.lists(st.tuples(st.sampled_from([f"w{n}" for n in range(6)]), st.floats(0, 1e5)), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
+    running = [Running(f"r{n}", name, ends) for n, (name, ends) in enumerate(busy)]
+    decision = Admission().decide(1e5, tasks, workers, running)
+    names = [p.task.id for p in decision.placed]
+    assert sorted([*names, *decision.waiting, *decision.refused]) == sorted(task.id for task in tasks)
+    assert all(decision.waiting.values())
+    by_name = {worker.name: worker for worker in workers}
+    for task, name in decision.placed:
+        worker = by_name[name]
+        assert worker.online
+        assert fits(task.needs, worker) == ()
+        assert not task.after
+    for worker in workers:
+        now = sum(one.worker == worker.name for one in running)
+        new = sum(p.worker == worker.name for p in decision.placed)
+        assert new <= max(0, worker.slots - now)
+
+
+@given(TASKS, st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_equal_runners_never_idle_while_something_can_start(tasks, count):
+    workers = [Worker(f"v{n}") for n in range(count)]
+    able = [task for task in tasks if not task.after and not fits(task.needs, workers[0])]
+    decision = Admission().decide(1e5, tasks, workers)
+    assert len(decision.placed) == min(count, len(able))

@@ -1,0 +1,186 @@
+"""The scripts that a Windows build copies beside it: tools fetched and checked, jobs counted; values in batch files."""
+
+import hashlib
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from farm.catalog.wintools import wheel, windows_tools
+from farm.compat import Stack
+from farm.errors import UsageError
+from farm.plan import Selectors, resolve
+from farm.render import render
+from farm.variant import Variant
+from farm.winplan import visual_studio
+from farm.winrender import cmd_text
+
+
+def zipped(files):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+def tarred(files):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return content.getvalue()
+
+
+@pytest.fixture
+def served():
+    """A server on the loopback: path -> content; notes what was asked for."""
+    files, asked = {}, []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            content = files.get(self.path)
+            self.send_response(200 if content is not None else 404)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", files, asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def fetch(root, served, tmp_path):
+    """Runs fetch_tools.py as a build does; gives exit code, output and the folder."""
+    url, files, _ = served
+
+    def run(content, members, sha256=None, max_mb=1):
+        files["/x"] = content
+        row = {"name": "x", "version": "1", "url": url + "/x", "sha256": sha256 or hashlib.sha256(content).hexdigest()}
+        manifest = tmp_path / "tools.json"
+        manifest.write_text(json.dumps([row | {"max_mb": max_mb, "members": members}]))
+        command = [sys.executable, root / "dockerfiles/scripts/fetch_tools.py", manifest, tmp_path / "tools"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr, tmp_path / "tools"
+
+    return run
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_wanted_members_are_unpacked_once(fetch, served, pack):
+    content = pack({"top/lib/libopenblas.lib": "LIB", "top/include/cblas.h": "H", "top/other": "no"})
+    members = {"*lib/libopenblas.lib": "openblas/lib/openblas.lib", "*include/*.h": "openblas/include/"}
+    code, said, folder = fetch(content, members)
+    assert code == 0, said
+    assert {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*.*") if p.suffix != ".ok"} == {
+        "openblas/lib/openblas.lib": "LIB",
+        "openblas/include/cblas.h": "H",
+    }
+    assert "is there already" in fetch(content, members)[1]
+    assert len(served[2]) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sha256", "told"),
+    [
+        (zipped({"a/x.dll": "1"}), "0" * 64, "expected " + "0" * 64),
+        (zipped({"a/y.dll": "1"}), None, "the archive holds no *x.dll"),
+        (zipped({"../x.dll": "1"}), None, "not a safe relative path"),
+        (b"no archive", None, "damaged"),
+        (b"0" * (2 << 20), None, "larger than 1 MiB"),
+        (zipped({"a/x.dll": "1"})[:-30], None, "damaged"),
+    ],
+    ids=["other bytes", "member absent", "outside", "no archive", "too large", "cut short"],
+)
+def test_what_is_not_as_pinned_is_refused_and_leaves_no_receipt(fetch, content, sha256, told):
+    code, said, folder = fetch(content, {"*x.dll": "zlib/"}, sha256)
+    assert (code, told in said) == (6, True), said
+    assert not list(folder.rglob("*.ok")), "it is tried again the next time"
+
+
+def test_the_archives_of_the_catalogue_give_what_builds_ask_for():
+    places = [place for tool in windows_tools().tools.values() for place in tool.members.values()]
+    assert {"sccache/sccache.exe", "zlib/zlibwapi.dll", "openblas/lib/openblas.lib"} <= set(places)
+
+
+@pytest.mark.parametrize(
+    ("cores", "total", "per_job", "jobs"),
+    [(32, 33_378_976 << 10, 2.2, 15), (4, 256 << 30, 2.2, 4), (8, 1 << 30, 2.2, 1), (64, 5 << 40, 2.2, 64)],
+)
+def test_jobs_by_cores_and_memory(root, cores, total, per_job, jobs):
+    """33,378,976 KB is the machine whose memory a 32-bit division took for too little."""
+    spec = importlib.util.spec_from_file_location("count_jobs", root / "dockerfiles/scripts/count_jobs.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.jobs(cores, total, per_job) == jobs
+    assert module.memory() > 1 << 28
+
+
+def test_values_of_batch_files():
+    assert cmd_text("100% & ^ ! (x)") == "100%% & ^ ! (x)"
+    for value in ('a"b', "Jürgen", "a\nb", "a\x00b"):
+        with pytest.raises(UsageError, match="cannot stand in a batch file"):
+            cmd_text(value)
+
+
+def test_every_python_has_its_packages():
+    for python in ("py39", "py310", "py311", "py312", "py313"):
+        version, digest = wheel("numpy", python)
+        assert (int(version.split(".")[0]), len(digest)) == (2, 64)
+    assert wheel("numpy", "py311", below=2)[0] == "1.26.4"
+    with pytest.raises(UsageError, match="pins no numpy below 2 for py313"):
+        wheel("numpy", "py313", below=2)
+
+
+@pytest.mark.parametrize(
+    ("variant", "channel", "tools"),
+    [
+        ("sm35-avx-py311", "kepler-2.0.1", ["sccache", "zlib"]),
+        ("sm35-avx-py311", "kepler-2.7.1", ["sccache", "zlib"]),
+        ("legacy-sse41-py310", "kepler-compat", ["sccache", "openblas", "zlib"]),
+        ("sm35-avx-py39", "kepler-1.12.1", ["sccache", "zlib"]),
+    ],
+)
+def test_the_channels_of_the_guide(root, variant, channel, tools):
+    plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
+    assert (plan.windows.visual_studio, plan.windows.toolset) == ("2019", "14.29")
+    assert [tool.name for tool in plan.windows.tools] == tools
+    assert plan.env["BUILD_TEST"] == "0"
+    assert plan.env.get("CXXFLAGS") == ("/arch:AVX" if "-avx-" in variant else None)
+    assert plan.tiers_off == ["AVX2", "AVX512"]
+    assert plan.env["CUDA_HOME"] == plan.env["CUDA_PATH"]
+    names = {entry.name: entry.version for entry in plan.windows.wheels}
+    assert ("mkl-static" in names) is (plan.options["blas"] == "mkl")
+    assert int(names["numpy"].split(".")[0]) == (2 if plan.options["torch"] == "2.7.1" else 1)
+    assert "nsight_nvtx" in {archive.component for archive in plan.toolkit.archives}
+    text = render(root, plan).job["tiers.cmake"]
+    assert "set(CXX_AVX2_FOUND OFF" in text
+    assert "set(CXX_AVX512_FOUND OFF" in text
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "studio"), [("2.8.0", "12.8", "2022"), ("2.7.1", "12.8", "2019"), ("2.10.0", "13.0", "2022")]
+)
+def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
+    stack = Stack(package="torch", variant=Variant.parse("sm80-avx2-py311"), platform="windows", base=None,
+                  toolkit="nvidia", cuda=cuda, torch=torch, cudnn=None, ptx=False, components=())  # fmt: skip
+    assert visual_studio(stack)[0] == studio

@@ -1,0 +1,241 @@
+"""The dispatcher's own decisions, with builds whose fate is written down beforehand and a real journal."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.cli.runs import summary
+from farm.engines.admission import Worker
+from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
+from farm.pipeline import dispatch
+from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
+from farm.pipeline.mainjob import CANCEL, CancelledError, StillRunningError
+from farm.pipeline.report import Silent
+from farm.pipeline.run import cancel
+from farm.pipeline.setting import Setting, open_journal
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+
+
+class Fleet:
+    """The runners, and what happens to each build: a list of outcomes, used up one by one, then success."""
+
+    def __init__(self):
+        self.workers = [Worker("a"), Worker("b"), Worker("c"), Worker("d")]
+        self.fate = []
+        self.ran_on = []
+        self.silent = False
+
+
+class Build:
+    """Stands in the place of MainJob: leaves in the journal what a build of that fate leaves."""
+
+    fleet: Fleet
+
+    def __init__(self, _setting, _plan, journal, run, outcomes, _backend, *, runner, excluded):
+        self.journal, self.run, self.runner, self.excluded, self.outcomes = journal, run, runner, excluded, outcomes
+
+    def steps(self, _until):
+        fate = self.fleet.fate.pop(0) if self.fleet.fate else None
+        assert self.runner not in self.excluded
+        self.fleet.ran_on.append(self.runner)
+        if isinstance(fate, InfrastructureError) and fate.args[0] == "no push":
+            raise fate
+        jobs = self.journal.jobs(self.run.id)
+        job = jobs[0] if jobs else self.journal.create_job(self.run.id, "build")
+        live = [a for j in jobs for a in j.attempts if a.state == "running"]
+        attempt = live[0] if live else self.journal.create_attempt(job.id, "swarm", self.runner)
+        self.journal.set_handle(attempt.id, f"handle-{attempt.id}")
+        self.journal.set_state(attempt.id, "running")
+        if isinstance(fate, StillRunningError):
+            raise fate
+        if isinstance(fate, InfrastructureError):
+            self.journal.set_state(attempt.id, "lost", "infra", why=str(fate))
+            raise fate
+        if isinstance(fate, CancelledError):
+            self.journal.set_state(attempt.id, "cancelled", why="seen to have ended")
+            raise fate
+        self.journal.set_state(attempt.id, "done", "failure" if fate else "success")
+        if fate:
+            raise fate
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    made = Fleet()
+    monkeypatch.setattr(dispatch, "open_backend", lambda *_: _Backend(made))
+    monkeypatch.setattr(dispatch, "MainJob", type("Build", (Build,), {"fleet": made}))
+    monkeypatch.setattr(dispatch, "PAUSE_S", 0.05)
+    monkeypatch.setattr(dispatch, "TICK_S", 0.02)
+    return made
+
+
+class _Backend:
+    def __init__(self, fleet):
+        self.fleet = fleet
+
+    def workers(self):
+        if self.fleet.silent:
+            raise InfrastructureError("no route to the manager")
+        return self.fleet.workers
+
+
+@pytest.fixture
+def setting(tmp_path):
+    settings = load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path), "grace_s": 0})
+    return Setting(tmp_path, settings, Silent())
+
+
+@pytest.fixture
+def journal(setting):
+    with open_journal(setting.project, setting.settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def submit(journal):
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+
+    def go(**selectors):
+        asked = {"variant": "cpu-avx-py311", "on": "swarm", "detached": True, "until": "publish"}
+        return journal.create_run(plan.digest, asked | selectors, json.loads(plan.to_json())).id
+
+    return go
+
+
+def lost(word="node x is down"):
+    return InfrastructureError(word)
+
+
+def attempts(journal, run):
+    return [(a.runner, a.result) for job in journal.jobs(run) for a in job.attempts]
+
+
+def test_a_lost_build_is_tried_on_other_runners_twice(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [lost(), lost()]
+    Dispatcher(setting, journal).drain()
+    assert journal.run(run).result == "success"
+    assert [result for _, result in attempts(journal, run)] == ["infra", "infra", "success"]
+    assert len({runner for runner, _ in attempts(journal, run)}) == 3
+
+
+def test_a_third_loss_ends_it(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [lost(), lost(), lost(), lost()]
+    Dispatcher(setting, journal).drain()
+    assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 9)
+    assert len(attempts(journal, run)) == 3
+    assert "node x is down" in summary(journal, journal.run(run))["why"]
+
+
+def test_a_failure_of_its_own_is_never_tried_again(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [BuildFailedError("exit code 1")]
+    Dispatcher(setting, journal).drain()
+    assert (journal.run(run).result, journal.run(run).exit_code) == ("failure", 5)
+    assert len(fleet.ran_on) == 1
+
+
+def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [lost("no push"), lost("no push")]
+    dispatcher = Dispatcher(setting, journal)
+    dispatcher.drain()
+    assert journal.run(run).result == "success"
+    assert attempts(journal, run) == [(fleet.ran_on[-1], "success")]
+    assert journal.happened(run, "quarantine") is None
+    assert "no push" in journal.happened(run, "waiting").data["why"]
+
+
+def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attempt(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [StillRunningError("the manager is away")]
+    Dispatcher(setting, journal).drain()
+    assert journal.run(run).result == "success"
+    assert len(attempts(journal, run)) == 1
+
+
+def test_a_runner_that_lost_a_build_is_in_quarantine_for_others(fleet, setting, journal, submit):
+    fleet.workers = [Worker("a"), Worker("b")]
+    first = submit(priority=1)
+    fleet.fate = [lost()]
+    Dispatcher(setting, journal).drain()
+    bad = attempts(journal, first)[0][0]
+    assert journal.happened(first, "quarantine").data == {"runner": bad, "seconds": 60}
+
+
+def test_nobody_who_can_take_it_is_a_clear_error(fleet, setting, journal, submit):
+    fleet.workers = [Worker("arm", machine="aarch64")]
+    run = submit()
+    Dispatcher(setting, journal).drain()
+    assert journal.run(run).exit_code == NoRunnerError.exit_code
+    assert "it is aarch64, not x86_64" in summary(journal, journal.run(run))["why"]
+
+
+def test_what_waits_says_why(fleet, setting, journal, submit):
+    run = submit()
+    line = summary(journal, journal.run(run))
+    assert (line["state"], line["why"]) == ("queued", "the dispatcher has not looked at it yet")
+    setting = Setting(setting.project, setting.settings.model_copy(update={"grace_s": 600}), Silent())
+    fleet.workers = [Worker("a", online=False)]
+    dispatcher = Dispatcher(setting, journal)
+    assert dispatcher.tick()
+    assert "no runner that fits is online (a would)" in summary(journal, journal.run(run))["why"]
+    fleet.silent = True
+    other = submit()
+    assert dispatcher.tick()
+    assert "no route to the manager" in summary(journal, journal.run(other))["why"]
+
+
+def test_a_cancel_before_the_start_ends_it(fleet, setting, journal, submit):
+    run = submit()
+    journal.event(run, CANCEL)
+    Dispatcher(setting, journal).drain()
+    assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 130)
+    assert summary(journal, journal.run(run))["state"] == "cancelled"
+    assert fleet.ran_on == []
+
+
+def test_a_cancelled_build_is_not_tried_again(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [CancelledError("cancelled")]
+    Dispatcher(setting, journal).drain()
+    assert journal.run(run).exit_code == 130
+    assert len(fleet.ran_on) == 1
+
+
+def test_cancel_of_a_run_without_a_controller_needs_none(setting, journal, submit):
+    run = submit()
+    assert cancel(setting, run).exit_code == 130  # this very process owns it
+
+
+def test_a_plan_of_another_version_ends_that_run_alone(fleet, setting, journal, submit):
+    bad = journal.create_run("0" * 64, {"detached": True}, {"schema": 99}).id
+    good = submit()
+    Dispatcher(setting, journal).drain()
+    assert journal.run(bad).exit_code == 2
+    assert journal.run(good).result == "success"
+
+
+def test_higher_priority_goes_first(fleet, setting, journal, submit):
+    fleet.workers = [Worker("a")]
+    low, high = submit(), submit(priority=5)
+    Dispatcher(setting, journal).drain()
+    order = [e.run_id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"]
+    times = {e.run_id: e.id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"}
+    assert len(order) == 2
+    assert times[high] < times[low]
+
+
+def test_there_is_one_dispatcher(tmp_path):
+    with sole(tmp_path, 0), pytest.raises(AlreadyDispatchingError), sole(tmp_path, 0):
+        pass
+    start = time.monotonic()
+    with sole(tmp_path, 5):
+        assert time.monotonic() - start < 1

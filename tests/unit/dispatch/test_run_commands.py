@@ -1,0 +1,142 @@
+"""status, logs, cancel and retry go by the journal alone."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from farm.cli import runs
+from farm.cli.main import main, parser
+from farm.pipeline.report import Silent
+from farm.pipeline.setting import Setting, open_journal
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "ci").mkdir()
+    for name in ("farm.yaml", "matrix.yaml", "runners.yaml"):
+        (tmp_path / "ci" / name).write_text((ROOT / "ci" / name).read_text())
+    return tmp_path
+
+
+@pytest.fixture
+def setting(project):
+    return Setting(project, load_settings(project), Silent())
+
+
+@pytest.fixture
+def journal(setting):
+    with open_journal(setting.project, setting.settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(journal):
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    asked = {"variant": "cpu-avx-py311", "package": "canary", "platform": "linux", "until": "publish", "priority": 3}
+    return journal.create_run(plan.digest, {**asked, "on": "swarm", "detached": True}, json.loads(plan.to_json()))
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What would have started a dispatcher."""
+    made = []
+    monkeypatch.setattr(runs, "_start_dispatcher", made.append)
+    return made
+
+
+def farm(project, *words):
+    return main(["--project", str(project), *words])
+
+
+def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsys):
+    assert farm(project, "status", "--json") == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["state"], line["engine"]) == ("queued", "swarm")
+    assert line["why"] == "the dispatcher has not looked at it yet"
+    journal.event(run.id, "waiting", why="jobs before it have\x1b[31m taken the slots")
+    assert farm(project, "status") == 0
+    said = capsys.readouterr().out
+    assert "jobs before it" in said
+    assert "\x1b" not in said
+
+
+def test_status_of_one_with_watch_ends_when_it_has_ended(project, journal, run, capsys):
+    journal.finish_run(run.id, "success", 0)
+    assert farm(project, "status", run.id, "--watch", "--json") == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["state"], line["why"]) == ("success", None)
+
+
+def test_logs_follow_what_is_written_and_end_with_the_run(project, setting, journal, run, capsys):
+    log = setting.run_folder(run.id) / "build.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"one\ntw")
+
+    def more():
+        time.sleep(0.5)
+        with log.open("ab") as stream:
+            stream.write(b"o\n\x1b[2Jthree")
+        journal.finish_run(run.id, "success", 0)
+
+    writer = threading.Thread(target=more)
+    writer.start()
+    assert farm(project, "logs", "-f", run.id) == 0
+    writer.join()
+    assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+
+def test_retry_is_a_new_run_of_the_same_plan(project, journal, run, started, capsys):
+    assert farm(project, "retry", run.id) == 2
+    assert "has not ended" in capsys.readouterr().err
+    journal.finish_run(run.id, "failure", 5)
+    assert farm(project, "retry", run.id, "--detach", "--json") == 0
+    new = journal.run(json.loads(capsys.readouterr().out)["run"])
+    assert new.plan_digest == run.plan_digest
+    assert new.selectors == {**run.selectors, "retry_of": run.id}
+    assert len(started) == 1
+
+
+def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(project, journal, started, capsys):
+    words = ["--variant", "cpu-avx-py311", "--package", "canary", "--on", "swarm", "--detach", "--priority", "7"]
+    assert farm(project, "submit", *words, "--no-smoke") == 0
+    (new,) = journal.open_runs()
+    assert capsys.readouterr().out.strip() == new.id
+    assert {new.selectors[key] for key in ("on", "until")} == {"swarm", "publish"}
+    assert new.selectors["priority"] == 7
+
+
+def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
+    assert farm(project, "cancel", run.id, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 130
+    assert farm(project, "cancel", run.id) == 2
+    assert "has ended" in capsys.readouterr().err
+
+
+def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):
+    journal.finish_run(run.id, "infra", 9)
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    journal.create_run(plan.digest, {"detached": True, "on": "abacus"}, json.loads(plan.to_json()))
+    journal.create_run(plan.digest, {"detached": True, "on": "swarm"}, json.loads(plan.to_json()))
+    assert farm(project, "dispatch") == 0
+    assert farm(project, "status", "--json") == 0
+    swarm, abacus, _ = json.loads(capsys.readouterr().out)
+    assert "no engine is called 'abacus'" in abacus["why"]
+    assert "does not say how the swarm is reached" in swarm["why"]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "retry"])
+def test_an_unknown_run_is_a_usage_error(project, command, capsys):
+    assert farm(project, command, "nothing") == 2
+    assert "no run 'nothing'" in capsys.readouterr().err
+
+
+def test_the_help_tells_what_detach_does():
+    assert "dispatcher" in parser()._subparsers._group_actions[0].choices["submit"].format_help()

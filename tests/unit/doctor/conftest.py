@@ -1,0 +1,162 @@
+"""Machines to examine: what their tools say, from the documentation of the tools (none of it was captured on Windows).
+
+vswhere: the fields of its JSON (github.com/microsoft/vswhere, wiki). reg query, whoami /groups, nvcc --version, git
+config: the format of their output, with the values of the machine in the logs that the project grew from.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from farm.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
+from farm.detect.readings import take
+from farm.doctor.examine import examine
+from farm.doctor.windows import VSWHERE
+from farm.plan import Selectors, resolve
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+BUILD_TOOLS = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools"
+VC = BUILD_TOOLS + r"\VC"
+CUDA = r"C:\farm\cuda-11.4-8.7.0"
+LONG_PATHS = r"HKLM\SYSTEM\CurrentControlSet\Control\FileSystem"
+INSTALLED = [
+    {
+        "instanceId": "5d9a8f4e",
+        "installationName": "VisualStudio/16.11.44+35529.231",
+        "installationPath": BUILD_TOOLS,
+        "installationVersion": "16.11.35529.231",
+        "displayName": "Visual Studio Build Tools 2019",
+        "isComplete": True,
+    }
+]
+GROUPS = (
+    "GROUP INFORMATION\r\n-----------------\r\n\r\nGroup Name    Type    SID    Attributes\r\n"
+    "Mandatory Label\\{} Mandatory Level Label            {}\r\n"
+)
+VS_ARGS = f"{VSWHERE} -utf8 -nologo -products *"
+CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
+
+
+class Machine:
+    """A machine by its answers; a test changes them before it asks."""
+
+    def __init__(self, system, *, gpu=("Tesla K40c", "3.5", 11441), driver="472.50"):
+        self.system, self.gpu, self.driver = system, gpu, driver
+        self.commands = {"git --version": (0, "git version 2.45.2.windows.1\r\n")}
+        self.paths, self.programs, self.packages, self.variables = set(), {}, {}, {}
+        self.total, self.commit, self.disk, self.count = 33_378_976 << 10, 64 << 30, 901 * 10**9, 32
+
+    def uname(self):
+        return {
+            "windows": Uname("Windows", "10", "10.0.17763", "AMD64"),
+            "linux": Uname("Linux", "6.1.0", "#1", "x86_64"),
+            "macos": Uname("Darwin", "23.5.0", "Darwin Kernel", "arm64"),
+        }[self.system]
+
+    def run(self, *command):
+        line = " ".join(command)
+        if line in self.commands:
+            return Answer(*self.commands[line])
+        raise NoReadingError(f"{command[0]} is not on the PATH")
+
+    def nvml(self):
+        if self.gpu is None:
+            raise NoReadingError("NVML Shared Library Not Found")
+        return Nvml(self.driver, (NvmlDevice(*self.gpu),))
+
+    def read(self, path):
+        raise NoReadingError(f"{path}: No such file")
+
+    def libc(self):
+        raise NoReadingError("none")
+
+    def cpuid(self):
+        return CpuId("sandybridge", ("avx", "sse4_1", "sse4_2", "ssse3", "sse2", "sse"))
+
+    def python(self, name):
+        if name == "py311":
+            return r"C:\Users\Jörg\python.exe"
+        raise NoReadingError(f"no {name}")
+
+    def running_python(self):
+        return "py311"
+
+    def pci(self):
+        raise NoReadingError("no PCI")
+
+    def exists(self, path):
+        return path in self.paths
+
+    def which(self, name):
+        return self.programs.get(name)
+
+    def memory(self):
+        return self.total, self.commit
+
+    def free(self, path):  # noqa: ARG002 one disk
+        return self.disk
+
+    def cores(self):
+        return self.count
+
+    def variable(self, name):
+        return self.variables.get(name)
+
+    def package(self, name):
+        return self.packages.get(name)
+
+
+@pytest.fixture
+def k40():
+    """A Windows machine that is fit for the Kepler channel in every way."""
+    machine = Machine("windows")
+    told = json.dumps(INSTALLED)
+    machine.commands |= {
+        f"{VS_ARGS} -format json": (0, told),
+        f"{VS_ARGS} {CPP} -format json": (0, told),
+        rf"cmd /d /c dir /b /ad {VC}\Tools\MSVC": (0, "14.16.27023\r\n14.29.30133\r\n"),
+        "git config --get core.longpaths": (0, "true\n"),
+        "whoami /groups": (0, GROUPS.format("Medium", "S-1-16-8192")),
+        f"reg query {LONG_PATHS} /v LongPathsEnabled": (
+            0,
+            f"\r\n{LONG_PATHS}\r\n    LongPathsEnabled    REG_DWORD    0x1\r\n\r\n",
+        ),
+        "powershell -NoProfile -NonInteractive -Command (Get-MpPreference).ExclusionPath": (0, "C:\\farm\r\n"),
+        "nvcc --version": (
+            0,
+            "nvcc: NVIDIA (R) Cuda compiler driver\r\nCuda compilation tools, release 11.4, V11.4.152\r\n",
+        ),
+    }
+    machine.paths |= {
+        VSWHERE, rf"{VC}\Auxiliary\Build\vcvarsall.bat", rf"{VC}\Tools\MSVC\14.29.30133\bin\Hostx64\x64\1033\clui.dll",
+        rf"{CUDA}\bin\nvcc.exe", rf"{CUDA}\bin\cudnn64_8.dll",
+    }  # fmt: skip
+    machine.programs["cl.exe"] = rf"{VC}\Tools\MSVC\14.29.30133\bin\Hostx64\x64\cl.exe"
+    return machine
+
+
+@pytest.fixture(scope="session")
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+
+
+@pytest.fixture
+def machine():
+    return Machine
+
+
+@pytest.fixture
+def findings(plan):
+    """Findings by check: (state, seen, todo); of several with one name the worst."""
+
+    def ask(site, build=plan):
+        order = ["ok", "warning", "not read", "missing"]
+        found = {}
+        for item in sorted(examine(site, take(site), build), key=lambda item: order.index(item.state)):
+            found[item.check] = (item.state, item.seen, item.todo)
+            assert bool(item.todo) == (item.state != "ok"), "what is not well says what to do"
+        return found
+
+    return ask

@@ -1,0 +1,139 @@
+# ruff: noqa: E501 - one case a line
+"""farm doctor: every finding of a fit machine, and each thing that may be wrong with what to do."""
+
+import json
+import sys
+
+import pytest
+
+from farm.cli.main import main
+from farm.doctor.site import ThisSite
+from farm.doctor.windows import VSWHERE
+
+VS = f"{VSWHERE} -utf8 -nologo -products *"
+CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
+MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
+DEFENDER = "powershell -NoProfile -NonInteractive -Command (Get-MpPreference).ExclusionPath"
+
+
+def test_a_fit_machine(k40, findings):
+    found = findings(k40)
+    assert {check: state for check, (state, _, _) in found.items() if state != "ok"} == {}
+    assert set(found) == {
+        "Visual Studio", "toolset", "vcvars", "English language pack", "toolkit", "cuDNN", "rights", "long paths",
+        "antivirus", "torch.compile: cl.exe", "torch.compile: triton", "memory", "jobs", "page file", "disk", "Python",
+        "Git", "Git long paths", "GPU driver", "nvcc",
+    }  # fmt: skip
+    assert found["jobs"][1] == "15 compilers at once: 32 cores, 2.2 GB each"
+    assert found["nvcc"][1] == "CUDA 11.4 compiles for sm_35"
+
+
+def test_memory_is_not_cut_to_32_bits(k40, findings):
+    """The log that asked for this: 33,378,976 KB were taken for too little."""
+    assert findings(k40)["memory"] == ("ok", "34.2 GB", "")
+    k40.total = 4 << 30
+    state, seen, todo = findings(k40)["memory"]
+    assert (state, seen, "8 GB" in todo) == ("missing", "4.3 GB", True)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "state", "seen", "todo"),
+    [
+        (lambda m: m.paths.remove(VSWHERE), "Visual Studio", "missing", "none is installed", "Workload.VCTools"),
+        (lambda m: m.commands.update({f"{VS} {CPP} -format json": (0, "[]")}), "Visual Studio", "warning", "no C++ tools", "VC.Tools.x86.x64"),
+        (lambda m: m.commands.update({rf"cmd /d /c dir /b /ad {MSVC}": (0, "14.44.35207\r\n")}), "toolset", "missing", "toolset 14.29", "add it"),
+        (lambda m: m.commands.update({f"{VS} -format json": (87, "Error 0x57")}), "Visual Studio", "not read", "no JSON", "look yourself"),
+        (lambda m: m.paths.remove(rf"{MSVC}\14.29.30133\bin\Hostx64\x64\1033\clui.dll"), "English language pack", "missing", "1033", "Language packs"),
+        (lambda m: m.paths.discard(r"C:\farm\cuda-11.4-8.7.0\bin\nvcc.exe"), "toolkit", "warning", "not there yet", "build.cmd downloads it"),
+        (lambda m: m.paths.discard(r"C:\farm\cuda-11.4-8.7.0\bin\cudnn64_8.dll"), "cuDNN", "missing", "cudnn64_8.dll", "run build.cmd again"),
+        (lambda m: m.commands.update({DEFENDER: (0, "N/A: Must be an administrator to view exclusions\r\n")}), "antivirus", "warning", "administrators only", "Add-MpPreference"),
+        (lambda m: m.commands.update({DEFENDER: (0, "D:\\games\r\n")}), "antivirus", "warning", "reads every file", "Add-MpPreference"),
+        (lambda m: m.commands.pop(DEFENDER), "antivirus", "not read", "not on the PATH", "look yourself"),
+        (lambda m: m.commands.update({"git config --get core.longpaths": (1, "")}), "Git long paths", "warning", "not set", "core.longpaths true"),
+        (lambda m: m.commands.pop("git --version"), "Git", "missing", "not on PATH", "Git for Windows"),
+        (lambda m: setattr(m, "disk", 10**10), "disk", "missing", "10 GB free", "mklink /J"),
+        (lambda m: setattr(m, "commit", 16 << 30), "page file", "warning", "17.2 GB", "enlarge the page file"),
+        (lambda m: m.programs.clear(), "torch.compile: cl.exe", "warning", "not on PATH", "Native Tools Command Prompt"),
+        (lambda m: setattr(m, "driver", "522.06"), "GPU driver", "missing", "newer than 470", "branch 470"),
+        (lambda m: setattr(m, "driver", "391.35"), "GPU driver", "missing", "391.35", "newer driver"),
+        (lambda m: m.commands.update({"nvcc --version": (0, "Cuda compilation tools, release 12.3, V12.3.107")}), "nvcc", "warning", "CUDA 12.3 cannot compile for sm_35", "CUDA 10.2, 11.4, 11.7, 11.8 can"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen, todo):
+    change(k40)
+    told = findings(k40)[check]
+    assert told[0] == state, told
+    assert seen in told[1]
+    assert todo in told[2]
+
+
+def test_the_machine_of_the_rtx_5070_log(k40, findings):
+    """CUDA 12.3 cannot make code for sm_120 at all, which the log's script did not see."""
+    k40.gpu, k40.driver = ("NVIDIA GeForce RTX 5070", "12.0", 12227), "576.88"
+    k40.commands["nvcc --version"] = (0, "Cuda compilation tools, release 12.3, V12.3.107")
+    state, seen, todo = findings(k40, None)["nvcc"]
+    assert (state, seen) == ("warning", "CUDA 12.3 cannot compile for sm_120")
+    assert "12.8" in todo
+    assert "12.6" not in todo
+
+
+@pytest.mark.parametrize(
+    ("torch", "triton", "state", "todo"),
+    [
+        ("2.7.1+cu128", None, "warning", 'pip install "triton-windows<3.4"'),
+        ("2.7.1", "3.4.0.post20", "missing", 'pip install "triton-windows<3.4"'),
+        ("2.7.1", "3.3.1.post19", "ok", ""),
+        ("2.10.0", "3.6.0.post24", "ok", ""),
+        ("2.3.1", None, "warning", "do without"),
+        (None, None, "ok", ""),
+    ],
+)
+def test_triton_fits_torch(k40, findings, torch, triton, state, todo):
+    k40.gpu = ("NVIDIA GeForce RTX 5070", "12.0", 12227)
+    k40.packages |= {name: version for name, version in (("torch", torch), ("triton-windows", triton)) if version}
+    told = findings(k40, None)["torch.compile: triton"]
+    assert (told[0], told[2]) == (state, todo)
+
+
+def test_kepler_compiles_for_the_cpu_alone(k40, findings):
+    k40.packages["torch"] = "2.0.1+cu114.sm35.avx"
+    assert findings(k40)["torch.compile: triton"][:2] == ("warning", "Triton starts at sm_75, this machine has sm_35")
+
+
+def test_linux_and_macos_say_what_applies_there(machine, findings):
+    linux = machine("linux", gpu=None)
+    linux.commands["docker info --format {{.OSType}} {{.ServerVersion}} {{.Architecture}}"] = (
+        0,
+        "linux 20.10.24 x86_64\n",
+    )
+    linux.programs["g++"] = "/usr/bin/g++"
+    found = findings(linux, None)
+    assert (found["Docker"][0], found["torch.compile: C++ compiler"][0]) == ("ok", "ok")
+    assert not {"Visual Studio", "antivirus", "page file", "command line tools"} & set(found)
+    assert "470 branch" in found["GPU"][2]
+    mac = machine("macos", gpu=None)
+    found = findings(mac, None)
+    assert found["command line tools"][2] == "xcode-select --install"
+    assert found["cmake"][0] == "missing"
+    assert not {"Docker", "Visual Studio", "GPU", "GPU driver"} & set(found)
+
+
+def test_this_machine_is_read_rightly():
+    site = ThisSite()
+    total, commit = site.memory()
+    told = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
+    assert abs(total - told["MemTotal"]) < 4096 * 16
+    assert commit == total + told["SwapTotal"]
+    assert site.which("sh")
+    assert site.exists(sys.executable)
+    assert site.free(".") > 0
+    assert site.package("pytest")
+    assert site.package("no-such-package") is None
+
+
+def test_the_command_prints_one_json_document_and_its_exit_code_counts(capsys):
+    code = main(["doctor", "--variant", "sm35-avx-py311", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["build"]["variant"] == "sm35-avx-py311"
+    assert {"memory", "disk", "jobs", "Git"} <= {finding["check"] for finding in told["findings"]}
+    assert code == (4 if any(finding["state"] == "missing" for finding in told["findings"]) else 0)

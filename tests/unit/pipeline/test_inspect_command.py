@@ -1,0 +1,50 @@
+"""`farm inspect`: what is said of Windows wheels, and the tree."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm.cli.main import main
+from farm.errors import VerificationFailedError
+from farm.wheel import contents
+from farm.wheel.inspect import inspect
+
+ROOT = Path(__file__).parents[3]
+MINGW = bytes.fromhex("4d5a")  # what a PE file begins with
+
+
+def wheel_of(folder, files, tag):
+    info = "canary-1.0.dist-info"
+    path = folder / f"canary-1.0-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: canary\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def test_tree_of_a_broken_library(tmp_path, capsys):
+    path = wheel_of(tmp_path, {"canary/a.dll": MINGW + b"\0" * 100, "canary/b.so": b"\x7fELF"}, "cp311-cp311-win_amd64")
+    assert main(["inspect", str(path), "--tree"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "├── canary/a.dll (0.00 MB)"
+    assert lines[2].startswith("│   └── cannot be read: damaged PE file")
+    assert lines[3] == "└── canary/b.so (0.00 MB)"
+    assert lines[4].startswith("    └── cannot be read: damaged ELF file")
+
+
+def test_windows_wheels_have_no_manylinux_level(tmp_path):
+    path = wheel_of(tmp_path, {"canary/a.dll": MINGW}, "cp311-cp311-win_amd64")
+    found = inspect(path)
+    assert (found.manylinux, "Windows" in (found.manylinux_problem or "")) == (None, True)
+
+
+def test_the_number_of_libraries_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(contents, "_MAX_LIBRARIES", 2)
+    files = {f"canary/{index}.so": b"\x7fELF" for index in range(3)}
+    path = wheel_of(tmp_path, files, "cp311-cp311-linux_x86_64")
+    with pytest.raises(VerificationFailedError, match="more than 2 libraries"):
+        inspect(path)

@@ -1,0 +1,79 @@
+"""What a plan promises reaches verify: the recipe's rules, those of the channel in their place, the bound on numpy."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.matrix import load_matrix
+from farm.pipeline.check import policy_of
+from farm.plan import Selectors, resolve
+from farm.recipe import recipe
+from farm.variant import Variant
+from farm.wheel.repair import repair
+from farm.wheel.report import defaults
+from farm.wheel.verify import verify
+
+ROOT = Path(__file__).parents[3]
+
+
+def plan_of(variant, package="torch", project=ROOT, **options):
+    values = {name: (value, f"--{name}") for name, value in options.items()}
+    return resolve(project, Selectors(variant=Variant.parse(variant), package=package, options=values))
+
+
+@pytest.mark.parametrize(("torch", "bound"), [("2.0.1", "<2"), ("2.1.2", "<2"), ("2.7.1", None), ("2.8.0", None)])
+def test_numpy_is_bound_where_the_release_needs_it(torch, bound):
+    assert policy_of(plan_of("cpu-avx2-py311", torch=torch)).numpy == bound
+
+
+def test_rules_of_the_torch_recipe():
+    policy = policy_of(plan_of("sm35-avx-py311"))
+    assert (policy.numpy, policy.cpu, policy.sass) == ("<2", "avx", (35,))
+    assert "torch/lib/libtorch_cpu.so" in policy.dispatching
+    assert "torch/lib/*.dll" in policy.dispatching
+    assert policy.forbidden == defaults("forbidden")
+    assert policy.foreign == defaults("foreign")
+    assert (policy.mixed, policy.cpu_exempt, policy.allow_other_sass) == ((), (), False)
+
+
+def test_the_canary_has_no_rules_of_its_own():
+    policy = policy_of(plan_of("cpu-avx-py311", "canary"))
+    assert (policy.dispatching, policy.numpy) == ((), None)
+
+
+def test_a_channel_replaces_rules_key_by_key(tmp_path):
+    text = yaml.safe_load((ROOT / "ci" / "matrix.yaml").read_text(encoding="utf-8"))
+    rules = {"allow_other_sass": True, "forbidden": ["*/secret"], "numpy": False}
+    text["channels"]["kepler-2.0.1"]["verify"] = rules
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    plan = plan_of("sm35-avx-py311", project=tmp_path)
+    policy = policy_of(plan)
+    assert (policy.allow_other_sass, policy.forbidden, policy.numpy) == (True, ("*/secret",), None)
+    assert policy.dispatching == tuple(recipe("torch").verify.dispatching)
+    assert plan.digest != plan_of("sm35-avx-py311").digest
+    assert (
+        load_matrix(tmp_path).channel("kepler-compat").text.verify
+        == load_matrix(tmp_path).channel("kepler-2.0.1").text.verify
+    )
+
+
+def test_repair_writes_what_verify_asks_for(tmp_path):
+    plan = plan_of("cpu-avx2-py311", torch="2.0.1")
+    info = "torch-2.0.1.dist-info"
+    wheel = tmp_path / "torch-2.0.1-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("torch/__init__.py", "")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.0.1\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
+        archive.writestr(f"{info}/RECORD", "")
+    found = {}
+    for name, requires in (("without", []), ("with", [f"numpy{plan.verify.numpy}"])):
+        folder = tmp_path / name
+        folder.mkdir()
+        done = repair(wheel, folder, lib_dirs=[], vendor_into="torch/lib", version=plan.version, requires=requires)
+        report = verify(done.wheel, policy_of(plan))
+        found[name] = next(check.status for check in report.checks if check.id == "metadata")
+    assert found == {"without": "failed", "with": "passed"}

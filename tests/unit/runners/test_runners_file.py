@@ -1,0 +1,118 @@
+"""ci/runners.yaml: its model, its schema, and `farm runners list`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from farm.cli.main import main
+from farm.errors import UsageError
+from farm.settings import load_github, load_runners
+from tools.runners_schema import schema
+
+ROOT = Path(__file__).parents[3]
+GITHUB = "github:\n  build: {}\n  smoke: {}\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_text(text):
+        (tmp_path / "ci").mkdir(exist_ok=True)
+        (tmp_path / "ci" / "runners.yaml").write_text(f"runners:\n  local: {{engine: docker}}\n  x: {text}\n")
+        return load_runners(tmp_path)["x"]
+
+    return read_text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{engine: github}", "a runner of GitHub Actions is found by its labels"),
+        ("{engine: github, labels: ['a b']}", "labels.0"),
+        ("{engine: docker, gpus: [{name: Tesla K40, sm: sm50}]}", "Tesla K40 is sm35, not sm50"),
+        ("{engine: docker, gpus: [{name: x, sm: sm36}]}", "unknown SM 'sm36'; nearest: sm"),
+        (
+            "{engine: docker, gpus: [{name: x, sm: sm35, driver: 470}]}",
+            "driver: 470 is a number here; write it in quotes",
+        ),
+        ("{engine: docker, cpu_levels: [avx3]}", "unknown CPU level 'avx3'; nearest: avx"),
+        ("{engine: docker, cpu_levels: [armv9]}", "CPU levels of aarch64, but machine is x86_64"),
+        ("{engine: docker, slots: 0}", "slots: Input should be greater than or equal to 1"),
+        ("{engine: docker, jobs: []}", "jobs: List should have at least 1 item"),
+        ("{engine: docker, job: [build]}", "unknown key 'runners.x.job'; did you mean 'jobs'?"),
+    ],
+)
+def test_wrong_entries_name_the_file_and_the_line(read, text, fault):
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert fault in str(caught.value)
+    assert "ci/runners.yaml:3: " in str(caught.value)
+
+
+def test_a_card_that_the_catalogue_does_not_know_is_taken_at_its_word(read):
+    assert read("{engine: docker, gpus: [{name: Prototype 9, sm: sm35}]}").gpus[0].sm == "sm35"
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("api_url: http://github.example.org/api", "over http in the clear"),
+        ("api_url: ftp://x", "api_url"),
+        ("repository: a", "repository"),
+        ("repository: a/b/c", "repository"),
+        ("ref: 'a b'", "ref"),
+    ],
+)
+def test_wrong_github(tmp_path, line, fault):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "runners.yaml").write_text(f"runners: {{}}\n{GITHUB}  {line}\n")
+    with pytest.raises(UsageError, match=fault):
+        load_github(tmp_path)
+
+
+def test_a_fake_on_this_machine_may_speak_http(tmp_path):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "runners.yaml").write_text(f"runners: {{}}\n{GITHUB}  api_url: http://127.0.0.1:8080\n")
+    assert load_github(tmp_path).api_url == "http://127.0.0.1:8080"
+
+
+def test_schema_is_that_of_the_model():
+    assert (ROOT / "ci" / "runners.schema.json").read_text(encoding="utf-8") == schema(), (
+        "run python -m tools.runners_schema"
+    )
+
+
+def test_schema_takes_the_file_and_refuses_what_the_loader_refuses():
+    made = json.loads(schema())
+    jsonschema.Draft202012Validator.check_schema(made)
+    validator = jsonschema.Draft202012Validator(made)
+    good = yaml.safe_load((ROOT / "ci" / "runners.yaml").read_text(encoding="utf-8"))
+    assert list(validator.iter_errors(good)) == []
+    good["runners"]["k40"]["cpu_levels"] = ["avx3"]
+    good["runners"]["local"]["engine"] = "podman"
+    good["github"]["reference"] = "main"
+    assert sorted(error.json_path for error in validator.iter_errors(good)) == [
+        "$.github",
+        "$.runners.k40.cpu_levels[0]",
+        "$.runners.local.engine",
+    ]
+
+
+def test_list(capsys):
+    assert main(["--project", str(ROOT), "runners", "list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:2] == ["runner", "engine"]
+    assert ["local", "docker", "build", "linux-x86_64", "-", "-", "-"] in rows
+    assert next(row for row in rows if row[0] == "k40")[4:7] == ["Tesla", "K40", "(sm35)"]
+    assert main(["--project", str(ROOT), "runners", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["k40"]["gpus"] == [{"name": "Tesla K40", "sm": "sm35", "driver": "470.256.02"}]
+
+
+def test_an_unknown_channel_is_said_before_any_engine_is_asked(tmp_path, capsys):
+    shutil.copytree(ROOT / "ci", tmp_path / "ci")
+    assert main(["--project", str(tmp_path), "runners", "check", "--channel", "mian"]) == 2
+    assert "nearest: main" in capsys.readouterr().err

@@ -1,0 +1,53 @@
+import hashlib
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from farm.index.publish import publish
+from farm.index.stores import open_store
+from farm.site.offers import offers
+from farm.site.state import Known, wheels
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def root():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def offered():
+    return list(offers(ROOT))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "index"))
+
+
+@pytest.fixture
+def put(store, tmp_path):
+    """Publishes a tiny wheel of a name into a group; gives its sha256."""
+
+    def make(filename, group):
+        name, version = filename.split("-")[:2]
+        info = f"{name}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n".encode()
+        path = tmp_path / filename
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{info}/METADATA", metadata)
+        when = datetime(2026, 11, 21, 12, tzinfo=UTC)
+        publish(store, path, group=group, metadata=metadata, upload_time=when, provenance={"plan": "0" * 64})
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    return make
+
+
+@pytest.fixture
+def known(store, put):
+    """An index with one wheel, and no run."""
+    put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    return Known.of(wheels(store), [])

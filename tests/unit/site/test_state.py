@@ -1,0 +1,120 @@
+"""What became of the offers: wheels of the index, runs of the journal, and what a hostile runner wrote there."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from farm.index.events import record_event
+from farm.runs import Journal
+from farm.site.state import MAX_TEXT, Known, runs, short, wheels
+
+PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1+cu117.sm35.avx", "platform": "linux"}
+KEY = "torch|2.0.1+cu117.sm35.avx|py311|linux"
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with Journal(tmp_path / "farm.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def offer(offered):
+    (found,) = [o for o in offered if o.key == KEY and o.channel == "kepler-2.0.1"]
+    return found
+
+
+def view(journal, tmp_path):
+    return list(runs(journal, tmp_path / "runs"))
+
+
+def test_a_wheel_is_known_by_what_it_is_for(store, put):
+    digest = put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    put("torch-2.0.1+cu114.sm35.avx-cp39-cp39-win_amd64.whl", "sm35-avx")
+    found = {wheel.key: wheel for wheel in wheels(store)}
+    assert set(found) == {KEY, "torch|2.0.1+cu114.sm35.avx|py39|windows"}
+    assert found[KEY].sha256 == digest
+    assert found[KEY].uploaded.startswith("2026-11-21T12:00")
+
+
+def test_states_follow_the_run_and_the_index(journal, tmp_path, offer, known):
+    nothing = Known.of([], [])
+    assert nothing.state(offer) == ("open", "")
+    assert known.state(offer) == ("published", "")
+    run = journal.create_run("a" * 64, {}, PLAN)
+    job = journal.create_job(run.id, "build")
+    attempt = journal.create_attempt(job.id, "swarm", "windows-1")
+    journal.set_state(attempt.id, "queued", why="no runner with the labels gpu, sm35 is online")
+    waiting = Known.of([], view(journal, tmp_path))
+    assert waiting.state(offer) == ("waiting", "no runner with the labels gpu, sm35 is online")
+    journal.set_state(attempt.id, "done", "failure")
+    journal.event(run.id, "error", text="the compiler failed: nvcc exit 2", hint=None)
+    journal.finish_run(run.id, "failure", 5)
+    assert Known.of([], view(journal, tmp_path)).state(offer) == ("failed", "the compiler failed: nvcc exit 2")
+    assert Known.of(known.wheels, view(journal, tmp_path)).state(offer)[0] == "published"
+    assert nothing.state(replace(offer, blocked="no")) == ("blocked", "no")
+
+
+def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, tmp_path, offer, known):
+    run = journal.create_run("a" * 64, {}, PLAN)
+    folder = tmp_path / "runs" / run.id
+    folder.mkdir(parents=True)
+    report = {"outcome": "failed", "emulated": "SandyBridge", "facts": {}}
+    (folder / "smoke-SandyBridge.json").write_text(json.dumps(report))
+    journal.finish_run(run.id, "failure", 8)
+    both = Known.of(known.wheels, view(journal, tmp_path))
+    assert both.state(offer)[0] == "published"
+    (folder / "smoke-SandyBridge.json").write_text(json.dumps(report | {"outcome": "passed"}))
+    both = Known.of(known.wheels, view(journal, tmp_path))
+    assert both.state(offer)[0] == "smoked"
+    assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", "passed")]
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"outcome": 3', b"\xff\xfe", b"[" * 100_000])
+def test_a_report_that_is_none_tells_nothing(journal, tmp_path, raw):
+    run = journal.create_run("a" * 64, {}, PLAN)
+    folder = tmp_path / "runs" / run.id
+    folder.mkdir(parents=True)
+    (folder / "smoke.json").write_bytes(raw)
+    (seen,) = view(journal, tmp_path)
+    assert seen.smokes == ()
+
+
+def test_times_of_steps_are_numbers_whatever_the_journal_holds(journal, tmp_path):
+    run = journal.create_run("a" * 64, {}, PLAN)
+    journal.event(run.id, "step", name="build", seconds=12.5, outcome="done")
+    journal.event(run.id, "step", name="x\x1b[2J" + "y" * 5000, seconds="long", outcome=None)
+    journal.event(run.id, "step", name="smoke", seconds=-3, outcome="done")
+    (seen,) = view(journal, tmp_path)
+    assert [step.seconds for step in seen.steps] == [12.5, 0.0, 0.0]
+    assert seen.steps[1].name.startswith("xy")
+    assert len(seen.steps[1].name) == MAX_TEXT
+
+
+def test_texts_of_runners_are_one_short_line():
+    assert short("a\n\x1b[31mb\u202ec") == "a bc"
+    assert len(short("x" * 10_000)) == MAX_TEXT
+
+
+def test_the_newest_rebuild_is_the_wheel_of_an_offer(store, put, offer):
+    put("torch-2.0.1+cu117.sm35.avx.2-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    put("torch-2.0.1+cu117.sm35.avx.10-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    known = Known.of(wheels(store), [])
+    assert known.wheel(offer).version == "2.0.1+cu117.sm35.avx.10"
+    assert len(known.wheels) == 3
+
+
+def test_a_wheel_with_the_stable_abi_is_for_every_python(store, put, offered):
+    put("canary-0.1.0+cu118.sm35.avx-cp37-abi3-manylinux_2_34_x86_64.whl", "sm35-avx")
+    known = Known.of(wheels(store), [])
+    found = {o.variant for o in offered if known.wheel(o)}
+    assert found == {"sm35-avx-py311"}  # the one Python that the matrix offers canary for
+
+
+def test_what_is_yanked_is_not_shown(store, put, offer):
+    put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
+    name = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
+    record_event(store, name, "yank", "wrong flags")
+    assert list(wheels(store)) == []

@@ -1,0 +1,98 @@
+"""Every kind of failure is told apart by the words that it really has, and has its own fix."""
+
+import pytest
+
+from farm.smoke.causes import find_causes, known
+from farm.smoke.report import Check, SmokeReport
+
+
+def report(seen="", *, name="import", status="failed", outcome="failed", signal=None, tail="", more=()):
+    reason, text = (seen, None) if status == "not_run" else (None, seen)
+    check = Check(group="x", name=name, status=status, seen=text, expected="no error", reason=reason, seconds=0)
+    return SmokeReport(
+        module="torch", emulated=None, outcome=outcome, reason="failed: x", checks=(*more, check), signal=signal,
+        output_tail=tail,
+    )  # fmt: skip
+
+
+def passed(name, seen):
+    return Check(group="package", name=name, status="passed", seen=seen, expected=None, reason=None, seconds=0)
+
+
+# The words of Python, glibc, Windows, torch, CUDA and cuDNN themselves.
+MESSAGES = {
+    "ModuleNotFoundError: No module named 'torch'": "not-installed",
+    'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\e\\torch\\lib\\fbgemm.dll" or '
+    "one of its dependencies.": "winerror-126",
+    'OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error loading "c10.dll"':
+        "winerror-1114",
+    "RuntimeError: Numpy is not available": "numpy",
+    "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.1.0 as it may crash.": "numpy",
+    "ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory": "cudnn-missing",
+    "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_infer.so.8: cannot open": "cudnn-missing",
+    "RuntimeError: cuDNN error: CUDNN_STATUS_ARCH_MISMATCH": "cudnn-mismatch",
+    "ImportError: libcublas.so.11: cannot open shared object file: No such file or directory": "library-missing",
+    "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by libc10.so)": "glibc",
+    "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU": "driver-missing",
+    "False: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040).": "driver-too-old",
+    "False: CUDA error: cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version":
+        "driver-too-old",
+    "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "ptx-too-new",
+    "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
+    "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available": "no-kernel-image",
+    "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB": "out-of-memory",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_has_one_cause_with_a_fix(message):
+    (cause,) = find_causes(report(message), hung=False)
+    assert cause.id == MESSAGES[message]
+    assert cause.fix
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_the_same_words_in_the_output_of_a_crash_will_do(message):
+    assert [cause.id for cause in find_causes(report("x", tail=message), hung=False)] == [MESSAGES[message]]
+
+
+def test_signals_and_hangs():
+    assert [c.id for c in find_causes(report("x", signal="SIGILL"), hung=False)] == ["sigill"]
+    assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=False)] == ["killed"]
+    # A run that was ended by the watchdog is no victim of the kernel's.
+    assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=True)] == ["hung"]
+
+
+def test_a_missing_driver_is_told_though_nothing_failed():
+    found = report("no NVIDIA driver", name="driver", status="not_run", outcome="passed")
+    assert [cause.id for cause in find_causes(found, hung=False)] == ["driver-missing"]
+
+
+def test_what_passed_has_no_cause():
+    assert find_causes(report("CUDA out of memory", status="passed", outcome="passed"), hung=False) == ()
+
+
+def test_the_fix_of_an_old_driver_names_the_driver_of_the_wheels_cuda():
+    more = (passed("CUDA version", "12.8"),)
+    (cause,) = find_causes(report("The NVIDIA driver on your system is too old", more=more), hung=False)
+    assert "CUDA 12.8 needs driver 525" in cause.fix
+    assert "ends at 470" in cause.fix
+
+
+def test_no_kernel_image_names_what_the_wheel_holds_and_the_card():
+    more = (passed("architectures", "sm_35"), passed("devices", "0: NVIDIA H200 (sm_90)"))
+    (cause,) = find_causes(report("no kernel image is available", more=more), hung=False)
+    assert cause.what == "the wheel holds no code for 0: NVIDIA H200 (sm_90); it holds sm_35"
+
+
+def test_every_cause_is_reached_by_a_test_and_has_all_its_words():
+    tested = {*MESSAGES.values(), "sigill", "killed", "hung", "no-card", "jit-off"}
+    assert {cause.id for cause in known()} == tested
+    assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == ["no-card"]
+    assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == ["jit-off"]
+
+
+def test_braces_in_what_a_module_says_do_no_harm():
+    more = (passed("architectures", "{0} {cuda} {"), passed("devices", "{}"))
+    (cause,) = find_causes(report("no kernel image {module}", more=more), hung=False)
+    assert "{0} {cuda} {" in cause.what

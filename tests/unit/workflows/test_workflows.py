@@ -1,0 +1,305 @@
+"""The workflows hold together: what GitHub would only say when a run is under way."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.cli.main import parser
+from farm.engines.github import OUTPUT, WORK, WORKFLOWS
+from farm.matrix import load_matrix
+from farm.matrix.workflow import workflow_matrix
+from farm.settings import load_github
+from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
+from tests.unit.workflows.conftest import WORKFLOWS as FILES
+from tools import workflow_plan
+
+BIN = Path(sys.executable).parent
+VALUES = {"PLATFORM": "linux", "VARIANT": "sm35-avx-py311", "PACKAGE": "canary", "CHANNEL": "kepler-2.0.1"}
+
+
+def run(*command):
+    return subprocess.run([*map(str, command)], capture_output=True, encoding="utf-8", timeout=120, check=False)
+
+
+def zizmor(where):
+    return run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", "--format", "plain", where)
+
+
+def test_zizmor_finds_nothing():
+    done = zizmor(ROOT / ".github")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No findings to report" in done.stdout
+
+
+def test_zizmor_would_find_an_injection(tmp_path):
+    text = (ROOT / ".github/workflows/smoke.yml").read_text()
+    bad = tmp_path / "bad.yml"
+    bad.write_text(text.replace('--variant "$VARIANT"', "--variant ${{ inputs.variant }}"))
+    done = zizmor(bad)
+    assert done.returncode != 0
+    assert "template-injection" in done.stdout
+
+
+def test_files_have_the_published_shape(tmp_path):
+    schema = [BIN / "check-jsonschema", "--builtin-schema"]
+    assert run(*schema, "vendor.github-workflows", *FILES).returncode == 0
+    assert run(*schema, "vendor.github-actions", *ACTIONS).returncode == 0
+    bad = tmp_path / "bad.yml"
+    bad.write_text(FILES[0].read_text().replace("timeout-minutes", "timeout-minuets"))
+    assert run(*schema, "vendor.github-workflows", bad).returncode != 0
+
+
+def test_needs_and_outputs_exist(workflow):
+    for name, job in workflow.jobs.items():
+        needs = job.get("needs", [])
+        needs = [needs] if isinstance(needs, str) else needs
+        assert set(needs) <= set(workflow.jobs) - {name}
+        used = re.findall(r"needs\.([\w-]+)\.(outputs\.([\w-]+)|result)", json.dumps(job))
+        for other, _, output in used:
+            assert other in needs, f"{name} uses needs.{other} without needing it"
+            assert not output or output in workflow.jobs[other]["outputs"], f"{name}: {other} has no output {output}"
+        for output in job.get("outputs", {}).values():
+            step, key = re.fullmatch(r"\$\{\{ steps\.([\w-]+)\.outputs\.([\w-]+) \}\}", output).groups()
+            assert step in {s.get("id") for s in job["steps"]}
+            assert key in {"build", "smoke", "labels"}  # what tools/workflow_plan.py prints, see below
+
+
+def test_inputs_exist(workflow):
+    declared = set((workflow.on.get("workflow_dispatch") or {}).get("inputs", {}))
+    assert set(re.findall(r"inputs\.(\w+)", workflow.text)) == declared
+    assert len(declared) <= 25
+
+
+def test_matrix_keys_exist(workflow):
+    matrix, labels = load_matrix(ROOT), load_github(ROOT)
+    builds = matrix.builds("kepler-2.0.1")
+    made = workflow_matrix(matrix, builds, lambda job, b: labels.runs_on(job, b.variant, b.platform))
+    for name, job in workflow.jobs.items():
+        used = set(re.findall(r"\$\{\{ matrix\.(\w+) \}\}", json.dumps(job)))
+        if not used:
+            continue
+        kind = re.fullmatch(r"\$\{\{ fromJSON\(needs\.plan\.outputs\.(\w+)\) \}\}", job["strategy"]["matrix"])[1]
+        assert used <= set(made[kind][0][0]), name
+        assert job["strategy"]["fail-fast"] is False
+        assert f"{name} ${{{{ matrix.name }}}}" == job["name"]  # by which tools/workflow_summary.py finds it
+
+
+def test_every_farm_command_parses(workflow):
+    count = 0
+    for job, step in workflow.steps():
+        for words in farm_commands(step.get("run", "")):
+            variables = {name for word in words for name in re.findall(r"\$(\w+)", word)}
+            assert variables <= workflow.environment(job, step) | {"RUNNER_TEMP"}, (job, words)
+            filled = [re.sub(r"\$(\w+)", lambda m: VALUES.get(m[1], "value"), word) for word in words]
+            try:
+                parser().parse_args(filled)
+            except SystemExit:
+                pytest.fail(f"{workflow.path.name}, {job}: farm {' '.join(filled)}")
+            count += 1
+    assert count or workflow.path.name == "test.yml"
+    assert count == len(re.findall(r"^ +farm ", workflow.text, re.MULTILINE))
+
+
+def test_a_wrong_command_line_would_not_parse(capsys):
+    words = farm_commands('mkdir x && farm smoke --variant "$VARIANT" --indexx u > y')
+    assert words == [["smoke", "--variant", "$VARIANT", "--indexx", "u"]]
+    with pytest.raises(SystemExit):
+        parser().parse_args(words[0])
+
+
+def test_scripts_are_shell_without_expressions(workflow):
+    for _, step in workflow.steps():
+        if "run" in step:
+            assert "${{" not in step["run"]
+            assert run("bash", "-n", "-c", step["run"]).returncode == 0
+
+
+def test_actions_are_pinned(workflow):
+    pinned = re.compile(r"uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+    for line in workflow.text.splitlines():
+        if "uses: $/" in line:
+            assert (ROOT / line.split("uses: $/")[1].strip() / "action.yml").is_file()
+        elif "uses:" in line:
+            assert pinned.search(line), line
+    hashes = {}
+    for path in FILES:
+        for action, sha in re.findall(r"uses: ([\w./-]+)@(\w+)", path.read_text()):
+            assert hashes.setdefault(action, sha) == sha, f"{action} is pinned twice"
+
+
+def test_rights_and_limits(workflow):
+    assert workflow.data["permissions"] == {}
+    assert workflow.data["concurrency"]["group"]
+    for name, job in workflow.jobs.items():
+        assert job["timeout-minutes"], name
+        rights = dict(job["permissions"])
+        assert rights.pop("contents") == "read"
+        allowed = {"publish": {"id-token": "write"}, "summary": {"actions": "read"}}
+        assert rights == allowed.get(name, {}), name
+        if "id-token" in rights:
+            assert job["environment"] == "release"
+        for step in job["steps"]:
+            if "actions/checkout" in step.get("uses", ""):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_strangers_never_reach_a_runner_of_the_farm(workflow):
+    own = [name for name, job in workflow.jobs.items() if not str(job["runs-on"]).startswith("ubuntu-")]
+    if workflow.path.name == "test.yml":
+        assert set(workflow.on) == {"pull_request", "push"}
+        assert own == []
+        assert "secrets." not in workflow.text
+    else:
+        assert set(workflow.on) == {"workflow_dispatch"}
+        assert own
+
+
+def test_the_way_of_a_wheel():
+    jobs = Workflow(ROOT / ".github/workflows/build-wheels.yml").jobs
+    assert list(jobs) == ["plan", "build", "verify", "publish", "smoke", "summary"]
+    assert {name: job.get("needs") for name, job in jobs.items()} == {
+        "plan": None,
+        "build": "plan",
+        "verify": ["plan", "build"],
+        "publish": ["plan", "verify"],
+        "smoke": ["plan", "publish"],
+        "summary": ["plan", "build", "verify", "publish", "smoke"],
+    }
+
+
+@pytest.mark.parametrize("kind", WORKFLOWS)
+def test_the_engine_and_its_workflow_agree(kind):
+    workflow = Workflow(ROOT / ".github/workflows" / WORKFLOWS[kind])
+    assert "${{ inputs.submission_id }}" in workflow.data["run-name"].split("farm ")[1]
+    last = list(workflow.jobs.values())[-1]
+    assert WORK in [step.get("name") for step in last["steps"]]
+    assert OUTPUT in [step["with"].get("name") for step in last["steps"] if "with" in step]
+
+
+# -- the scripts of the plan and summary jobs, run as the workflow runs them --
+
+
+def step_of(workflow, job, name):
+    steps = Workflow(ROOT / ".github/workflows" / workflow).jobs[job]["steps"]
+    return next(step["run"] for step in steps if step.get("name") == name)
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a step's script in a checkout with `farm` on PATH; returns the process and the outputs."""
+
+    def execute(script, **env):
+        work = tmp_path / "work"
+        shutil.copytree(ROOT / "ci", work / "ci", dirs_exist_ok=True)
+        shutil.copytree(ROOT / "tools", work / "tools", dirs_exist_ok=True)
+        path = f"{BIN}:/usr/bin:/bin"
+        outputs = tmp_path / "outputs"
+        outputs.write_text("")
+        full = {"PATH": path, "GITHUB_OUTPUT": str(outputs), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), **env}
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script],
+            cwd=work,
+            env=full,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+        )
+        return done, dict(line.split("=", 1) for line in outputs.read_text().splitlines())
+
+    return execute
+
+
+def test_the_matrix_of_a_channel(shell):
+    script = step_of("build-wheels.yml", "plan", "Make the matrix")
+    done, outputs = shell(script, CHANNEL="main", PACKAGE="torch*", VARIANT="sm61-*", CHUNK="0")
+    assert done.returncode == 0, done.stderr
+    builds = json.loads(outputs["build"])["include"]
+    assert sorted((b["package"], b["variant"]) for b in builds) == [
+        ("torch", "sm61-avx-py313"),
+        ("torch", "sm61-avx2-py313"),
+        ("torchaudio", "sm61-avx-py313"),
+        ("torchvision", "sm61-avx-py313"),
+    ]
+    smoke = json.loads(outputs["smoke"])["include"]
+    assert [s["name"] for s in smoke] == [b["name"] for b in builds]
+    assert smoke[0]["runs_on"] == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm61", "avx"]
+
+
+def test_a_chunk_that_is_not_there(shell):
+    script = step_of("build-wheels.yml", "plan", "Make the matrix")
+    done, outputs = shell(script, CHANNEL="kepler-debian", PACKAGE="*", VARIANT="*", CHUNK="0\nbuild={}; touch owned")
+    assert done.returncode == 2
+    assert "there are 1, from 0 on" in done.stderr
+    assert outputs == {}
+
+
+@pytest.mark.parametrize("number", ["2", "-1", "x", "", "0x0", "\u0660", "9999", "0\n"])
+def test_chunks(number):
+    matrix = {"build": [[{"name": "a"}], [{"name": "b"}]], "smoke": [[{"name": "a"}], [{"name": "b"}]]}
+    second = {"include": [{"name": "b"}]}
+    assert workflow_plan.chunk(matrix, "1") == {"build": second, "smoke": second}
+    with pytest.raises(ValueError, match="there are 2, from 0 on"):
+        workflow_plan.chunk(matrix, number)
+
+
+def test_a_channel_that_is_not_there(shell):
+    script = step_of("build-wheels.yml", "plan", "Make the matrix")
+    done, outputs = shell(script, CHANNEL="$(touch owned)", PACKAGE="*", VARIANT="*", CHUNK="0")
+    assert done.returncode == 2
+    assert outputs == {}
+
+
+def test_the_labels_of_a_smoke_test(shell):
+    script = step_of("smoke.yml", "plan", "Which runner")
+    asked = {"CHANNEL": "kepler-2.0.1", "PACKAGE": "canary", "PLATFORM": "linux", "VARIANT": "sm35-avx-py311"}
+    done, outputs = shell(script, LABELS="", **asked)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(outputs["labels"]) == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm35", "avx"]
+    asked["VARIANT"] = "sm35-avx-py314"  # not in the matrix
+    done, outputs = shell(script, LABELS='["self-hosted", "k40"]', **asked)
+    assert json.loads(outputs["labels"]) == ["self-hosted", "k40"]
+    for bad in ("[", ""):
+        done, outputs = shell(script, LABELS=bad, **asked)
+        assert (done.returncode, outputs) == (2, {})
+
+
+@pytest.mark.parametrize("bad", ["[", '"x"', "[]", "{}", '["a b"]', '["a\\nb"]', '["a", 1]', "[" * 5000, "\nx=1"])
+def test_labels_that_are_none(bad, tmp_path, capsys, monkeypatch):
+    (tmp_path / "matrix.json").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["workflow_plan.py", "labels", str(tmp_path / "matrix.json"), bad])
+    assert workflow_plan.main() == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_the_summary(tmp_path):
+    (tmp_path / "matrix.json").write_text(json.dumps({"include": [{"name": "main a"}, {"name": "main b"}]}))
+    rows = [("build main a", "success"), ("verify main a", "success"), ("publish main a", "success")]
+    rows += [("smoke main a", "failure"), ("build main b", "failure"), ("plan", "success"), ("summary", None)]
+    (tmp_path / "jobs.jsonl").write_text("".join(json.dumps({"name": n, "conclusion": c}) + "\n" for n, c in rows))
+    folder = tmp_path / "published" / "published main a"
+    folder.mkdir(parents=True)
+    hostile = "pip install torch==1 | `id` <img src=x>\nnew line \x1b[31m"
+    (folder / "published.json").write_text(json.dumps({"pip": hostile}))
+    done = run(
+        sys.executable, ROOT / "tools/workflow_summary.py", "--matrix", tmp_path / "matrix.json",
+        "--jobs", tmp_path / "jobs.jsonl", "--published", tmp_path / "published",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "### build 1 of 2, verify 1 of 2, publish 1 of 2, smoke 0 of 2"
+    assert lines[4] == "| main a | ✅ | ✅ | ✅ | ❌ | `pip install torch==1 ? ?id? ?img src=x??new line ?[31m` |"
+    assert lines[5] == "| main b | ❌ | not run | not run | not run |  |"
+    assert len(lines) == 6
+
+
+def test_the_action_installs_what_is_locked():
+    script = yaml.safe_load(ACTIONS[0].read_text())["runs"]["steps"][0]["run"]
+    assert "--require-hashes -r requirements.lock" in script
+    assert run("bash", "-n", "-c", script).returncode == 0

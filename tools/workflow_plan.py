@@ -1,0 +1,64 @@
+"""Outputs of the plan jobs of the workflows, one `name=value` a line, for $GITHUB_OUTPUT.
+
+    python3 tools/workflow_plan.py chunk MATRIX.json NUMBER    # build=… and smoke=…, each `{"include": […]}`
+    python3 tools/workflow_plan.py labels MATRIX.json [JSON]   # labels=…: those given, else the first smoke test's
+
+MATRIX.json is what `farm matrix --format github` printed. Standard library only. What people typed is checked: an
+output is one line of JSON, whatever they typed.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+LABEL = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+
+
+def chunk(matrix: dict[str, list[list[dict[str, Any]]]], number: str) -> dict[str, Any]:
+    """The matrices of one chunk.
+
+    Raises:
+        ValueError: There is no such chunk.
+    """
+    chunks = len(matrix["build"])
+    if not re.fullmatch(r"[0-9]{1,3}", number) or int(number) >= chunks:
+        raise ValueError(f"there is no chunk {number[:20]!r}: there are {chunks}, from 0 on")
+    return {kind: {"include": matrix[kind][int(number)]} for kind in ("build", "smoke")}
+
+
+def labels(matrix: dict[str, list[list[dict[str, Any]]]], given: str) -> dict[str, Any]:
+    """The labels that the smoke test's runner must carry.
+
+    Raises:
+        ValueError: What was given is not a JSON list of labels.
+    """
+    if not given:
+        return {"labels": matrix["smoke"][0][0]["runs_on"]}
+    found = json.loads(given)
+    if not isinstance(found, list) or not found or not all(isinstance(x, str) and LABEL.fullmatch(x) for x in found):
+        raise ValueError("labels: expected a JSON list of labels")
+    return {"labels": found}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=["chunk", "labels"])
+    parser.add_argument("matrix", type=Path)
+    parser.add_argument("given", nargs="?", default="")
+    args = parser.parse_args()
+    matrix = json.loads(args.matrix.read_text(encoding="utf-8"))
+    try:
+        found = chunk(matrix, args.given) if args.what == "chunk" else labels(matrix, args.given)
+    except (ValueError, RecursionError) as error:
+        print(f"::error::{error}", file=sys.stderr)
+        return 2
+    for name, value in found.items():
+        print(f"{name}={json.dumps(value, separators=(',', ':'))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
