@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan d03a287b127546d5d03cbca3c0904e828f90416fa14a8c2515e1badc09918092
+> %FARM_REPORT% echo plan 64be377b4218bb9ea715157dc6141a1316d177cfa692b909cd1d81a5799db855
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\d03a287b1275) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\d03a287b1275\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\64be377b4218) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\64be377b4218\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan a28a5df04f2c35bbfdd96a9c4d78eca253099d99de53d043548bc3aba4bf1602
+> %FARM_REPORT% echo plan b78e7b070af682851b69b90e66b73214eb22abfdc90aa68191a86a12e0a3d71d
 >> %FARM_REPORT% echo torch 2.7.1+cu117.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\a28a5df04f2c) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\a28a5df04f2c\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\b78e7b070af6) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\b78e7b070af6\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan 5b46ebd60832d7ca726b7765dc1207deb1b88bc6f229c326f4f4aa62d8640ef8
+> %FARM_REPORT% echo plan c16610baad84cb915e7c4e7212b58c1e5ff4df35409ce924ee056ace4914f136
 >> %FARM_REPORT% echo torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\5b46ebd60832) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\5b46ebd60832\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\c16610baad84) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\c16610baad84\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

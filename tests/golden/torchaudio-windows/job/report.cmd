@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan 1a41f6f9979db41c109636247b7a06d4783f5679f93e871f17c14388c4b4685e
+> %FARM_REPORT% echo plan 006d28b8563cf35f5b8b27f47354e9e47f694fe8b6a3f931856c1b22a7cdb09c
 >> %FARM_REPORT% echo torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\1a41f6f9979d) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\1a41f6f9979d\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\006d28b8563c) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\006d28b8563c\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%
