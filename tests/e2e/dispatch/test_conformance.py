@@ -12,15 +12,23 @@ import pytest
 
 from farm.engines.base import FINAL, Engine, Job, Observation
 from farm.engines.docker import DockerEngine
-from farm.errors import InfrastructureError
+from farm.engines.host import HostEngine
+from farm.errors import InfrastructureError, UsageError
 
-ENGINES = ["docker", "swarm"]
+ENGINES = ["docker", "swarm", "host"]
+FARM = "${FARM_ROOT:-/farm}"
+"""Where a job finds its folders: the host engine has them elsewhere."""
 Start = Callable[..., str]
 
 
 @pytest.fixture
 def docker_engine(client):
     return DockerEngine(client, cpus=0.5, memory=256 << 20)
+
+
+@pytest.fixture
+def host_engine(tmp_path):
+    return HostEngine(tmp_path / "host", cpus=0.5, memory=256 << 20)
 
 
 @pytest.fixture(params=ENGINES)
@@ -30,6 +38,8 @@ def engine(request) -> Engine:
 
 @pytest.fixture
 def image(engine, request) -> str:
+    if engine.name == "host":
+        return ""
     return request.getfixturevalue("pulled") if engine.name == "swarm" else request.getfixturevalue("toolchain").tag
 
 
@@ -80,7 +90,7 @@ def test_capacity_is_what_a_job_may_use(engine):
 
 
 def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
-    handle = start("mkdir -p /farm/out/deep; cp /farm/in/greeting /farm/out/deep/; echo $FARM_JOBS")
+    handle = start(f"mkdir -p {FARM}/out/deep; cp {FARM}/in/greeting {FARM}/out/deep/; echo $FARM_JOBS")
     assert b"".join(engine.logs(handle)) == b"1\n"
     assert end(engine, handle) == Observation("done", exit_code=0)
     files = engine.collect(handle, tmp_path / "out", 1 << 20)
@@ -129,6 +139,8 @@ def test_cancel_returns_when_it_has_ended(engine, start):
 
 
 def test_an_image_that_is_nowhere_is_no_fault_of_the_build(engine, start):
+    if engine.name == "host":
+        pytest.skip("the host engine has no images")
     if engine.name == "docker":  # it takes an image of its own machine, made a moment before
         with pytest.raises(InfrastructureError, match=r"[Nn]o such image"):
             start("true", image="farm-test/absent:1")
@@ -157,19 +169,46 @@ def test_what_was_released_is_lost(engine, start, tmp_path):
         engine.collect(handle, tmp_path / "none", 1)
 
 
-@pytest.mark.parametrize("script", ["ln -s /etc/passwd /farm/out/link", "mkfifo /farm/out/pipe"])
+@pytest.mark.parametrize("script", ["ln -s /etc/passwd link", "mkfifo pipe"])
 def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
-    handle = start(f"mkdir -p /farm/out; {script}")
+    handle = start(f"mkdir -p {FARM}/out; cd {FARM}/out; {script}")
     end(engine, handle)
     with pytest.raises(InfrastructureError, match="no plain file"):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 
 
 def test_output_beyond_its_bound_is_refused(engine, start, tmp_path):
-    handle = start("mkdir -p /farm/out; head -c 9000000 /dev/zero > /farm/out/big")
+    handle = start(f"mkdir -p {FARM}/out; head -c 9000000 /dev/zero > {FARM}/out/big")
     end(engine, handle)
     with pytest.raises(InfrastructureError, match="larger than allowed"):
         engine.collect(handle, tmp_path / "out", 1 << 20)
+
+
+def test_a_volume_outlives_a_job_or_is_refused(engine, start):
+    volumes = {"/farm/kept": "farm-test-volume"}
+    script = f"cd {FARM}/kept; cat note; echo old > note"
+    if not engine.keeps_volumes:
+        with pytest.raises(UsageError, match="keeps no volumes"):
+            start(script, volumes=volumes)
+        return
+    try:
+        outputs = []
+        for _ in range(2):
+            handle = start(script, volumes=volumes)
+            outputs.append(b"".join(engine.logs(handle)))
+            end(engine, handle)
+            engine.release(handle)
+        assert b"No such file" in outputs[0]
+        assert outputs[1] == b"old\n"
+    finally:
+        engine.discard("farm-test-volume")
+    handle = start(script, volumes=volumes)
+    assert b"No such file" in b"".join(engine.logs(handle))
+    engine.discard("farm-test-volume")  # in use: a shared one is left to its last user, or is gone
+    end(engine, handle)
+    engine.release(handle)
+    engine.discard("farm-test-volume")
+    engine.discard("farm-test-volume")
 
 
 def test_there_is_no_credential(engine, start):
