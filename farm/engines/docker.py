@@ -162,8 +162,10 @@ class DockerEngine:
         sent, follow = since, True
         while True:
             skip = sent
+            stream: Any = None
             try:
-                for piece in container.logs(stream=True, follow=follow):
+                stream = container.logs(stream=True, follow=follow)
+                for piece in stream:
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     if fresh:
@@ -173,6 +175,9 @@ class DockerEngine:
                 continue  # a long silence, such as a big link step: ask again from where we are
             except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
                 raise _engine_error(error) from error
+            finally:
+                if stream is not None:
+                    stream._response.close()  # its own close() fails on a stream that has ended
             if not follow:
                 return
             # The engine may end a stream before it has noted a last line without newline: once more, the rest.

@@ -172,10 +172,11 @@ class MainJob:
         self.journal.set_state(attempt.id, "starting")
         try:
             handle = engine.submit(job)
-        except InfrastructureError as error:
+        except FarmError as error:  # also a host that runs another job
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
             raise
-        shutil.rmtree(sources)
+        finally:
+            shutil.rmtree(sources)
         try:
             self.journal.set_handle(attempt.id, handle)
             self.journal.set_state(attempt.id, "running")

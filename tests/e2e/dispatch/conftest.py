@@ -103,10 +103,14 @@ class Swarm:
         self.others[f"daemon {number}"] = process
 
         def ready() -> bool:
-            with contextlib.suppress(docker.errors.DockerException, requests.RequestException):
-                self.clients[number] = docker.DockerClient(base_url=self.url(number), timeout=60)
-                return True
-            return False
+            client = docker.DockerClient(base_url=self.url(number), timeout=60, version="1.41")
+            try:
+                client.ping()
+            except (docker.errors.DockerException, requests.RequestException):
+                client.close()
+                return False
+            self.clients[number] = client
+            return True
 
         wait(f"daemon {number} (its log: {folder}/log)", 60, ready)
 
