@@ -183,4 +183,4 @@ def _list_file(store: Store, record: Record, group: str) -> Listed:
     def add(page: pages.ProjectPage | None) -> pages.ProjectPage:
         return pages.with_file(page, record.project, record.file())
 
-    return change_page(store, group, record.project, add, channels=channels)
+    return change_page(store, group, record.project, add, channels=channels, adds=True)
