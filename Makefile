@@ -43,8 +43,8 @@ bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/plan_all.py
 
 lock: $(VENV)/.dev  ## renew the locked versions
-	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

@@ -41,9 +41,13 @@ def index_url(args: argparse.Namespace) -> str:
     """`--index`, else the index of ci/farm.yaml."""
     if args.index:
         return str(args.index)
+    from farm.errors import UsageError
     from farm.settings import find_project, load_settings
 
-    project = find_project(args.project or Path.cwd())
+    try:
+        project = find_project(args.project or Path.cwd())
+    except UsageError as error:
+        raise UsageError(str(error), hint="name the store: --index URL") from error
     index = load_settings(project).index
     return index if "://" in index else str(project / index)
 

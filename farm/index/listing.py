@@ -3,7 +3,8 @@
 HTML pages, `links.html`, catalogue and lists of projects follow the JSON page, each guarded by generations: a slow
 writer never puts an older state over a newer one, and any later publish of the project repairs what a killed one
 left behind. Most that there is to read can be guessed from the JSON page as it was, which spares requests: a rebuild
-costs five here, a wheel of a new kind seven, the first wheel of a project nine, one more for a channel's root.
+costs five here, a wheel of a new kind seven, the first wheel of a project eight; one more for a channel's root, and
+one more for its list of projects.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ def change_page(
     change: Callable[[ProjectPage | None], ProjectPage],
     *,
     channels: frozenset[str] | None = None,
+    adds: bool = False,
 ) -> Listed:
     """Changes the JSON page of a project, and all pages that follow from it.
 
@@ -49,17 +51,23 @@ def change_page(
         project: Which page.
         change: From the page (None: absent) to the new one; the same object leaves it as it is.
         channels: Whose roots show the change; None for all that the page knows.
+        adds: `change` makes a page where there is none. A project that the flat page does not list is then taken
+            for a new one, without a look.
     """
     key = pages.json_key(group, project)
+    links = pages.links_key(group)
+    flat = store.get(links)
+    new = adds and (flat is None or project not in html.parse_links(flat.data, links))
 
     def changed(old: bytes | None) -> bytes | None:
         before = None if old is None else pages.parse_page(old, key)
         after = change(before)
         return None if after is before else after.render()
 
-    done = swap(store, key, changed, pages.JSON)
+    done = swap(store, key, changed, pages.JSON, guess=Guess(None) if new else None)
     page = pages.parse_page(done.data, key)
-    listed = derive(store, group, page, done.before if done.written else None, channels, fresh=done.before is None)
+    before = done.before if done.written else None
+    listed = derive(store, group, page, before, channels, fresh=done.before is None, flat=Guess(flat))
     return Listed(done.written or listed.changed, {key: done.data, **listed.pages})
 
 
@@ -71,6 +79,7 @@ def derive(
     channels: frozenset[str] | None = None,
     *,
     fresh: bool = False,
+    flat: Guess | None = None,
 ) -> Listed:
     """Brings all that follows from a page to at least its generation.
 
@@ -81,6 +90,7 @@ def derive(
         before: The JSON page as it was before we changed it: from it follows what the others show.
         channels: Whose roots; None for all.
         fresh: The page is new, so nothing was derived from it before.
+        flat: The flat page of the group, where it was read already.
     """
     written: dict[str, bytes] = {}
     changed = False
@@ -93,9 +103,9 @@ def derive(
         written[key] = done.data
         changed = changed or done.written
     links = pages.links_key(group)
-    flat = store.get(links)
-    lists = _NOTHING if _all_shown(flat, links, page, old) else _catalogued(store, group, page)
-    done = swap(store, links, lambda text: _links(text, group, page, links), pages.HTML, guess=Guess(flat))
+    flat = flat or Guess(store.get(links))
+    lists = _NOTHING if _all_shown(flat.stored, links, page, old) else _catalogued(store, group, page)
+    done = swap(store, links, lambda text: _links(text, group, page, links), pages.HTML, guess=flat)
     written[links] = done.data
     return Listed(changed or done.written or lists.changed, {**written, **lists.pages})
 

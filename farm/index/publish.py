@@ -8,7 +8,7 @@
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there: at most 11 for a new wheel, and one that reads the store's proof once a process.
+does not depend on what is there; `docs/wheel-index.md` has it.
 A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
 """
 
@@ -183,4 +183,4 @@ def _list_file(store: Store, record: Record, group: str) -> Listed:
     def add(page: pages.ProjectPage | None) -> pages.ProjectPage:
         return pages.with_file(page, record.project, record.file())
 
-    return change_page(store, group, record.project, add, channels=channels)
+    return change_page(store, group, record.project, add, channels=channels, adds=True)

@@ -333,12 +333,14 @@ def _schedule(url: str, wheels: list[Path], made: Publishers, seed: int) -> Coun
 
 
 def _shrunk(stored: list[tuple[str, bytes]]) -> list[str]:
-    """Pages that some write left with fewer files than the one before."""
+    """Pages that some write left with fewer files, or projects, than the one before."""
     files: dict[str, set[str]] = {}
     found = []
     for path, body in stored:
         data = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
-        names = {file["filename"] for file in json.loads(data)["files"]}
+        page = json.loads(data)
+        entries = page["files"] if "files" in page else page["projects"]
+        names = {entry["filename"] if "filename" in entry else entry["name"] for entry in entries}
         if not names >= files.get(path, set()):
             found.append(path)
         files[path] = names

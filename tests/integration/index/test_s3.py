@@ -212,7 +212,9 @@ def test_a_store_that_ignores_conditions_is_refused(s3_url, make_wheel, put, hea
     assert list(store.list("")) == []
 
 
-def test_a_store_that_refuses_true_conditions_is_refused(store):
+def test_a_store_that_refuses_true_conditions_is_refused(store, monkeypatch):
+    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 2.0)
+
     def before_sign(request, **kwargs):
         if "If-Match" in request.headers:
             del request.headers["If-Match"]

@@ -19,6 +19,12 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
+@pytest.fixture
+def store(store_url):
+    """Empty, without a proof."""
+    return open_store(store_url)
+
+
 def test_absent_objects(store):
     assert store.get(KEY) is None
     assert store.stat(KEY) is None

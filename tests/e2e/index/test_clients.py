@@ -1,0 +1,31 @@
+"""Every client against every way to serve an index: 98 runs and more, some minutes."""
+
+from tests.indexes.clients import (  # noqa: F401
+    PIPS,
+    fill,
+    install,
+    pips,
+    place,
+    resolver,
+    served,
+    test_a_resolution_reads_metadata_and_not_wheels,
+    test_a_yanked_wheel_is_skipped_unless_it_is_asked_for,
+    test_an_absent_project,
+    test_install_by_variant,
+    test_install_from_a_channel_and_from_the_flat_page,
+    test_nothing_of_a_quarantined_project_is_installed,
+    test_requirements_with_hashes,
+    test_the_index_alone_installs_torch_and_what_it_needs,
+    test_the_json_tree_serves_clients_that_read_json,
+    test_uv_locks_and_syncs,
+    test_what_was_tampered_with_is_refused,
+)
+
+
+def pytest_generate_tests(metafunc):
+    if "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", ["file", "served", "s3"], indirect=True)
+    if "install" in metafunc.fixturenames:
+        metafunc.parametrize("install", [*PIPS, "uv"], indirect=True)
+    if "resolver" in metafunc.fixturenames:
+        metafunc.parametrize("resolver", ["pip-newest", "uv"], indirect=True)

@@ -1,0 +1,350 @@
+"""Tests with real clients: install, resolve, lock, and refuse what was tampered with. Modules say which clients."""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from farm.index.dependencies import link_dependencies, stacks
+from farm.index.events import record_event
+from farm.index.serve import server
+from farm.index.stores import open_store
+
+WHEEL = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+REBUILD = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+OTHER_GPU = "canary-1.0+cu118.sm37.avx-py3-none-any.whl"
+PIPS = {
+    "pip-20.3": "pip==20.3.4",  # the first that knows manylinux_x_y tags (PEP 600); wheels for Python 3.7 have them
+    "pip-22": "pip==22.3.1",
+    "pip-newest": "pip>=25",
+}
+
+
+class Place(NamedTuple):
+    """Where an index is served: its root, the store behind it, and what was asked for where that is known."""
+
+    url: str
+    store: object
+    asked: list
+
+
+def clean(home, **more):
+    """An environment that knows nothing of this machine's configuration and goes nowhere but where it is told."""
+    known = {"PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1", "NO_PROXY": "*", "HOME": str(home)}
+    return {"PATH": os.environ["PATH"], "PYTHONWARNINGS": "ignore", **known, **more}
+
+
+def run(command, home, **more):
+    return subprocess.run(
+        list(map(str, command)),
+        check=False,
+        env=clean(home, **more),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="session")
+def pips(tmp_path_factory):
+    """Each pip as a wheel that Python can run; fetched with the caller's own configuration."""
+    folder = tmp_path_factory.mktemp("pips")
+    found = {}
+    for name, requirement in PIPS.items():
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder / name), requirement]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
+        if done.returncode:
+            pytest.skip(f"{requirement} cannot be fetched here: {done.stderr[-200:]}")
+        [found[name]] = (folder / name).glob("pip-*.whl")
+    return found
+
+
+@pytest.fixture
+def install(request, tmp_path):
+    """`install(*arguments)` with one client into tmp_path/target; gives the finished process."""
+    if request.param == "uv":
+        uv = Path(sys.executable).with_name("uv")
+        if not uv.exists():
+            pytest.skip("uv is not installed beside this Python")
+        start = [uv, "pip", "install", "--no-cache", "--python", sys.executable]
+    else:
+        # `pip` is that of this Python
+        pip = ["-m", "pip"] if request.param == "pip" else [request.getfixturevalue("pips")[request.param] / "pip"]
+        start = [sys.executable, *pip, "install", "--no-cache-dir", "--disable-pip-version-check"]
+    started = functools.partial(_started, [*start, "--target", tmp_path / "target"], tmp_path)
+    started.client = request.param
+    return started
+
+
+def _started(start, home, *arguments):
+    return run([*start, *arguments], home)
+
+
+def _serve(root, asked, request):
+    serving = server(root, quiet=True)
+    handler = serving.RequestHandlerClass
+    before = handler._head
+
+    def note(self, status, headers):
+        asked.append((self.path.partition("?")[0], self.command, int(headers.get("Content-Length", 0))))
+        before(self, status, headers)
+
+    handler._head = note
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+
+    def stop():
+        serving.shutdown()
+        thread.join()
+        serving.server_close()
+
+    request.addfinalizer(stop)
+    return f"http://127.0.0.1:{serving.server_port}"
+
+
+@pytest.fixture
+def place(request, tmp_path):
+    """An empty index, and the URL of its root for clients."""
+    if request.param == "s3":
+        store = open_store(f"{request.getfixturevalue('s3_url')}&pages=slash")
+        readers = {
+            "Effect": "Allow",
+            "Principal": "*",
+            "Action": "s3:GetObject",
+            "Resource": f"arn:aws:s3:::{store.bucket}/{store.prefix}whl/*",
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [readers]})
+        store.client.put_bucket_policy(Bucket=store.bucket, Policy=policy)
+        return Place(store.url("").rstrip("/"), store, [])
+    store = open_store(str(tmp_path / "index"))
+    if request.param == "file":
+        return Place(store.url("").rstrip("/"), store, [])
+    (tmp_path / "index").mkdir()
+    asked = []
+    return Place(_serve(tmp_path / "index", asked, request), store, asked)
+
+
+@pytest.fixture
+def served(tmp_path, request):
+    """An empty directory index over HTTP."""
+    (tmp_path / "index").mkdir()
+    asked = []
+    return Place(_serve(tmp_path / "index", asked, request), open_store(str(tmp_path / "index")), asked)
+
+
+@pytest.fixture
+def fill(make_wheel, put):
+    def fill(place):
+        put(place.store, make_wheel(WHEEL, payload="x = 1\n"), channel="kepler")
+        put(place.store, make_wheel(REBUILD, payload="x = 2\n"), channel="kepler")
+        put(place.store, make_wheel(OTHER_GPU, payload="x = 37\n"), group="sm37-avx")
+        return place
+
+    return fill
+
+
+def simple(place, group="sm35-avx"):
+    return f"{place.url}/whl/{group}/simple/"
+
+
+def installed(tmp_path, name="canary"):
+    return (tmp_path / f"target/{name}/__init__.py").read_text()
+
+
+def test_install_by_variant(place, fill, install, tmp_path):
+    fill(place)
+    done = install("--index-url", simple(place), "canary")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 2\n"
+    shutil.rmtree(tmp_path / "target")
+    done = install("--index-url", simple(place, "sm37-avx"), "canary==1.0")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 37\n"
+
+
+def test_install_from_a_channel_and_from_the_flat_page(place, fill, install, tmp_path):
+    fill(place)
+    done = install("--index-url", simple(place, "kepler/sm35-avx"), "canary==1.0+cu118.sm35.avx")
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(tmp_path / "target")
+    done = install("--no-index", "--find-links", f"{place.url}/whl/sm35-avx/links.html", "canary")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 2\n"
+
+
+def test_the_json_tree_serves_clients_that_read_json(served, fill, install, tmp_path):
+    fill(served)
+    done = install("--index-url", f"{served.url}/whl/sm35-avx/v1-json/", "canary")
+    if install.client == "pip-20.3":
+        assert done.returncode != 0, "this pip reads HTML alone"
+        return
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 2\n"
+
+
+def test_an_absent_project(place, fill, install):
+    fill(place)
+    done = install("--index-url", simple(place), "torch")
+    assert done.returncode != 0
+    assert re.search("No matching distribution|not found in the package registry", done.stderr)
+
+
+def test_a_yanked_wheel_is_skipped_unless_it_is_asked_for(place, fill, install, tmp_path):
+    fill(place)
+    record_event(place.store, REBUILD, "yank", "for the wrong GPU")
+    done = install("--index-url", simple(place), "canary")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 1\n"
+    shutil.rmtree(tmp_path / "target")
+    done = install("--index-url", simple(place), "canary==1.0+cu118.sm35.avx.1")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 2\n"
+    assert "for the wrong GPU" in done.stderr + done.stdout
+
+
+def test_nothing_of_a_quarantined_project_is_installed(place, fill, install):
+    fill(place)
+    record_event(place.store, "canary", "quarantine", "under review")
+    for wanted in ("canary", "canary==1.0+cu118.sm35.avx"):
+        done = install("--index-url", simple(place), wanted)
+        assert done.returncode != 0, done.stdout
+
+
+@pytest.mark.parametrize("what", [REBUILD, f"{REBUILD}.metadata"])
+def test_what_was_tampered_with_is_refused(served, fill, install, make_wheel, tmp_path, what):
+    fill(served)
+    path = Path(served.store.root) / "whl/files" / what
+    if what == REBUILD:
+        shutil.copy(make_wheel(REBUILD, payload="evil = 1\n").path, path)
+    else:
+        path.write_bytes(path.read_bytes() + b"Requires-Dist: evil\n")
+    done = install("--index-url", simple(served), "canary")
+    if what != REBUILD and install.client == "pip-20.3":
+        assert not any(asked.endswith(".metadata") for asked, *_ in served.asked), "it takes them from the wheel"
+        assert done.returncode == 0
+        return
+    assert done.returncode != 0
+    assert "hash" in done.stderr.lower()
+    assert not (tmp_path / "target/canary").exists()
+
+
+def test_requirements_with_hashes(place, fill, install, make_wheel, tmp_path):
+    fill(place)
+    digests = {name: hashlib.sha256(place.store.get(f"whl/files/{name}").data).hexdigest() for name in (WHEEL, REBUILD)}
+    lock = tmp_path / "requirements.txt"
+    line = f"canary==1.0+cu118.sm35.avx --hash=sha256:{digests[WHEEL]}\n"
+    lock.write_text(line)
+    done = install("--index-url", simple(place), "--require-hashes", "-r", str(lock))
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path) == "x = 1\n"
+    shutil.rmtree(tmp_path / "target")
+    lock.write_text(line.replace(digests[WHEEL], digests[REBUILD]))
+    done = install("--index-url", simple(place), "--require-hashes", "-r", str(lock))
+    assert done.returncode != 0
+    assert "hash" in done.stderr.lower()
+
+
+BIG = "x = 3\n" + "#" * 2_000_000
+
+
+@pytest.fixture
+def resolver(request):
+    """The start of a command that resolves and installs nothing; the end is an index and a file of requirements."""
+    if request.param == "uv":
+        return [Path(sys.executable).with_name("uv"), "pip", "compile", "--no-cache", "-q"]
+    pip = [sys.executable, request.getfixturevalue("pips")[request.param] / "pip", "--disable-pip-version-check"]
+    return [*pip, "install", "--dry-run", "--report", "-", "--quiet", "-r"]
+
+
+def test_a_resolution_reads_metadata_and_not_wheels(served, make_wheel, put, resolver, tmp_path):
+    """The bytes are counted: of a wheel of 2 MB, none."""
+    put(served.store, make_wheel(WHEEL, payload=BIG))
+    needs = tmp_path / "requirements.in"
+    needs.write_text("canary\n")
+    done = run([*resolver, needs, "--index-url", simple(served)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1.0+cu118.sm35.avx" in done.stdout
+    name = WHEEL.replace("+", "%2B")
+    assert [path for path, *_ in served.asked] == ["/whl/sm35-avx/simple/canary/", f"/whl/files/{name}.metadata"]
+    assert sum(size for *_, size in served.asked) < 2000
+
+
+def test_uv_locks_and_syncs(served, fill, tmp_path):
+    fill(served)
+    uv = Path(sys.executable).with_name("uv")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "user"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["canary"]\n'
+        f'[[tool.uv.index]]\nname = "farm"\nurl = "{simple(served)}"\ndefault = true\n'
+    )
+    more = {"UV_CACHE_DIR": str(tmp_path / "cache"), "UV_PYTHON": sys.executable, "UV_PYTHON_DOWNLOADS": "never"}
+    environment = {**clean(tmp_path, **more)}
+    environment.pop("UV_NO_CONFIG")
+    for command in (["lock"], ["lock", "--check"], ["sync", "--frozen"]):
+        done = subprocess.run(
+            [uv, *command], cwd=project, env=environment, check=False, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    lock = (project / "uv.lock").read_text()
+    assert "canary-1.0%2Bcu118.sm35.avx.1-py3-none-any.whl" in lock
+    assert re.search(r'hash = "sha256:[0-9a-f]{64}"', lock)
+    [package] = (project / ".venv").glob("lib/python*/site-packages/canary/__init__.py")
+    assert package.read_text() == "x = 2\n"
+
+
+TORCH = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
+
+
+def test_the_index_alone_installs_torch_and_what_it_needs(place, make_wheel, put, install, tmp_path):
+    """numpy 2 is in the other index, and older and newer ones of other series too: what fits is taken."""
+    names = {project for stack in stacks() if stack.torch == "<2.3" for project in stack.needs}
+    public = tmp_path / "public"
+    versions = dict.fromkeys(names, ("10.4.0",)) | {
+        "numpy": ("1.26.3", "1.26.4", "2.1.0", "3.0.0rc1"),
+        "sympy": ("1.13.1", "1.14.0"),
+        "mpmath": ("1.3.0", "1.4.0"),
+        "fsspec": ("2024.1",),
+        "certifi": ("2024.1",),
+        "setuptools": ("80.9", "99.0"),
+        "requests": ("2.31",),
+    }
+    for name, each in versions.items():
+        _public_page(public, name, [make_wheel(f"{name.replace('-', '_')}-{v}-py3-none-any.whl").path for v in each])
+    needs = "".join(f"Requires-Dist: {name}\n" for name in ("numpy", "sympy", "typing-extensions"))
+    put(place.store, make_wheel(TORCH, extra=needs), channel="kepler")
+    written = link_dependencies(place.store, public.as_uri())
+    assert link_dependencies(place.store, public.as_uri()) == written
+    assert len([key for key in written if key.endswith("index.json")]) == len(names) + 1
+    done = install("--index-url", simple(place), "torch")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "target").glob("*.dist-info") if "torch" not in path.name) == [
+        "numpy-1.26.4.dist-info",
+        "sympy-1.13.1.dist-info",
+        "typing_extensions-10.4.0.dist-info",
+    ]
+    page = json.loads(place.store.get("whl/sm35-avx/v1-json/numpy/index.json").data)
+    assert [file["filename"] for file in page["files"]] == ["numpy-1.26.4-py3-none-any.whl"]
+    assert b"numpy/" in place.store.get("whl/kepler/sm35-avx/simple/index.html").data
+
+
+def _public_page(root, name, wheels):
+    folder = root / name
+    folder.mkdir(parents=True)
+    anchors = []
+    for wheel in wheels:
+        shutil.copy(wheel, folder / wheel.name)
+        anchors.append(
+            f'<a href="{wheel.name}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
+        )
+    (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(anchors)}</body></html>")
