@@ -54,6 +54,13 @@ _PLAIN = re.compile(
 )
 
 
+# The same of the last part of a name, of no great length.
+_PLAIN_PART = re.compile(
+    r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z))[a-z0-9_+-][a-z0-9_.+-]{0,199}(?<!\.)", re.IGNORECASE | re.ASCII
+)
+_SHORT = 512  # characters; a longer path is looked at in full
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
@@ -279,27 +286,34 @@ def check_name(name: str) -> None:
 def _check_names(entries: list[Entry]) -> dict[str, Entry]:
     members: dict[str, Entry] = {}
     folded: dict[str, str] = {}
+    parents: dict[str, str] = {}  # to the first member in it
+    fine: set[str] = set()  # folders of which every part has been checked
+    plain = _PLAIN_PART.fullmatch
     for entry in entries:
         name = entry.name
-        check_name(name)
+        parent, _, base = name.rpartition("/")
+        if not (parent in fine and plain(base)):
+            check_name(name)
+            if len(parent) < _SHORT:
+                fine.add(parent)
         if name in members:
             refuse("occurs twice", name)
-        key = _fold(name)
+        key = name.lower() if base and name.isascii() else _fold(name)
         if key in folded:
             refuse(f"differs only by case or normal form from {folded[key]!r}", name)
         if entry.size and entry.is_dir:
             refuse("a folder with content", name)
         folded[key] = name
         members[name] = entry
+        parents.setdefault(parent if base else parent.rpartition("/")[0], name)
     checked: set[str] = set()
-    for name in members:
-        parent = name.removesuffix("/").rpartition("/")[0]
+    for parent, name in parents.items():
         while parent and parent not in checked:
             checked.add(parent)
             above = folded.get(_fold(parent))
             if above is not None and not above.endswith("/"):
                 refuse(f"lies below {above!r}, which is not a folder", name)
-            parent = parent.rpartition("/")[0]
+            parent = parent.rpartition("/")[0]  # noqa: PLW2901
     return members
 
 

@@ -66,7 +66,7 @@ class Glimpse:
         self._tail: IO[bytes] | None = None
         self._tail_from = entry.size
         if entry.method == DEFLATED and entry.size > _WHOLE:
-            self._more: Iterator[bytes] = archive.inflate(entry)
+            self._more: Iterator[bytes] = archive.inflate(entry, _PIECE)
         else:
             self._more = archive.chunks(entry.name)
 

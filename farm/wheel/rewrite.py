@@ -116,7 +116,8 @@ class _Writer:
                 if not run_end:
                     run_start, moved_by = entry.header_offset, position - entry.header_offset
                 run_end = entry.data_offset + entry.compressed
-                self.entries.append(entry._replace(header_offset=entry.header_offset + moved_by))
+                moved = entry._replace(header_offset=entry.header_offset + moved_by) if moved_by else entry
+                self.entries.append(moved)
                 position = run_end + moved_by
             else:
                 position = self._copy_fresh(source, entry, name)
