@@ -40,7 +40,7 @@ class View(Protocol):
 _CHUNK = 1 << 20
 _IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
-_HEADERS = 8 << 10  # local headers of neighbours are read together
+_HEADERS = 4 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
 _MAX_NAME = 1024
 _MAX_DEPTH = 64
