@@ -74,6 +74,8 @@ class Limits:
 class Archive:
     """A wheel opened for reading.
 
+    `lenient` is for who does not vouch for the content: twice as fast, but see `farm.wheel.inflate`.
+
     Attributes:
         path: The file.
         members: Name to entry, in the order of the file.
@@ -83,8 +85,9 @@ class Archive:
         VerificationFailedError: The archive is malformed, ambiguous or unsafe; the message names the member.
     """
 
-    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None, *, lenient: bool = False) -> None:
         self.path = path
+        self._lenient = lenient
         self.limits = limits or Limits()
         try:
             self._lock = threading.Lock()
@@ -208,7 +211,7 @@ class Archive:
 
     def inflate(self, entry: Entry, most: int = _CHUNK) -> Generator[bytes, None, None]:
         """The content of a deflated member as it comes, in chunks of at most `most`; see `chunks` for the checked."""
-        unpacker = inflater()
+        unpacker = inflater(lenient=self._lenient)
         try:
             for raw in self.span(entry.data_offset, entry.data_offset + entry.compressed, max(most, 4096)):
                 if unpacker.eof:

@@ -12,9 +12,7 @@ from farm.errors import VerificationFailedError
 # 32 bytes are 43 digits, of which the last carries four bits.
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
 # A line as nearly all are: no quotes. What it takes means the same to a reader of CSV. Anything else takes the rest.
-_LINE = re.compile(
-    rb"([^\",\r\n]+),(?:sha256=(%s))?,([0-9]{0,19})(\r?\n|\Z)|(?s:.+)" % _DIGEST.pattern.encode()
-)
+_LINE = re.compile(rb"([^\",\r\n]+),(?:sha256=(%s))?,([0-9]{0,19})(\r?\n|\Z)|(?s:.+)" % _DIGEST.pattern.encode())
 _QUOTED = re.compile(r"[\",\r\n]")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
