@@ -3,20 +3,12 @@
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from farm.cli import show, why126
-from farm.cli.detect import cmd_detect
-from farm.cli.doctor import cmd_doctor
-from farm.cli.index import cmd_index
-from farm.cli.matrix import cmd_matrix
-from farm.cli.patches import cmd_patches
-from farm.cli.repair import cmd_repair
-from farm.cli.runners import cmd_runners
-from farm.cli.runs import cmd_cancel, cmd_dispatch, cmd_logs, cmd_retry, cmd_status, detached, follow
-from farm.cli.site import cmd_site_build
+from farm.cli.runs import detached, follow
 from farm.cli.smoke import run_smoke
 from farm.cli.tree import print_tree
 from farm.cli.upload import uploading
@@ -39,11 +31,6 @@ from farm.wheel.inspect import inspect
 from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
 from farm.wheel.why126 import why_126
-
-
-def run(args: argparse.Namespace) -> int:
-    """Carry out the command that was parsed; returns the exit code."""
-    return COMMANDS[args.command](args)
 
 
 def _project(args: argparse.Namespace) -> tuple[Path, Settings]:
@@ -227,29 +214,3 @@ def cmd_publish(args: argparse.Namespace) -> int:
 
 def cmd_smoke(args: argparse.Namespace) -> int:
     return run_smoke(args, *_plan_of(args))
-
-
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "submit": cmd_submit,
-    "build": cmd_build,
-    "plan": cmd_plan,
-    "why": cmd_why,
-    "matrix": cmd_matrix,
-    "detect": cmd_detect,
-    "doctor": cmd_doctor,
-    "render": cmd_render,
-    "patches": cmd_patches,
-    "inspect": cmd_inspect,
-    "repair": cmd_repair,
-    "verify": cmd_verify,
-    "publish": cmd_publish,
-    "index": cmd_index,
-    "smoke": cmd_smoke,
-    "runners": cmd_runners,
-    "status": cmd_status,
-    "logs": cmd_logs,
-    "site": cmd_site_build,
-    "cancel": cmd_cancel,
-    "retry": cmd_retry,
-    "dispatch": cmd_dispatch,
-}

@@ -27,4 +27,5 @@ def cmd_repair(args: argparse.Namespace) -> int:
     for path in result.record_corrected:
         print(plain(f"corrected the hash of {path} in RECORD"))
     print(plain(str(result.wheel)))
+    gc.freeze()  # nor is there anything to be found at the end
     return 0

@@ -13,7 +13,7 @@ from farm.wheel.glimpse import Glimpse, OutOfSightError
 from farm.wheel.library import Library, magics, read_library
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
-_NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt")
+_NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
 _MAX_LIBRARIES = 5000  # each pair of them may be compared; the largest known wheels hold some hundred
 _THREADS = min(4, os.cpu_count() or 1)
 

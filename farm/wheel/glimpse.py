@@ -66,7 +66,7 @@ class Glimpse:
         self._tail: IO[bytes] | None = None
         self._tail_from = entry.size
         if entry.method == DEFLATED and entry.size > _WHOLE:
-            self._more: Iterator[bytes] = archive.inflate(entry)
+            self._more: Iterator[bytes] = archive.inflate(entry, _PIECE)
         else:
             self._more = archive.chunks(entry.name)
 
@@ -141,7 +141,7 @@ class Glimpse:
                     if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
                         continue
                     try:
-                        probe = inflater(_LEFT).decompress(moved[at : at + _PIECE])
+                        probe = inflater(_LEFT, lenient=True).decompress(moved[at : at + _PIECE])
                     except InflateErrors:
                         continue
                     if len(probe) >= _ENOUGH:
@@ -178,7 +178,7 @@ def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
     Returns:
         Whether the stream ends where the pieces do.
     """
-    left, right = inflater(_LEFT), inflater(_RIGHT)
+    left, right = inflater(_LEFT, lenient=True), inflater(_RIGHT, lenient=True)
     first = next(pieces)
     starts = [_with_start(first[0], shift, literal) for literal in _LITERALS]
     settled = False

@@ -1,6 +1,8 @@
-"""Unpacking deflated members, and CRCs: by the package `isal` (an extra) in half the time, else by zlib.
+"""Unpacking deflated members, and CRCs: by zlib, or by the package `isal` (an extra) in half the time.
 
-Both read plain deflate (RFC 1951); what one refuses, the other may word differently.
+Both read deflate (RFC 1951), but not the same of what is none: of 450,000 damaged streams isal took 784 that zlib
+refuses (codes that are not complete), and never the other way round. Installers use zlib. So what vouches for a
+wheel does too; isal serves to look for what a library needs.
 """
 
 import zlib
@@ -19,8 +21,12 @@ InflateErrors: tuple[type[Exception], ...] = (zlib.error, _fast.error)
 crc32 = _fast.crc32
 
 
-def inflater(dictionary: bytes = b"") -> Any:
-    """A decompressor of raw deflate with the interface of `zlib.decompressobj`; `dictionary` precedes the stream."""
+def inflater(dictionary: bytes = b"", *, lenient: bool) -> Any:
+    """A decompressor of raw deflate with the interface of `zlib.decompressobj`; `dictionary` precedes the stream.
+
+    `lenient`: by isal, if it is there.
+    """
+    module = _fast if lenient else zlib
     if dictionary:
-        return _fast.decompressobj(-zlib.MAX_WBITS, zdict=dictionary)
-    return _fast.decompressobj(-zlib.MAX_WBITS)
+        return module.decompressobj(-zlib.MAX_WBITS, zdict=dictionary)
+    return module.decompressobj(-zlib.MAX_WBITS)

@@ -11,8 +11,8 @@ from farm.errors import VerificationFailedError
 
 # 32 bytes are 43 digits, of which the last carries four bits.
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
-# A line as nearly all are: no quotes. What it takes means the same to a reader of CSV.
-_LINE = re.compile(rb"([^\",\r\n]+),(?:sha256=(%s))?,([0-9]{0,19})(?:\r?\n|\Z)" % _DIGEST.pattern.encode())
+# A line as nearly all are: no quotes. What it takes means the same to a reader of CSV. Anything else takes the rest.
+_LINE = re.compile(rb"([^\",\r\n]+),(?:sha256=(%s))?,([0-9]{0,19})(\r?\n|\Z)|(?s:.+)" % _DIGEST.pattern.encode())
 _QUOTED = re.compile(r"[\",\r\n]")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
@@ -37,20 +37,23 @@ def parse_record(content: bytes) -> list[Row]:
 
 
 def _parse_plain(content: bytes) -> list[Row]:
-    """The rows, in a third of the time; none if any line needs more than a look."""
-    rows: list[Row] = []
-    position = 0
-    while position < len(content):
-        line = _LINE.match(content, position)
-        if line is None or len(rows) == _MAX_ROWS:
-            return []
-        path, digest, size = line.groups()
-        try:
-            rows.append(Row(path.decode(), _hexadecimal(digest) if digest else None, int(size) if size else None))
-        except UnicodeDecodeError:
-            return []
-        position = line.end()
-    return rows
+    """The rows, in a tenth of the time; none if any line needs more than a look."""
+    if content.count(b"\n") >= _MAX_ROWS:
+        return []
+    lines = _LINE.findall(content)
+    if not lines or not lines[-1][0]:
+        return []
+    digests = [digest for _, digest, _, _ in lines if digest]
+    # One digit more makes 33 bytes of each, the last of them zero: so all are converted at once.
+    together = binascii.a2b_base64(b"A".join([*digests, b""]).translate(_STANDARD)).hex()
+    hashes = iter([together[at : at + 64] for at in range(0, len(together), 66)])
+    try:
+        return [
+            Row(path.decode(), next(hashes) if digest else None, int(size) if size else None)
+            for path, digest, size, _ in lines
+        ]
+    except UnicodeDecodeError:
+        return []
 
 
 def _parse_csv(content: bytes) -> list[Row]:
@@ -94,13 +97,21 @@ def render_record(rows: Iterable[Row]) -> bytes:
     """The file's bytes: LF line ends, quotes only where a path needs them."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        digest = f"sha256={urlsafe_digest(row.sha256)}" if row.sha256 else ""
-        size = "" if row.size is None else row.size
-        if _QUOTED.search(row.path):
-            writer.writerow((row.path, digest, size))
+    all_rows = list(rows)
+    # All hashes at once, each with a byte more, so that they make a whole number of digits.
+    hashes = "00".join([row.sha256 for row in all_rows if row.sha256] + [""])
+    digits = binascii.b2a_base64(bytes.fromhex(hashes), newline=False).translate(_URL_SAFE).decode()
+    at = 0
+    for path, sha256, size in all_rows:
+        digest = ""
+        if sha256:
+            digest = f"sha256={digits[at : at + 43]}"
+            at += 44
+        length = "" if size is None else size
+        if _QUOTED.search(path):
+            writer.writerow((path, digest, length))
         else:
-            text.write(f"{row.path},{digest},{size}\n")
+            text.write(f"{path},{digest},{length}\n")
     return text.getvalue().encode()
 
 

@@ -117,7 +117,7 @@ def repair(
     new_version = None if version is None else normal_version(version)
     wanted = [normal_requirement(each) for each in requires]
     name = parse_wheel_name(wheel.name)
-    with Archive(wheel, limits) as archive:
+    with Archive(wheel, limits, lenient=True) as archive:
         info = read_dist_info(archive)
         record = parse_record(archive.read(info.record, _RECORD_LIMIT))
         contents = read_needs(archive, _listed(record), f"{info.folder}/")

@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, check_name
+from farm.wheel.copying import copy_range
 from farm.wheel.deflate import BLOCK, deflate
 from farm.wheel.inflate import crc32
 from farm.wheel.record import Row, render_record
@@ -115,7 +116,8 @@ class _Writer:
                 if not run_end:
                     run_start, moved_by = entry.header_offset, position - entry.header_offset
                 run_end = entry.data_offset + entry.compressed
-                self.entries.append(entry._replace(header_offset=entry.header_offset + moved_by))
+                moved = entry._replace(header_offset=entry.header_offset + moved_by) if moved_by else entry
+                self.entries.append(moved)
                 position = run_end + moved_by
             else:
                 position = self._copy_fresh(source, entry, name)
@@ -168,21 +170,9 @@ class _Writer:
         self._write(directory + end_records(len(self.entries), start, len(directory)))
 
     def _copy_range(self, source: Archive, start: int, end: int) -> None:
-        """Append bytes of the source, by the kernel (which may share blocks) where it can."""
-        for chunk in source.span(self._copy_by_kernel(source, start, end), end):
+        """Append bytes of the source."""
+        for chunk in source.span(copy_range(source.fileno(), self.file.fileno(), start, end), end):
             self._write(chunk)
-
-    def _copy_by_kernel(self, source: Archive, start: int, end: int) -> int:
-        """Returns how far it got: it gives up on another file system or an old kernel."""
-        while start < end and hasattr(os, "copy_file_range"):
-            try:
-                count = os.copy_file_range(source.fileno(), self.file.fileno(), end - start, start)
-            except OSError:
-                break
-            if not count:
-                break
-            start += count
-        return start
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

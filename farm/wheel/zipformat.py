@@ -35,6 +35,9 @@ _MAX_DIRECTORY = 128 << 20
 # Extra fields as Info-ZIP writes them, times and user numbers: what most members have, and no installer reads.
 _USUAL = re.compile(rb"(?:UT(?:\x05\0.{5}|\x09\0.{9}))?(?:ux\x0b\0.{11})?", re.DOTALL)
 
+_USUAL_LENGTH = 28  # of both, the longer way
+_LOCAL_MIDDLE = struct.Struct("<3H3IH")  # from the method to the length of the name
+
 
 class Entry(NamedTuple):
     """One member as the directory describes it (a tuple, because wheels hold ten thousand of them).
@@ -152,14 +155,14 @@ def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
         position += name_length + extra_length + comment_length
         if magic != b"PK\1\2" or position > len(directory):
             refuse("the ZIP directory is damaged")
-        name = _decode(raw_name, flags)
+        name = raw_name.decode("ascii") if raw_name.isascii() else _decode(raw_name, flags)
         if method not in (STORED, DEFLATED):
             refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
         if flags & ~_FLAGS_KNOWN or disk:
             refuse("encrypted, patched or on another disk", name)
         if extra and not _USUAL.fullmatch(extra):
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
-        yield Entry(name, method, time, date, crc, compressed, size, external, made_by, offset)
+        yield Entry._make((name, method, time, date, crc, compressed, size, external, made_by, offset, 0, False))
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
 
@@ -201,7 +204,26 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
     """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
     expected = entry.name.encode()
     file.seek(entry.header_offset)
-    raw = file.read(_LOCAL.size + len(expected))
+    length = _LOCAL.size + len(expected)
+    raw = file.read(length + _USUAL_LENGTH)
+    # What nearly all headers are, at one look: as the directory has it, without flags, with the usual fields.
+    if (
+        raw[:4] == b"PK\3\4"
+        and raw[6:8] == b"\0\0"
+        and len(expected) == len(entry.name)
+        and max(entry.compressed, entry.size) < LIMIT32
+        and raw[8:28] == _LOCAL_MIDDLE.pack(*entry[1:7], len(expected))
+        and raw[_LOCAL.size : length] == expected
+        and raw[29] == 0
+        and length + raw[28] <= len(raw)
+        and _USUAL.fullmatch(raw, length, length + raw[28])
+    ):
+        data = entry.header_offset + length + raw[28]
+        if data + entry.compressed > limit:
+            refuse("its data overlaps the directory", entry.name)
+        return Entry._make((*entry[:_DATA_OFFSET], data, True)), data + entry.compressed
+    raw = raw[:length]
+    file.seek(entry.header_offset + len(raw))
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
     magic, _, flags, method, time, date, crc, compressed, size, name_length, extra_length = _LOCAL.unpack_from(raw)
@@ -277,7 +299,7 @@ def central_header(entry: Entry) -> bytes:
     size, compressed, offset = values = (entry.size, entry.compressed, entry.header_offset)
     extra = b""
     version = 20
-    if needs_zip64(*values):
+    if size >= LIMIT32 or compressed >= LIMIT32 or offset >= LIMIT32:
         wide = [value for value in values if needs_zip64(value)]
         extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
         size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)

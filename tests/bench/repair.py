@@ -81,6 +81,7 @@ def measure(command: list[str], output: Path) -> Cost:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every tool runs as it does once it is installed
     start = time.perf_counter()
     with (output / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=output, env=environ, stdout=log, stderr=log)

@@ -23,6 +23,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.isa import scan_isa
     from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
     from farm.wheel.pe import read_pe
+    from farm.wheel.peisa import scan_dll
     from farm.wheel.record import parse_record, render_record
     from farm.wheel.repair import repair
     from farm.wheel.report import VerifyPolicy
@@ -132,8 +133,14 @@ def isa(data: bytes) -> None:
     scan_starts(data, seen, "avx")
 
 
+def peisa(data: bytes) -> None:
+    seen = read_pe(data)
+    for on_load in (False, True):
+        scan_dll(data, seen, "avx", on_load=on_load)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, isa)
+    each.__name__: each for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, isa, peisa)
 }
 
 

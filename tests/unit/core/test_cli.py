@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from farm.cli import show
-from farm.cli.commands import COMMANDS
-from farm.cli.main import parser
+from farm.cli.main import COMMANDS, parser
 from farm.errors import UsageError
 from farm.pipeline.report import Outcomes
 
@@ -35,7 +34,7 @@ def test_version_and_help_are_quick_and_import_nothing(root):
     """What costs time at the start of every command: none of it is loaded to print a version."""
     code = (
         "import sys\n"
-        "from farm.cli.main import main\n"
+        "from farm.cli.main import COMMANDS, main\n"
         "try: main(['--version'])\n"
         "except SystemExit as error: assert error.code == 0\n"
         "print([m for m in ('pydantic', 'rich', 'docker', 'jinja2', 'yaml', 'boto3') if m in sys.modules])"

@@ -51,16 +51,20 @@ def operations(wheel: Path, out: Path) -> dict[str, Callable[[], tuple[str, str]
 
 
 def limited(case: Path, run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
-    """The outcome of `run` in a fork that may take `MEMORY` bytes and `SECONDS` of CPU more than it has."""
+    """The outcome of `run` in a fork that may take `MEMORY` bytes and `SECONDS` of CPU more than it has.
+
+    Memory is what the process can write to (RLIMIT_DATA): address space that a thread's allocator merely reserves,
+    64 MB each, and files that are mapped to be read do not count.
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         os.chdir(case)
         tempfile.tempdir = str(case / "tmp")
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
         limit = pages * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         os.write(write, json.dumps(attempt(run)).encode()[:60_000])
         os._exit(0)
