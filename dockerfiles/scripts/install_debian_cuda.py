@@ -174,6 +174,9 @@ def install(part: dict[str, Any], root: str) -> None:
         folder_of_library = link(root, written, part["link"])
         if part.get("empty_archive"):
             (folder_of_library / part["empty_archive"]).write_bytes(MAGIC)
+        if part.get("link_script"):
+            shared = part["link"].removeprefix("lib").removesuffix(".so")
+            (folder_of_library / part["link_script"]).write_text(f"INPUT ( -l{shared} )\n", encoding="utf-8")
     if part.get("stub"):
         stub(root, written[0], part["stub"])
 

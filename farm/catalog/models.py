@@ -326,7 +326,8 @@ class Head(Model):
 class PackagePart(Model):
     """Members (fnmatch patterns) of one distribution package.
 
-    `link` names the development symlink to make, `empty_archive` a static library to make without content, `stub`
+    `link` names the development symlink to make, `empty_archive` a static library to make without content, `link_script` one that
+    leads the linker to `link`, `stub`
     a library (by its soname) to make from the names in the header that is the only member: something to link with.
     """
 
@@ -335,6 +336,7 @@ class PackagePart(Model):
     head: Head | None = None
     link: str | None = None
     empty_archive: str | None = None
+    link_script: str | None = None
     stub: str | None = None
 
 

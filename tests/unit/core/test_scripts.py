@@ -222,7 +222,7 @@ def test_members_symlink_and_empty_archive(apt):
     apt.add("libcudart11.0", deb(files, [(f"{lib}/libcudart.so.11.0", "libcudart.so.11.8.89")]))
     part = {
         "package": "libcudart11.0", "members": ["usr/lib/*", "etc/nvcc.*"],
-        "link": "libcudart.so", "empty_archive": "libcudadevrt.a",
+        "link": "libcudart.so", "empty_archive": "libcudadevrt.a", "link_script": "libcudart_static.a",
     }  # fmt: skip
     answer = apt.install(part)
     assert (answer.returncode, answer.stderr) == (0, "")
@@ -231,6 +231,7 @@ def test_members_symlink_and_empty_archive(apt):
         f"{lib}/libcudart.so.11.0": "libcudart.so.11.8.89",
         f"{lib}/libcudart.so": "libcudart.so.11.0",
         f"{lib}/libcudadevrt.a": b"!<arch>\n",
+        f"{lib}/libcudart_static.a": b"INPUT ( -lcudart )\n",
         "etc/nvcc.profile": b"p",
     }
     assert apt.tree() == expected
