@@ -326,9 +326,9 @@ class Head(Model):
 class PackagePart(Model):
     """Members (fnmatch patterns) of one distribution package.
 
-    `link` names the development symlink to make, `empty_archive` a static library to make without content, `link_script` one that
-    leads the linker to `link`, `stub`
-    a library (by its soname) to make from the names in the header that is the only member: something to link with.
+    `link` names the development symlink to make, `empty_archive` a static library to make without content,
+    `link_script` one that leads the linker to `link`, `stub` a library (by its soname) to make from the names in the
+    header that is the only member: something to link with.
     """
 
     package: str
