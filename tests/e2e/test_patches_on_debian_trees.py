@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -13,7 +14,6 @@ from farm.patches import Facts, plan_patches, write
 from farm.recipe import patches
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = "http://deb.debian.org/debian"
 TIMEOUT_S = 600
 LOW = r"cmake_minimum_required *\( *VERSION +([12]\.|3\.[0-4]([^0-9]|$))"
 INTEL = Facts("windows", 80, 4, "icx")
@@ -34,6 +34,15 @@ def need(what):
     pytest.skip(what)
 
 
+def mirror():
+    """Where this machine gets Debian from."""
+    for path in (Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))):
+        found = re.search(r"https?://\S+/debian(?=/?\s)", path.read_text()) if path.is_file() else None
+        if found:
+            return found[0]
+    need("no Debian mirror is in apt's sources")
+
+
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory):
     """A folder with both source archives, fetched by apt with lists of its own; its signatures and sums are apt's."""
@@ -42,7 +51,7 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("apt")
     for name in ("lists/partial", "cache/archives/partial", "sources"):
         (folder / name).mkdir(parents=True)
-    lines = [f"deb-src [signed-by={KEYRING}] {MIRROR} {suite} main" for _, suite in TREES.values()]
+    lines = [f"deb-src [signed-by={KEYRING}] {mirror()} {suite} main" for _, suite in TREES.values()]
     (folder / "sources.list").write_text("\n".join(lines) + "\n")
     options = {
         "Dir::Etc::SourceList": folder / "sources.list", "Dir::Etc::SourceParts": "/nonexistent",
