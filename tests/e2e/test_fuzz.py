@@ -36,6 +36,8 @@ def fuzz(parser: str, tmp_path: Path, *options: str) -> subprocess.CompletedProc
                f"-rss_limit_mb={BASE_MB + MEMORY_MB}", f"-malloc_limit_mb={MEMORY_MB}", "-max_len=20000",
                f"-artifact_prefix={crashes}/", *options, str(found), str(SEEDS / parser)]  # fmt: skip
     environ = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "TMPDIR": str(tmp_path)}
+    # libFuzzer reads ru_maxrss, which a process keeps through exec: a fork of a shell, not of this large process.
+    command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20 * SECONDS, check=False)
 
 
