@@ -6,10 +6,11 @@ One section for each project of each group, a pure function of the project's JSO
 import json
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from farm import catalog
 from farm.index.pages import Model, ProjectPage, foreign
 
 CATALOGUE_KEY = "catalog.json"
@@ -58,6 +59,15 @@ class Catalogue(Model):
         return self.model_copy(update={"generation": self.generation + 1, "groups": groups})
 
 
+def catalogue_schema() -> dict[str, Any]:
+    """The JSON schema of `catalog.json`, for programs that read it. A change that breaks them raises `schema`."""
+    return {
+        **Catalogue.model_json_schema(by_alias=True, mode="serialization"),
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The wheels that an index of the farm offers",
+    }
+
+
 def parse_catalogue(data: bytes | None, key: str = CATALOGUE_KEY) -> Catalogue:
     """Reads a catalogue; None is an empty one.
 
@@ -88,5 +98,10 @@ def section_of(page: ProjectPage) -> CatalogueSection:
 
 
 def without_rebuild(version: str) -> str:
-    """`2.0.1+cu118.sm35.avx` for `2.0.1+cu118.sm35.avx.1`: a number at the end of a local version counts rebuilds."""
+    """`2.0.1+cu118.sm35.avx` for `2.0.1+cu118.sm35.avx.1`: a number at the end of a local version counts rebuilds.
+
+    The number at the end of `2.8.0+cu128.sm120.armv8.2` is the CPU's: a local version knows no underscore.
+    """
+    if version.endswith(tuple(f".{cpu}".replace("_", ".") for cpu in catalog.cpu_levels())):
+        return version
     return re.sub(r"(\+.*[^.])\.[0-9]+$", r"\1", version)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from farm.errors import InfrastructureError
+from farm.index.catalogue import catalogue_schema
 from farm.index.stores import Store
 from farm.site import charts, pages
 from farm.site.conflicts import conflicts
@@ -54,6 +55,7 @@ def files(project: Path, known: Known, *, source: Source, links: Source, root: s
     made["index.html"] = pages.selector(data, offered, known).encode()
     made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
     made["feed.xml"] = feed(known.wheels, root)
+    made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     made |= badges(offered, known)
     return made
 

@@ -77,6 +77,8 @@ def test_a_page_is_sound_only_if_it_follows_from_its_entries():
         ("2.0.1+cu118.sm35.avx", "2.0.1+cu118.sm35.avx"),
         ("2.0.1", "2.0.1"),
         ("2.0.1+1", "2.0.1+1"),
+        ("2.8.0+cu128.sm120.armv8.2", "2.8.0+cu128.sm120.armv8.2"),
+        ("2.8.0+cu128.sm120.armv8.2.3", "2.8.0+cu128.sm120.armv8.2"),
     ],
 )
 def test_a_rebuild_is_nothing_new(version, short):

@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import jsonschema
 import pytest
 
 from farm.site import build
@@ -166,6 +167,17 @@ def test_the_feed_is_atom_newest_first():
     names = {"a": NAMESPACE}
     assert [e.text for e in top.findall("a:entry/a:id", names)] == ["urn:sha256:" + "2" * 64, "urn:sha256:" + "1" * 64]
     assert top.find("a:updated", names).text == "2026-02-01T00:00:00Z"
+
+
+def test_the_catalogue_is_as_its_published_schema_says(root, known, store):
+    schema = json.loads(make(root, known)["catalog.schema.json"])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    catalogue = json.loads(store.get("catalog.json").data)
+    validator.validate(catalogue)
+    assert list(catalogue["groups"]["sm35-avx"]["torch"]["versions"]) == ["2.0.1+cu117.sm35.avx"]
+    for wrong in ({**catalogue, "schema": 2}, {**catalogue, "groups": {"sm35-avx": {"torch": {}}}}):
+        assert not validator.is_valid(wrong)
 
 
 def test_a_badge_is_svg_and_escapes():
