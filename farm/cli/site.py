@@ -11,6 +11,7 @@ from farm.pipeline.report import Silent
 from farm.pipeline.setting import Setting, open_journal
 from farm.settings import find_project, load_settings
 from farm.site import build
+from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels
 
 
@@ -22,7 +23,7 @@ def cmd_site_build(args: argparse.Namespace) -> int:
     with open_journal(project, setting.settings) as journal:
         known = Known.of(wheels(store), runs(journal, setting.artifacts / "runs"))
     made = build.files(
-        project,
+        list(offers(project)),
         known,
         source=lambda group: pip_source(setting, group),
         links=lambda group: pip_links(setting, group),

@@ -12,7 +12,7 @@ from farm.index.stores import Store
 from farm.site import charts, pages
 from farm.site.conflicts import conflicts
 from farm.site.feed import feed
-from farm.site.offers import Offer, offers
+from farm.site.offers import Offer
 from farm.site.payload import Source, payload
 from farm.site.state import STATES, Known, RunView
 from farm.text import plain
@@ -38,17 +38,16 @@ class Written(NamedTuple):
     changed: tuple[str, ...]
 
 
-def files(project: Path, known: Known, *, source: Source, links: Source, root: str) -> dict[str, bytes]:
+def files(offered: Sequence[Offer], known: Known, *, source: Source, links: Source, root: str) -> dict[str, bytes]:
     """Every file of the site by its key below the index's root. The same data give the same bytes.
 
     Args:
-        project: The checkout: its matrix says what is offered.
+        offered: Every build of the matrix.
         known: The index's wheels and the journal's runs.
         source: Group of a variant -> pip's options for it.
         links: Group of a variant -> pip's options for its page of links.
         root: The address of the index's root, ending in a slash.
     """
-    offered = list(offers(project))
     data = payload(offered, conflicts(offered), known, source, links)
     made: dict[str, bytes] = {}
     linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}

@@ -51,7 +51,7 @@ def main() -> None:
             table.add_column(column)
         for name in ("first build", "rebuild, one wheel more"):
             clock, processor = time.perf_counter(), time.process_time()
-            made = build.files(ROOT, known, source=source, links=links, root=URL)
+            made = build.files(list(offers(ROOT)), known, source=source, links=links, root=URL)
             written = build.write(store, made)
             took = f"{time.perf_counter() - clock:.2f} s ({time.process_time() - processor:.2f} s of processor)"
             table.add_row(f"{name}: {len(written.changed)} of {written.files} files written", took, "2 s")

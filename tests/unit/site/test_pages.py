@@ -28,8 +28,8 @@ def links(group):
     return ("--no-index", "--find-links", f"{URL}whl/{group}/links.html")
 
 
-def make(root, known):
-    return build.files(root, known, source=source, links=links, root=URL)
+def make(offered, known):
+    return build.files(offered, known, source=source, links=links, root=URL)
 
 
 class Reader(html.parser.HTMLParser):
@@ -67,8 +67,8 @@ def evil_run():
     return RunView(EVIL, "2026", True, "failure", "k", EVIL, EVIL, EVIL, steps, EVIL, (Smoke(EVIL, EVIL, EVIL),))
 
 
-def test_the_selector_holds_every_build_and_the_published_wheel(root, known, offered):
-    page = make(root, known)["index.html"]
+def test_the_selector_holds_every_build_and_the_published_wheel(known, offered):
+    page = make(offered, known)["index.html"]
     data = json.loads(read(page).scripts[0])
     assert len(data["builds"]) == len([offer for offer in offered if not offer.blocked])
     ((key, (filename, _, digest, day, _version)),) = data["wheels"].items()
@@ -81,16 +81,16 @@ def test_the_selector_holds_every_build_and_the_published_wheel(root, known, off
     assert {("Tesla K40c", "sm35"), ("GeForce GTX 1080 Ti", "sm61")} <= named
 
 
-def test_without_javascript_there_is_a_table_of_the_wheels(root, known):
-    text = make(root, known)["index.html"].decode()
+def test_without_javascript_there_is_a_table_of_the_wheels(offered, known):
+    text = make(offered, known)["index.html"].decode()
     table = text[text.index("<noscript>") : text.index("</noscript>")]
     assert "torch==2.0.1+cu117.sm35.avx" in table
     assert "sm35-avx-py311" in table
 
 
-def test_hostile_text_stays_text(root, known, evil_run):
-    made = make(root, Known.of(known.wheels, [evil_run]))
-    plain_pages = make(root, known)
+def test_hostile_text_stays_text(offered, known, evil_run):
+    made = make(offered, Known.of(known.wheels, [evil_run]))
+    plain_pages = make(offered, known)
     for name in ("index.html", "farm.html"):
         before, after = read(plain_pages[name]), read(made[name])
         assert after.tags.count("script") == before.tags.count("script")
@@ -102,9 +102,9 @@ def test_hostile_text_stays_text(root, known, evil_run):
     assert "<" not in embedded({"x": EVIL})
 
 
-def test_the_policy_of_a_page_allows_its_own_script_alone(root, known):
+def test_the_policy_of_a_page_allows_its_own_script_alone(offered, known):
     for name in ("index.html", "farm.html"):
-        text = make(root, known)[name].decode()
+        text = make(offered, known)[name].decode()
         policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
         assert policy.startswith("default-src 'none'")
         assert "unsafe" not in policy
@@ -112,7 +112,7 @@ def test_the_policy_of_a_page_allows_its_own_script_alone(root, known):
         assert not re.search(r'(?:src|href)="(?:https?:)?//', text)
 
 
-def test_two_thousand_wheels_fit_into_250_kilobytes(root, offered):
+def test_two_thousand_wheels_fit_into_250_kilobytes(offered):
     some = [offer for offer in offered if not offer.blocked]
     many = []
     for number in range(2000):
@@ -121,26 +121,26 @@ def test_two_thousand_wheels_fit_into_250_kilobytes(root, offered):
         key = offer.key if number < len(some) else f"{offer.key}{number}"
         filename = f"{offer.package}-{offer.version}-{number}-cp311-cp311-manylinux_2_28_x86_64.whl"
         many.append(Wheel(key, filename, offer.package, offer.version, 10**8 + number, digest, "2026-11-21"))
-    page = make(root, Known.of(many, []))["index.html"]
+    page = make(offered, Known.of(many, []))["index.html"]
     assert len(gzip.compress(page)) < 250_000
 
 
-def test_the_same_data_give_the_same_bytes(root, known):
-    assert make(root, known) == make(root, known)
+def test_the_same_data_give_the_same_bytes(offered, known):
+    assert make(offered, known) == make(offered, known)
 
 
-def test_only_what_changed_is_written(root, known, store, put):
-    first = build.write(store, make(root, known))
+def test_only_what_changed_is_written(offered, known, store, put):
+    first = build.write(store, make(offered, known))
     assert len(first.changed) == first.files
-    assert build.write(store, make(root, known)).changed == ()
+    assert build.write(store, make(offered, known)).changed == ()
     put("torch-2.0.1+cu117.sm37.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm37-avx")
     from farm.site.state import wheels
 
-    again = build.write(store, make(root, Known.of(wheels(store), [])))
+    again = build.write(store, make(offered, Known.of(wheels(store), [])))
     assert set(again.changed) == {"index.html", "farm.html", "feed.xml", "badges/sm37-avx-py311.svg"}
 
 
-def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(root, known, store):
+def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(offered, known, store):
     made = {"index.html": b"one", "feed.xml": b"two"}
     build.write(store, made)
     there = store.get(build.MANIFEST)
@@ -149,11 +149,11 @@ def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(root, known, store)
     assert store.get("index.html").data == b"one"
 
 
-def test_logs_are_plain_and_only_their_end_is_shown(tmp_path, root, known, evil_run):
+def test_logs_are_plain_and_only_their_end_is_shown(tmp_path, offered, known, evil_run):
     log = tmp_path / "build.log"
     log.write_bytes(b"x\x1b[2J\n" * 100_000 + b"the end\n")
     run = replace(evil_run, id="20261121-000000-0001", files=(log,))
-    made = make(root, Known.of(known.wheels, [run]))
+    made = make(offered, Known.of(known.wheels, [run]))
     text = made["runs/20261121-000000-0001/build.log.txt"].decode()
     assert text.startswith("[the last 256 KiB of 0.6 MB]")
     assert text.rstrip().endswith("the end")
@@ -169,8 +169,8 @@ def test_the_feed_is_atom_newest_first():
     assert top.find("a:updated", names).text == "2026-02-01T00:00:00Z"
 
 
-def test_the_catalogue_is_as_its_published_schema_says(root, known, store):
-    schema = json.loads(make(root, known)["catalog.schema.json"])
+def test_the_catalogue_is_as_its_published_schema_says(offered, known, store):
+    schema = json.loads(make(offered, known)["catalog.schema.json"])
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     catalogue = json.loads(store.get("catalog.json").data)
