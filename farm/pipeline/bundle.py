@@ -5,7 +5,7 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import farm
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import BuildFailedError, UsageError
+from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
 from farm.pipeline.report import Outcomes
@@ -78,7 +79,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
 
 
 def write_bundle(
-    plan: Plan, *, dest: Path, tree: Path, context: Path, sources: Path, environment: dict[str, str]
+    plan: Plan, *, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
 ) -> list[Path]:
     """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns the files.
 
@@ -86,8 +87,8 @@ def write_bundle(
         plan: What is built.
         dest: The bundle.
         tree: The packed toolchain.
-        context: The rendered job.
-        sources: The gathered sources.
+        inputs: Folders by the name that they get below /farm: the rendered job, the gathered sources, and the
+            published wheels that the build needs.
         environment: What the toolchain's image sets.
 
     Raises:
@@ -102,8 +103,8 @@ def write_bundle(
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
         _add(archive, [("tree.tar.xz", tree)])
-        _add(archive, ((f"source/{p.relative_to(sources).as_posix()}", p) for p in _files(sources)))
-        _add(archive, ((f"job/{p.relative_to(context).as_posix()}", p) for p in _files(context)))
+        for name, folder in inputs.items():
+            _add(archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder)))
         package = Path(farm.__file__).parent
         _add(archive, ((f"lib/farm/{name}", package / name) for name in CARRIED))
     parts = splitter.finish()
@@ -114,7 +115,7 @@ def write_bundle(
         "parts": parts,
         "job": {
             "command": ["bash", "/farm/job/build.sh"],
-            "inputs": {"/farm/job": "job", "/farm/source": "source"},
+            "inputs": {f"/farm/{name}": name for name in inputs},
             "output": "/farm/out",
             "environment": environment,
             "volumes": {TREE: kept(plan)[TREE]},
@@ -133,7 +134,7 @@ def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
     """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
 
     Raises:
-        FarmError: What `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
+        FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
     check_supported(plan)
     backend = open_backend(setting, "docker")
@@ -141,6 +142,10 @@ def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
     assert isinstance(engine, DockerEngine)
     with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
         folder = Path(name)
+        needed = {}
+        if plan.needs:
+            needed["needs"] = folder / "needs"
+            needs.fetch(setting, plan, needed["needs"])
         rendered = render(setting.project, plan)
         rendered.write(folder / "context")
         image = toolchain(setting, backend, plan, rendered, folder, Outcomes())
@@ -150,10 +155,9 @@ def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
         sources = folder / "sources"
         mirror = setting.settings.debian_mirror
         gather(plan, setting.artifacts / "sources", sources, mirror=mirror, line=setting.watcher.line)
+        inputs = {"job": folder / "context" / "job", "source": sources, **needed}
         environment = engine.image_environment(image)
-        return write_bundle(
-            plan, dest=dest, tree=tree, context=folder / "context" / "job", sources=sources, environment=environment
-        )
+        return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)
 
 
 def _files(folder: Path) -> list[Path]:

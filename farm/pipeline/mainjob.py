@@ -9,7 +9,7 @@ from typing import Literal
 
 from farm.engines.base import FINAL, Engine
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
-from farm.pipeline import build
+from farm.pipeline import build, needs
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -157,6 +157,10 @@ class MainJob:
         cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
         gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
         inputs = {"/farm/job": self.folder / "context" / "job", "/farm/source": sources}
+        needed = self.folder / "needs"
+        if self.plan.needs:
+            needs.fetch(self.setting, self.plan, needed)
+            inputs["/farm/needs"] = needed
         if engine.name == "host":  # an image has them
             inputs["/farm/scripts"] = self.setting.project / SCRIPTS
         job = build.make_job(
@@ -177,6 +181,7 @@ class MainJob:
             raise
         finally:
             shutil.rmtree(sources)
+            shutil.rmtree(needed, ignore_errors=True)
         try:
             self.journal.set_handle(attempt.id, handle)
             self.journal.set_state(attempt.id, "running")

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError, UsageError
+from farm.pipeline import needs
 from farm.pipeline.backends import check_engine, open_backend
 from farm.pipeline.mainjob import CANCEL, MainJob, StillRunningError, Until
 from farm.pipeline.report import Outcomes
@@ -33,10 +34,12 @@ def submit(
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
     Raises:
-        FarmError: A step failed; the class says which, the text says why.
+        FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
+            is not published.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
     check_supported(plan)
+    needs.published(setting, plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
         job = MainJob(setting, plan, journal, run, Outcomes(run=run.id), lambda: open_backend(setting, on))
@@ -83,21 +86,16 @@ def finish(journal: Journal, run: Run, error: FarmError) -> None:
 
 
 def check_supported(plan: Plan) -> None:
-    """Refuses what the pipeline cannot carry out yet.
+    """Refuses what no engine of the pipeline can carry out.
 
     Raises:
-        UsageError: The package needs another's wheel.
-        NoRunnerError: It is built on a Mac.
+        NoRunnerError: It is built on a Mac or on Windows.
     """
-    if plan.needs:
-        raise UsageError(
-            f"{plan.package} is built against {', '.join(plan.needs)}: build torch for this variant first",
-            hint="not supported yet by submit; `farm render` writes the job, which takes its wheel from /farm/needs",
-        )
     if plan.base is None:
+        script = "build.cmd, which builds it on that machine" if plan.windows else "build.sh, which builds it on a Mac"
         raise NoRunnerError(
             f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
-            hint="`farm render` writes job/build.sh, which builds it on a Mac",
+            hint=f"`farm render` writes job/{script}",
         )
 
 

@@ -38,8 +38,7 @@ def made(plan, root, tmp_path, monkeypatch):
         plan,
         dest=dest,
         tree=tree,
-        context=tmp_path / "context" / "job",
-        sources=tmp_path / "sources",
+        inputs={"job": tmp_path / "context" / "job", "source": tmp_path / "sources"},
         environment={"LC_ALL": "C.UTF-8"},
     )
     return dest, files
@@ -65,7 +64,7 @@ def test_the_manifest_names_every_part(made, plan):
 
 def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
     with pytest.raises(UsageError, match="is not empty"):
-        write_bundle(plan, dest=made[0], tree=tmp_path, context=tmp_path, sources=tmp_path, environment={})
+        write_bundle(plan, dest=made[0], tree=tmp_path, inputs={}, environment={})
 
 
 def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):

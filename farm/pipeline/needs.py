@@ -1,0 +1,79 @@
+"""The published wheels that a build needs: torch of the same variant for torchvision and torchaudio."""
+
+import hashlib
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index.pages import File, json_key, parse_page, wheel_key
+from farm.index.stores import Store, open_store
+from farm.pipeline.setting import Setting
+from farm.plan import Plan
+from farm.variant import Variant
+
+SYSTEMS = {"linux": "linux", "windows": "win", "macos": "macosx"}
+"""What a wheel's platform tag holds, by the platform of a plan."""
+
+MACHINES = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64",), "arm64": ("arm64",)}
+
+
+def published(setting: Setting, plan: Plan) -> dict[str, File]:
+    """The wheel of each of the plan's needs, by its requirement, as the index offers it.
+
+    Raises:
+        UsageError: One is not published; the hint is the command that builds it.
+        InfrastructureError: The index does not answer, or holds a page that is not one of ours.
+    """
+    store = open_store(setting.index_url)
+    return {need: _find(store, plan, Requirement(need)) for need in plan.needs}
+
+
+def _find(store: Store, plan: Plan, need: Requirement) -> File:
+    key = json_key(Variant.parse(plan.variant).group, need.name)
+    page = store.get(key)
+    for file in parse_page(page.data, key).files if page else ():
+        if file.url is not None and file.yanked is False and _fits(file.filename, plan, need):
+            return file
+    chosen = f"--variant {plan.variant} --package {need.name} --platform {plan.platform} --channel {plan.channel}"
+    raise UsageError(
+        f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
+        hint=f"build it first: farm submit {chosen}",
+    )
+
+
+def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
+    _, version, _, tags = parse_wheel_filename(filename)
+    return need.specifier.contains(version) and any(
+        tag.interpreter == plan.verify.python_tag
+        and SYSTEMS[plan.platform] in tag.platform
+        and tag.platform.endswith(MACHINES[plan.machine])
+        for tag in tags
+    )
+
+
+def fetch(setting: Setting, plan: Plan, dest: Path) -> None:
+    """Put the wheels that the plan needs into the folder `dest`.
+
+    Raises:
+        UsageError: One is not published.
+        InfrastructureError: The index does not answer, or a wheel there is not what its page says.
+    """
+    store = open_store(setting.index_url)
+    dest.mkdir(parents=True, exist_ok=True)
+    for need, file in published(setting, plan).items():
+        setting.watcher.line(f"{need}: {file.filename} of the index")
+        seen = hashlib.sha256()
+        part = dest / f"{file.filename}.part"
+        with part.open("wb") as stream:
+            for chunk in store.chunks(wheel_key(file.filename)):
+                seen.update(chunk)
+                stream.write(chunk)
+        if seen.hexdigest() != file.hashes.sha256:
+            part.unlink()
+            raise InfrastructureError(
+                f"{file.filename}: the index holds other bytes than its page says",
+                hint="farm index check says more",
+            )
+        part.rename(dest / file.filename)

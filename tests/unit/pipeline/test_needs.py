@@ -1,0 +1,98 @@
+"""torchvision is built against the published torch of its variant: found by name, checked by hash."""
+
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from farm.cli.main import main
+from farm.errors import InfrastructureError, UsageError
+from farm.index.pages import wheel_key
+from farm.index.publish import publish
+from farm.index.stores import open_store
+from farm.pipeline import needs
+from farm.pipeline.report import Silent
+from farm.pipeline.setting import Setting
+from farm.plan import Selectors, resolve
+from farm.settings import Settings
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+VARIANT = "sm61-avx-py313"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse(VARIANT), "torchvision", "linux", "main"))
+
+
+@pytest.fixture
+def setting(tmp_path):
+    return Setting(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Silent())
+
+
+@pytest.fixture
+def put(setting, tmp_path):
+    def run(version, tag, group="sm61-avx"):
+        metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
+        path = tmp_path / f"torch-{version}-{tag}.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            info = f"torch-{version}.dist-info"
+            archive.writestr(f"{info}/METADATA", metadata)
+            archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+            archive.writestr(f"{info}/RECORD", "")
+        when = datetime(2026, 11, 21, tzinfo=UTC)
+        publish(
+            open_store(setting.index_url),
+            path,
+            group=group,
+            metadata=metadata.encode(),
+            upload_time=when,
+            provenance={"plan": "0" * 64},
+        )
+        return path
+
+    return run
+
+
+def test_the_wheel_of_the_variant_is_fetched_whole(plan, setting, put, tmp_path):
+    [need] = plan.needs
+    version = need.partition("==")[2]
+    put(version, "cp312-cp312-manylinux_2_28_x86_64")
+    put(version, "cp313-cp313-win_amd64")
+    put(version, "cp313-cp313-manylinux_2_28_aarch64")
+    put(f"{version}.1", "cp313-cp313-manylinux_2_28_x86_64")
+    wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
+    needs.fetch(setting, plan, tmp_path / "needs")
+    assert [path.name for path in (tmp_path / "needs").iterdir()] == [wanted.name]
+    assert (tmp_path / "needs" / wanted.name).read_bytes() == wanted.read_bytes()
+
+
+@pytest.mark.parametrize("tag", ["cp312-cp312-manylinux_2_28_x86_64", "cp313-cp313-win_amd64"])
+def test_another_wheel_does_not_do(plan, setting, put, tag):
+    put(plan.needs[0].partition("==")[2], tag)
+    with pytest.raises(UsageError, match=r"built against torch==.*no such wheel") as caught:
+        needs.published(setting, plan)
+    chosen = f"--variant {VARIANT} --package torch --platform linux --channel main"
+    assert caught.value.hint == f"build it first: farm submit {chosen}"
+
+
+def test_other_bytes_than_the_page_says_are_not_used(plan, setting, put, tmp_path):
+    wheel = put(plan.needs[0].partition("==")[2], "cp313-cp313-manylinux_2_28_x86_64")
+    (tmp_path / "index" / wheel_key(wheel.name)).write_bytes(b"something else")
+    with pytest.raises(InfrastructureError, match="other bytes than its page says"):
+        needs.fetch(setting, plan, tmp_path / "needs")
+    assert not list((tmp_path / "needs").iterdir())
+
+
+def test_submit_says_what_to_build_first_and_starts_nothing(tmp_path, capsys, monkeypatch):
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("ci", "dockerfiles"):
+        (project / name).symlink_to(ROOT / name)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    code = main(["--project", str(project), "submit", "--variant", VARIANT, "--package", "torchvision"])
+    assert code == 2
+    assert f"farm submit --variant {VARIANT} --package torch " in capsys.readouterr().err
+    assert not (project / "artifacts").exists()
