@@ -253,6 +253,7 @@ def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
         ("python.exe", "count_jobs.py", ("exit=1",), 3, "jobs", "set FARM_JOBS"),
         ("git.exe", " clone ", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
         ("git.exe", "rev-parse HEAD", ("print=" + "0" * 40,), 5, "source", "is another commit than the catalogue says"),
+        ("python.exe", "patches.py", ("exit=1",), 5, "patches", "the log says which patch does not fit the source"),
         ("python.exe", "-m build", ("exit=1",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("exit=-1073741819",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("print=done",), 5, "build", "left no wheel, or more than one"),
@@ -269,6 +270,26 @@ def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, acti
     last = machine.calls()[-1]
     assert part in last["command"], "nothing runs after the failure"
     assert f"step {step} FAILED" in machine.log.read_text()
+
+
+@pytest.mark.parametrize("part", ["reset --quiet --hard", "clean -ffdxq", "submodule"])
+def test_a_used_tree_that_cannot_be_cleaned_is_not_built(machine, part):
+    assert machine.run()[0] == 0
+    machine.change("git.exe", part, "exit=128")
+    code, out = machine.run()
+    assert (code, "step source FAILED (exit code" in out) == (9, True), out
+    assert part in machine.calls()[-1]["command"]
+
+
+def test_a_used_tree_of_another_commit_is_cloned_again(machine):
+    assert machine.run()[0] == 0
+    (machine.c / "farm/src/old.txt").touch()
+    # The stand-in's git says the same commit always: that of the old tree until it was cloned, then the plan's.
+    machine.change("git.exe", "rev-parse HEAD", "print=" + "0" * 40)
+    code, out = machine.run()
+    assert (code, "is another commit than the catalogue says" in out) == (5, True), out
+    assert [call for call in machine.calls("git.exe") if " clone " in call["command"]]
+    assert not (machine.c / "farm/src/old.txt").exists()
 
 
 def test_a_machine_without_the_tools_is_told_what_to_install(machine):
@@ -339,6 +360,10 @@ def test_companions_build_against_the_torch_of_the_variant(wine, tmp_path):
     assert pip["env"]["PIP_INDEX_URL"] == "https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d"
     assert pip["command"].rstrip().endswith(plan.needs[0])
     assert machine.calls("cl.exe")[-1]["env"]["PYTHONPATH"] == r"C:\farm\needs"
+    machine.change("python.exe", "--target C:\\farm\\needs", "exit=1")
+    code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/")
+    assert (code, "step needs FAILED (exit code 1)" in out, plan.needs[0] in out) == (5, True, True), out
+    machine.rules.pop(0)
     (machine.kit / "needs").mkdir()
     (machine.kit / "needs" / "torch-1.whl").touch()
     code, out = machine.run()
@@ -429,6 +454,52 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
     code, out = machine.run("container.cmd")
     assert (code, "the build ended with 5; log: out\\build.log" in out) == (5, True)
     assert not [call for call in machine.calls("docker.exe") if call["command"].startswith("docker  rm farm-")]
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "runs"),
+    # 1, not 4 and 9: Wine's cmd forgets the code of a script that was called, and keeps that it failed.
+    [("info", 1, 1), (" build ", 1, 2), (" create ", 9, 4), ("cp .", 9, 5), ("cp farm-", 9, 7), ("rm farm-", 9, 8)],
+)
+def test_a_container_build_stops_where_the_engine_fails(machine, image, part, code, runs):
+    machine.change("docker.exe", part, "exit=125")
+    seen, out = machine.run("container.cmd")
+    assert (seen, len(machine.calls("docker.exe"))) == (code, runs), out
+
+
+@pytest.fixture
+def proof(machine, image):
+    """The image after its installation: what prove.cmd calls, as stand-ins."""
+    cuda = machine.plan.env["CUDA_HOME"].removeprefix("C:/")
+    machine.tool(*(f"vc/bin/{name}.exe" for name in ("cl", "link", "rc")), f"{cuda}/bin/nvcc.exe")
+    machine.tool(*(f"farm/venv/Scripts/{name}.exe" for name in ("cmake", "ninja")))
+    (machine.c / "farm/t").mkdir()
+    machine.rules += [("cl.exe", "one.cpp", r"self=C:\farm\t\one.exe")]
+    return image / "scripts"
+
+
+def test_an_image_proves_itself_by_compiling_for_its_lowest_gpu(machine, proof):
+    code, out = machine.run("prove.cmd", proof)
+    assert (code, "prove.cmd: the toolchain works" in out) == (0, True), out
+    seen = [call["path"].rpartition("\\")[2].lower() for call in machine.calls()]
+    assert seen == ["vswhere.exe", "cl.exe", "one.exe", "nvcc.exe"]
+    assert "-gencode arch=compute_35,code=sm_35" in machine.calls("nvcc.exe")[0]["command"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "part"), [("vswhere.exe", "installationPath"), ("cl.exe", "one.cpp"), ("one.exe", ""), ("nvcc.exe", "two.cu")]
+)  # fmt: skip
+def test_an_image_that_cannot_compile_is_none(machine, proof, tool, part):
+    machine.change(tool, part, "exit=2")
+    code, out = machine.run("prove.cmd", proof)
+    assert (code, "the toolchain works" in out) == (9, False), out
+    assert machine.calls()[-1]["path"].lower().endswith("\\" + tool), "nothing runs after the failure"
+
+
+def test_an_image_without_a_tool_names_it(machine, proof):
+    (machine.c / "farm/venv/Scripts/ninja.exe").unlink()
+    code, out = machine.run("prove.cmd", proof)
+    assert (code, "prove.cmd: ninja.exe is not on PATH" in out) == (9, True), out
 
 
 @pytest.fixture

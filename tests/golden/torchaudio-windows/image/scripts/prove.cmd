@@ -13,7 +13,9 @@ if not "%ERRORLEVEL%"=="0" exit /b 9
 cd /d C:\farm\t
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\t" exit /b 9
 set "PATH=C:\farm\venv\Scripts;C:\farm\cuda-11.4-8.7.0\bin;%PATH%"
-for %%t in (cl.exe link.exe rc.exe cmake.exe ninja.exe nvcc.exe) do if "%%~$PATH:t"=="" echo prove.cmd: %%t is not on PATH& exit /b 9
+set "FARM_MISSING="
+for %%t in (cl.exe link.exe rc.exe cmake.exe ninja.exe nvcc.exe) do if "%%~$PATH:t"=="" set "FARM_MISSING=%%t"
+if defined FARM_MISSING echo prove.cmd: %FARM_MISSING% is not on PATH& exit /b 9
 > one.cpp echo #include ^<cstdio^>
 >> one.cpp echo int main() { std::puts("c++ works"); }
 cl /nologo /EHsc one.cpp /link /out:one.exe
