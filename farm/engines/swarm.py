@@ -19,6 +19,7 @@ from typing import Any
 import certifi
 import docker
 import docker.errors
+import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
 from farm.engines import transfer
@@ -36,6 +37,8 @@ WAIT_S = 12 * 3600
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
+SAID_S = 10.0
+"""How long a node may take to say what its engine kept of a job's output."""
 
 _AGENT = "/farm-agent.py"
 
@@ -230,13 +233,24 @@ class SwarmEngine:
             time.sleep(pause)
             pause = min(pause * 1.5, 3.0)
         if number == 0:  # the agent never came to it: what the node says
-            yield from guard(self._said)(handle)
+            yield self._said(handle)
 
-    def _said(self, handle: str) -> list[bytes]:
+    def _said(self, handle: str) -> bytes:
+        """What the node's own engine kept of the output; nothing where it does not answer.
+
+        The manager starts its answer at once and then waits for the node, for ever if that is cut off. docker-py's
+        `service_logs` takes the time limit off its socket, so it is not used here.
+        """
         try:
-            return list(self._api.service_logs(handle, stdout=True, stderr=True, follow=False, tail=200))
-        except docker.errors.APIError:  # the node is gone, and what it knew
-            return []
+            task = self._task(handle)
+            if task is None or not any(node.id == task.node and node.up for node in self.nodes()):
+                return b""
+            params = {"stdout": True, "stderr": True, "follow": False, "tail": 200}
+            url = self._api._url("/services/{0}/logs", handle)
+            answer = self._api.get(url, params=params, timeout=SAID_S)
+            return b"".join(self._api._multiplexed_buffer_helper(answer))
+        except (docker.errors.DockerException, requests.exceptions.RequestException, InfrastructureError):
+            return b""
 
     # --- end
 
