@@ -27,6 +27,8 @@ from farm.plan import Plan
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_runners
 
+MANAGER_TIMEOUT_S = 60
+"""A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""
 OTHER_MACHINE = images.OTHER_NAMES
 SCRIPTS = "dockerfiles/scripts"
 
@@ -89,7 +91,7 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
             "ci/farm.yaml does not say how the swarm is reached",
             hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
         )
-    client = connect(swarm.url)
+    client = connect(swarm.url, MANAGER_TIMEOUT_S)
     engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
 
     def workers() -> list[Worker]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from farm.engines.admission import Admission, Running, Task, Worker
+from farm.engines.admission import Admission, Running, Task, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.pipeline.backends import Backend, open_backend
@@ -73,6 +73,7 @@ class _Tracked:
     active: bool = False
     not_before: float = 0.0
     step_tries: int = 0
+    losses: int = 0
     said: str = ""
     said_at: float = 0.0
 
@@ -122,6 +123,7 @@ class Dispatcher:
             note_error(self.journal, run, error)
             finish(self.journal, run, error)
             return
+        lost = self._lost(run)
         task = Task(
             run.id,
             platform=plan.platform,
@@ -130,9 +132,10 @@ class Dispatcher:
             priority=int(run.selectors.get("priority", 0)),
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{plan.base} {plan.channel}",
-            excluded=frozenset(attempt.runner for attempt in self._lost(run)),
+            excluded=frozenset(attempt.runner for attempt in lost),
         )
-        self._tracked[run.id] = _Tracked(run, plan, str(run.selectors.get("on", "docker")), task)
+        on = str(run.selectors.get("on", "docker"))
+        self._tracked[run.id] = _Tracked(run, plan, on, task, losses=len(lost))
 
     def _attempts(self, run: Run) -> list[Attempt]:
         return [a for job in self.journal.jobs(run.id) if job.kind == "build" for a in job.attempts]
@@ -169,6 +172,10 @@ class Dispatcher:
             for one in waiting:
                 self._say(one, f"the engine {on} does not answer: {error}", now)
         workers = [replace(w, caches=frozenset(self._kept[w.name])) for w in workers]
+        for one in waiting:
+            if workers and one.task.excluded and all(fits(one.task.needs, worker) for worker in workers):
+                # There is no other runner that fits, online or not: back to one that failed it, after its quarantine.
+                one.task = replace(one.task, excluded=frozenset())
         admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
         decision = admission.decide(now, [one.task for one in waiting], workers, running)
@@ -242,12 +249,15 @@ class Dispatcher:
         elif isinstance(error, StillRunningError):
             note_error(self.journal, one.run, error)
             one.not_before = now + PAUSE_S
-        elif worker and worker in {a.runner for a in lost} - one.task.excluded:
+        elif worker and len(lost) > one.losses:
+            one.losses = len(lost)
             held = admission.failed(worker, now)
             self.journal.event(run_id, "quarantine", runner=worker, seconds=round(held - now))
             if admission.may_retry(len(lost)):
                 one.task = replace(one.task, excluded=one.task.excluded | {worker})
-                self._say(one, f"lost on {worker} ({lost[-1].why}); to be tried on another runner", now)
+                self._say(
+                    one, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one", now
+                )
             else:
                 self._end(one, error)
         else:

@@ -141,6 +141,7 @@ class MainJob:
 
         Raises:
             StillRunningError: The engine does not answer now; the build may be under way.
+            InfrastructureError: It is lost, and the admission chose its runner: it chooses the next one too.
         """
         try:
             engine = self.backend().engine
@@ -150,6 +151,8 @@ class MainJob:
         if seen.state == "lost":
             self.journal.set_state(last.id, "lost", "infra", why=seen.why)
             engine.release(str(last.handle))
+            if self.runner is not None:
+                raise InfrastructureError(f"the build was lost: {seen.why}")
         return seen.state == "lost"
 
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:

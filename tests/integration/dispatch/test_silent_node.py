@@ -60,7 +60,7 @@ def handler(manager):
         def log_message(self, *_):
             pass
 
-        def do_GET(self):  # noqa: N802
+        def do_GET(self):
             path = urlsplit(self.path).path
             if not path.endswith("/logs"):
                 self._send(json.dumps(manager.answer(path)).encode())
