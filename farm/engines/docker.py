@@ -72,6 +72,7 @@ class DockerEngine:
     """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
 
     name = "docker"
+    poll_s = 0.2
     keeps_volumes = True
 
     def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:

@@ -56,6 +56,7 @@ class SwarmEngine:
     """
 
     name = "swarm"
+    poll_s = 1.0
     keeps_volumes = False
 
     def __init__(

@@ -17,7 +17,7 @@ from pathlib import Path
 from farm.engines.admission import Admission, Running, Task, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError
-from farm.pipeline.backends import Backend, open_backend
+from farm.pipeline.backends import Backend, labels_for, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import finish, note_error, note_steps, plan_of
@@ -118,7 +118,8 @@ class Dispatcher:
 
     def _track(self, run: Run) -> None:
         try:
-            plan = plan_of(run)
+            plan, on = plan_of(run), str(run.selectors.get("on", "docker"))
+            labels = labels_for(self.setting, on, plan)
         except FarmError as error:
             note_error(self.journal, run, error)
             finish(self.journal, run, error)
@@ -128,13 +129,13 @@ class Dispatcher:
             run.id,
             platform=plan.platform,
             machine=plan.machine,
+            labels=labels,
             minutes=plan.timeout_minutes / 3,  # of the recipe; what a build takes is rarely near its limit
             priority=int(run.selectors.get("priority", 0)),
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{plan.base} {plan.channel}",
             excluded=frozenset(attempt.runner for attempt in lost),
         )
-        on = str(run.selectors.get("on", "docker"))
         self._tracked[run.id] = _Tracked(run, plan, on, task, losses=len(lost))
 
     def _attempts(self, run: Run) -> list[Attempt]:
@@ -242,7 +243,8 @@ class Dispatcher:
         if not isinstance(error, FarmError):  # a bug: this run ends, the others go on
             error = FarmError(f"the farm itself failed: {type(error).__name__}: {error}")
         lost = self._lost(one.run)
-        if not isinstance(error, InfrastructureError):
+        away = isinstance(error, NoRunnerError) and len(lost) > one.losses  # the runner went between look and start
+        if not isinstance(error, InfrastructureError) and not away:
             if worker:
                 admission.succeeded(worker)
             self._end(one, error)

@@ -134,7 +134,7 @@ def create_detached(
     setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
 ) -> Run:
     """A run in the journal for the dispatcher to carry out."""
-    check_engine(on)
+    check_engine(setting, on)
     check_supported(plan)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
     with open_journal(setting.project, setting.settings) as journal:
