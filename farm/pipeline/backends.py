@@ -49,6 +49,7 @@ class Backend:
         builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
         workers: The runners now, for the admission.
         swarm: Where images are pushed, if they are.
+        close: Lets go of what is open.
         lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
 
@@ -56,6 +57,7 @@ class Backend:
     builder: docker.DockerClient | None
     workers: Callable[[], list[Worker]]
     swarm: Swarm | None = None
+    close: Callable[[], object] = lambda: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -103,7 +105,7 @@ def _docker(_setting: Setting, runner: Runner) -> Backend:
         said = str(client.info().get("Architecture"))
         return [Worker(LOCAL, machine=OTHER_MACHINE.get(said, said), memory=engine.capacity().memory)]
 
-    return Backend(engine, client, workers)
+    return Backend(engine, client, workers, close=client.close)
 
 
 def _swarm(setting: Setting, runner: Runner) -> Backend:
@@ -136,7 +138,13 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
             for node in nodes
         ]
 
-    return Backend(engine, connect(runner.url), workers, swarm)
+    builder = connect(runner.url)
+
+    def close() -> None:
+        client.close()
+        builder.close()
+
+    return Backend(engine, builder, workers, swarm, close)
 
 
 def _host(setting: Setting, runner: Runner) -> Backend:
@@ -181,7 +189,7 @@ def _github(setting: Setting, _runner: Runner) -> Backend:
             )
         return found
 
-    return Backend(GithubEngine(api, load_github(setting.project), capacity), None, workers)
+    return Backend(GithubEngine(api, load_github(setting.project), capacity), None, workers, close=api.close)
 
 
 IMAGE = "image.id"

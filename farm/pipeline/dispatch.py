@@ -93,9 +93,13 @@ class Dispatcher:
 
     def drain(self) -> None:
         """Works until no detached run is left."""
-        while self.tick():
-            with contextlib.suppress(queue.Empty):
-                self._settle(*self._ended.get(timeout=TICK_S))
+        try:
+            while self.tick():
+                with contextlib.suppress(queue.Empty):
+                    self._settle(*self._ended.get(timeout=TICK_S))
+        finally:
+            for backend in self._backends.values():
+                backend.close()
 
     def tick(self) -> bool:
         """One round; False when there is nothing left to do."""

@@ -79,6 +79,9 @@ class _Backend:
     def __init__(self, fleet):
         self.fleet = fleet
 
+    def close(self):
+        pass
+
     def workers(self):
         if self.fleet.silent:
             raise InfrastructureError("no route to the manager")
