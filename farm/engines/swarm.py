@@ -25,7 +25,7 @@ from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Job, Observation
 from farm.engines.docker import guard
-from farm.engines.exchange import MAX_SIGNED_S, Exchange
+from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 
@@ -37,6 +37,7 @@ WAIT_S = 12 * 3600
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
+MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
 SAID_S = 10.0
 """How long a node may take to say what its engine kept of a job's output."""
 
@@ -200,16 +201,20 @@ class SwarmEngine:
 
     def _reported(self, name: str, seen: Observation) -> Observation:
         """What the agent says of an end that the swarm has seen; without its word the end is nobody's fault."""
-        data = self.exchange.get(f"{name}/report.json")
-        if data is None:
-            text = f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
-            return Observation("lost", why=text)
         try:
-            report = json.loads(data[:MAX_REPORT])
+            data = self.exchange.get(f"{name}/report.json", MAX_REPORT)
+            if data is None:
+                text = (
+                    f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
+                )
+                return Observation("lost", why=text)
+            report = json.loads(data)
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
             if report["stopped"]:
                 return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            if not 0 <= code <= MAX_CODE:
+                return Observation("lost", why="its report is malformed: an exit code that there is not")
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OversizeError) as error:
             return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
         why = "killed at the time limit of the recipe" if late else None
         if memory:
@@ -224,7 +229,7 @@ class SwarmEngine:
         number, skip, pause = 0, since, 0.2
         while True:
             ended = self.observe(handle).state in FINAL
-            while (piece := self.exchange.get(f"{name}/log/{number:04d}")) is not None:
+            while (piece := self._piece(f"{name}/log/{number:04d}")) is not None:
                 number, pause = number + 1, 0.2
                 if fresh := piece[skip:]:
                     yield fresh
@@ -235,6 +240,12 @@ class SwarmEngine:
             pause = min(pause * 1.5, 3.0)
         if number == 0:  # the agent never came to it: what the node says
             yield self._said(handle)
+
+    def _piece(self, key: str) -> bytes | None:
+        try:
+            return self.exchange.get(key)
+        except OversizeError as error:
+            return f"\n[a piece of the log is left out: {error}]\n".encode()
 
     def _said(self, handle: str) -> bytes:
         """What the node's own engine kept of the output; nothing where it does not answer.

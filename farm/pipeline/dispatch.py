@@ -86,6 +86,7 @@ class Dispatcher:
     journal: Journal
     only: frozenset[str] | None = None
     admission: dict[str, Admission] = field(default_factory=dict)
+    _ahead: float = field(default_factory=lambda: time.time() - time.monotonic())
     _tracked: dict[str, _Tracked] = field(default_factory=dict)
     _kept: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: "queue.Queue[tuple[str, BaseException | None]]" = field(default_factory=queue.Queue)
@@ -109,13 +110,17 @@ class Dispatcher:
         for run in self.journal.open_runs():
             if run.id not in self._tracked and self._ours(run) and self.journal.claim(run.id):
                 self._track(run)
-        now = time.time()
+        now = self._now()
         for one in list(self._tracked.values()):
             if not one.active:
                 self._look(one, now)
         for on in {one.on for one in self._tracked.values()}:
             self._admit(on, now)
         return bool(self._tracked) or any(self._ours(run) for run in self.journal.open_runs())
+
+    def _now(self) -> float:
+        """The time of the start and what has gone since: a clock that is set back holds up nothing."""
+        return self._ahead + time.monotonic()
 
     def _ours(self, run: Run) -> bool:
         return bool(run.selectors.get("detached")) and (self.only is None or run.id in self.only)
@@ -236,7 +241,7 @@ class Dispatcher:
         """What comes of a run whose thread has ended."""
         one = self._tracked[run_id]
         worker, one.active, one.worker = one.worker, False, None
-        now = time.time()
+        now = self._now()
         admission = self.admission.setdefault(one.on, Admission(grace_s=self.setting.settings.grace_s))
         if error is None:
             if worker:

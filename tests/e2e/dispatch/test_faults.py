@@ -7,6 +7,7 @@ wheel that is published twice, fails it.
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -42,8 +43,8 @@ class Story:
     def journal(self) -> Journal:
         return Journal(self.farm.project / "artifacts" / "farm.db")
 
-    def submit(self, count: int, priority: int = 0) -> list[str]:
-        """So many new runs, each of a version of its own."""
+    def begin(self, count: int, priority: int = 0) -> list[subprocess.Popen[str]]:
+        """So many new runs, each of a version of its own; `made` gives them."""
         started = []
         for number in range(count):
             cpu = CPUS[number % len(CPUS)]
@@ -54,6 +55,9 @@ class Story:
                     "submit", *select, "--on", "swarm", "--no-smoke", "--detach", "--priority", str(priority)
                 )
             )
+        return started
+
+    def made(self, started: list[subprocess.Popen[str]]) -> list[str]:
         made = []
         for process in started:
             out, err = process.communicate(timeout=120)
@@ -62,11 +66,14 @@ class Story:
         self.submitted += made
         return made
 
+    def submit(self, count: int, priority: int = 0) -> list[str]:
+        return self.made(self.begin(count, priority))
+
     def attempts(self, run: str | None = None) -> list[tuple[str, Attempt]]:
         with self.journal as journal:
             return [
                 (name, attempt)
-                for name in ([run] if run else self.submitted)
+                for name in ([run] if run else [known.id for known in journal.runs(100)])
                 for job in journal.jobs(name)
                 for attempt in job.attempts
             ]
@@ -80,6 +87,10 @@ class Story:
             if task["Status"]["State"] == "running"
         }
         return [(r, a) for r, a in live if a.handle in services]
+
+    def busy_worker(self) -> int | None:
+        """A node with a build that is not the manager: where builds go is the admission's to say."""
+        return next((number for number in (3, 2) if self.building_on(self.swarm.node(number))), None)
 
     def ended(self, runs: list[str]) -> bool:
         with self.journal as journal:
@@ -102,7 +113,7 @@ class Story:
             with self.journal as journal:
                 times = [
                     datetime.fromisoformat(event.time).timestamp() - since
-                    for run in self.submitted
+                    for run in [known.id for known in journal.runs(100)]
                     for event in journal.events(run)
                     if event.kind == "state" and event.data["state"] == "lost"
                     and any(a.id == event.attempt_id and a.runner == node for _, a in self.attempts(run))
@@ -164,14 +175,14 @@ def wheels_in_index() -> list[str]:
 
 def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     start, noticed = time.monotonic(), {}
-    node2, node3 = swarm.node(2), swarm.node(3)
 
     # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost attempt.
-    story.submit(4)
-    story.wait("a build on node 2", lambda: story.building_on(node2))
-    killed = time.time()
-    swarm.kill_daemon(2)
-    noticed["daemon"] = story.lost_after(killed, node2)
+    begun = story.begin(4)  # a node takes two at a time
+    first = story.wait("a build on a worker", story.busy_worker)
+    killed, node = time.time(), swarm.node(first)
+    swarm.kill_daemon(first)
+    story.made(begun)
+    noticed["daemon"] = story.lost_after(killed, node)
     story.note("kill -9 of a worker's daemon: noticed after", f"{noticed['daemon']:.1f} s")
 
     # With the other builds going on: the manager, then the controller.
@@ -183,7 +194,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.wait("the manager answers", lambda: swarm.state(1) == "ready", 60)
     noticed["manager"] = time.time() - gone
     story.note("manager restarted: answered again after", f"{noticed['manager']:.1f} s")
-    swarm.start_daemon(2)
+    swarm.start_daemon(first)
 
     pid = story.dispatcher()
     os.kill(pid, signal.SIGKILL)
@@ -206,14 +217,15 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.wait("what was submitted has ended", lambda: story.ended(story.submitted))
 
     # A cable is pulled, at once after a start, before the build has said a word, and put back.
-    story.submit(3)
-    story.wait("a build on node 3", lambda: story.building_on(node3))
-    pulled = time.time()
-    swarm.cable(3, "down")
-    noticed["partition"] = story.lost_after(pulled, node3)
+    begun = story.begin(3)
+    cut = story.wait("a build on a worker", story.busy_worker)
+    pulled, node = time.time(), swarm.node(cut)
+    swarm.cable(cut, "down")
+    story.made(begun)
+    noticed["partition"] = story.lost_after(pulled, node)
     story.note("partition: noticed after", f"{noticed['partition']:.1f} s")
-    swarm.cable(3, "up")
-    story.wait("node 3 is back", lambda: swarm.state(3) == "ready", 60)
+    swarm.cable(cut, "up")
+    story.wait("the node is back", lambda: swarm.state(cut) == "ready", 60)
 
     # The registry goes away; what is submitted meanwhile waits for it and says so.
     for port in (PUSH_PORT, PULL_PORT):

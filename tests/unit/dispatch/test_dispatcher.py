@@ -155,6 +155,20 @@ def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, setting, journa
     assert len([e for e in journal.events(run) if e.kind == "quarantine"]) == 1
 
 
+def test_a_clock_that_is_set_back_holds_up_nothing(fleet, setting, journal, submit, monkeypatch):
+    run = submit()
+    real, back = time.time, [0.0]
+    monkeypatch.setattr(dispatch.time, "time", lambda: real() - back[0])
+    fleet.fate = [StillRunningError("the manager is away"), lost(), lost("no push")]
+    dispatcher = Dispatcher(setting, journal)
+    dispatcher.tick()
+    back[0] = 7200.0
+    start = time.monotonic()
+    dispatcher.drain()
+    assert journal.run(run).result == "success"
+    assert time.monotonic() - start < 30
+
+
 def test_a_failure_of_its_own_is_never_tried_again(fleet, setting, journal, submit):
     run = submit()
     fleet.fate = [BuildFailedError("exit code 1")]

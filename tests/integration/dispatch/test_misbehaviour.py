@@ -1,4 +1,6 @@
-"""A manager that never finishes an answer about a node that is cut off must not hold up what follows the build.
+"""What comes back from nodes and jobs that do not behave.
+
+A manager that never finishes an answer about a node that is cut off must not hold up what follows the build.
 
 Engine 20.10 sends the head of `GET /services/{id}/logs` at once and then waits for the node, however long that is away.
 """
@@ -98,10 +100,16 @@ def manager():
 
 
 @pytest.fixture
-def logs(manager, exchange):
-    """The job's whole log; fails where it does not end."""
+def engine(manager, exchange):
     client = docker.DockerClient(base_url=manager.url, version="1.41")
-    engine = SwarmEngine(client, exchange)
+    yield SwarmEngine(client, exchange)
+    manager.over.set()
+    client.close()
+
+
+@pytest.fixture
+def logs(engine):
+    """The job's whole log; fails where it does not end."""
 
     def read():
         found = []
@@ -111,9 +119,7 @@ def logs(manager, exchange):
         assert not thread.is_alive(), "the log does not end"
         return found[0]
 
-    yield read
-    manager.over.set()
-    client.close()
+    return read
 
 
 def test_a_node_that_is_down_is_not_asked(manager, logs):
@@ -133,3 +139,51 @@ def test_what_the_node_says_of_an_agent_that_did_not_start_is_the_log(manager, l
     manager.said = b"python3: not found\n"
     manager.task["Status"] = {"State": "failed", "Err": "exit 127", "ContainerStatus": {"ExitCode": 127}}
     assert logs() == b"python3: not found\n"
+
+
+# -- a job that writes what it likes through its signed URLs --
+
+WHOLE = {"exit_code": 0, "timed_out": False, "out_of_memory": False, "stopped": False}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b"1" * 5_000,
+        json.dumps(WHOLE | {"exit_code": "9" * 5_000}).encode(),
+        json.dumps(WHOLE | {"exit_code": -1}).encode(),
+        json.dumps(WHOLE | {"exit_code": 10**30}).encode(),
+        json.dumps(WHOLE).replace(" 0", " 1e999", 1).encode(),
+        json.dumps(WHOLE | {"exit_code": "\x1b[2J"}).encode(),
+        b" " * (70 << 10) + json.dumps(WHOLE).encode(),
+    ],
+    ids=["empty", "list", "bytes", "deep", "number", "digits", "negative", "huge", "infinite", "escape", "large"],
+)
+def test_a_report_that_is_none_is_no_verdict_and_ends_the_wait(manager, engine, exchange, report):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", report)
+    seen = engine.observe("s")
+    assert (seen.state, seen.exit_code) == ("lost", None)
+    assert seen.why.startswith("its report is malformed: ")
+    assert seen.why.isprintable()
+
+
+def test_a_report_with_more_than_it_needs_is_read(manager, engine, exchange):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", json.dumps(WHOLE | {"why": "\x1b]0;owned\x07", "exit_code": 3}).encode())
+    seen = engine.observe("s")
+    assert (seen.state, seen.exit_code, seen.why) == ("done", 3, None)
+
+
+def test_a_piece_of_the_log_that_is_too_large_is_left_out_and_said(manager, logs, exchange):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", json.dumps(WHOLE).encode())
+    exchange.put("farm-x/log/0000", b"one\n")
+    exchange.put("farm-x/log/0001", bytes(9 << 20))
+    exchange.put("farm-x/log/0002", b"three\n")
+    said = f"[a piece of the log is left out: {9 << 20} bytes, at most {8 << 20}]"
+    assert logs().decode() == f"one\n\n{said}\nthree\n"
