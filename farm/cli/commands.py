@@ -18,7 +18,7 @@ from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
 from farm.pipeline.bundle import bundle
 from farm.pipeline.check import policy_of, refusal
-from farm.pipeline.mainjob import Until
+from farm.pipeline.mainjob import PLACED, Until
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.run import create_detached, submit
@@ -92,7 +92,7 @@ def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: 
 def cmd_submit(args: argparse.Namespace) -> int:
     project, settings, plan = _plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
-    if not args.detach and args.on != "swarm":
+    if not args.detach and args.on not in PLACED:
         return _watched(args, project, settings, plan, until)
     setting = Setting(project, settings, Silent())
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}

@@ -95,7 +95,8 @@ def add_on(parser: argparse.ArgumentParser) -> None:
         "--on",
         default="docker",
         metavar="ENGINE",
-        help="docker (default), swarm, or host: a process of this machine with its own compilers",
+        help="docker (default): containers here; host: a process of this machine with its own compilers; "
+        "swarm: the nodes of a Docker Swarm; github: self-hosted runners of GitHub Actions (docs/dispatch.md)",
     )
 
 

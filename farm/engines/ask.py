@@ -50,7 +50,7 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
         elif isinstance(listed, str):
             seen[name] = Seen(online=False, why=listed)
         else:
-            seen[name] = _listed(name, listed.get(name.lower()))
+            seen[name] = listed_as(name, listed.get(name.lower()))
     return seen
 
 
@@ -74,7 +74,8 @@ def _docker(runner: Runner) -> Seen:
     )
 
 
-def _listed(name: str, found: Listed | None) -> Seen:
+def listed_as(name: str, found: Listed | None) -> Seen:
+    """What GitHub's list of runners says of the one called `name`; None: it is not on the list."""
     if found is None:
         return Seen(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)

@@ -60,6 +60,8 @@ class Engine(Protocol):
     """What every engine does. All methods raise InfrastructureError when the engine itself fails."""
 
     name: str
+    poll_s: float
+    """Seconds between two looks at a job that has not started."""
     keeps_volumes: bool
     """Whether it keeps volumes between jobs; one that does not refuses a job with volumes (UsageError)."""
 

@@ -49,17 +49,17 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
     return guarded
 
 
-def connect(url: str | None = None) -> docker.DockerClient:
-    """A client of the engine at `url`, else of DOCKER_HOST, else of this machine.
+def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
+    """A client of the engine at `url`, else of DOCKER_HOST, else of this machine; it waits `timeout_s` for an answer.
 
     Raises:
         NoRunnerError: No engine answers there.
     """
     try:
         client = (
-            docker.DockerClient(base_url=url, timeout=API_TIMEOUT_S, use_ssh_client=url.startswith("ssh://"))
+            docker.DockerClient(base_url=url, timeout=timeout_s, use_ssh_client=url.startswith("ssh://"))
             if url
-            else docker.from_env(timeout=API_TIMEOUT_S)
+            else docker.from_env(timeout=timeout_s)
         )
         client.ping()
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
@@ -72,6 +72,7 @@ class DockerEngine:
     """See `farm.engines.base.Engine`. `limits` narrow what the engine's machine has."""
 
     name = "docker"
+    poll_s = 0.2
     keeps_volumes = True
 
     def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:

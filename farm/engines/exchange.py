@@ -23,6 +23,13 @@ MAX_SIGNED_S = 7 * 24 * 3600
 """The longest that a SigV4 URL lives: Amazon S3, "Sharing objects with presigned URLs". Temporary credentials that
 signed it end it earlier."""
 
+MAX_SMALL = 8 << 20
+"""Bytes: a piece of a log has 4 MiB."""
+
+
+class OversizeError(Exception):
+    """An object that its writer made larger than it may be."""
+
 
 class Exchange:
     """Objects in transit, in a bucket.
@@ -78,10 +85,18 @@ class Exchange:
         """Stores an object for the job to read; the same bytes again are fine."""
         self._store.create(key, data, content_type="application/octet-stream")
 
-    def get(self, key: str) -> bytes | None:
-        """A small object whole, or None where there is none."""
-        found = self._store.get(key)
-        return None if found is None else found.data
+    def get(self, key: str, limit: int = MAX_SMALL) -> bytes | None:
+        """A small object whole, its bytes as they were sent, or None where there is none.
+
+        Raises:
+            OversizeError: It has more than `limit` bytes: what a job writes is not trusted to be brief.
+        """
+        size = self.size(key)
+        if size is None:
+            return None
+        if size > limit:
+            raise OversizeError(f"{size} bytes, at most {limit}")
+        return b"".join(self._store.chunks(key))
 
     def chunks(self, key: str) -> Iterator[bytes]:
         """A large object, piece by piece."""

@@ -63,7 +63,7 @@ class GithubEngine:
         self._api = api
         self._github = github
         self._capacity = capacity
-        self._poll_s = poll_s
+        self.poll_s = poll_s
         self._sleep = sleep
         self._ends: dict[tuple[int, int], Observation] = {}
 
@@ -74,13 +74,16 @@ class GithubEngine:
     def submit(self, job: Job) -> str:
         """Dispatch the job once; a run of the same labels and plan that has not ended is taken up instead.
 
+        GitHub chooses the runner by labels alone. So `job.runner` is given the job where it carries its own name as a
+        label; elsewhere any runner with the labels takes it.
+
         Raises:
             NoRunnerError: No runner with the labels is online.
             UsageError: The token may not do it, or the workflow is not there.
             InfrastructureError: GitHub does not answer; where the run may have begun all the same, the text says so.
         """
         if job.volumes:
-            raise UsageError("GitHub's runners keep no volumes of the farm")
+            raise UsageError("GitHub Actions keeps no volumes of the farm")
         plan, kind = _plan(job), _kind(job)
         variant = Variant.parse(plan.variant)
         labels = self._github.runs_on(kind, variant, plan.platform)
@@ -91,7 +94,9 @@ class GithubEngine:
             for run in self._api.dispatched_runs(workflow, self._api.now() - ADOPT):
                 if run.status != "completed" and any(word.startswith(stem) for word in run.display_title.split()):
                     return str(run.id)
-        if not_now := self._no_runner(labels):
+        listed = self._api.runners()
+        labels += _own_label(listed, job.runner)
+        if not_now := self._no_runner(labels, listed):
             raise NoRunnerError(
                 f"{kind} of {plan.package} for {plan.variant}: {not_now}",
                 hint="farm runners check; GitHub would keep the job queued for 24 hours and then drop it",
@@ -119,9 +124,9 @@ class GithubEngine:
                     return run.id
         return None
 
-    def _no_runner(self, labels: Sequence[str]) -> str | None:
+    def _no_runner(self, labels: Sequence[str], listed: list[Listed]) -> str | None:
         """Why no runner can start a job with these labels; None: one is online, busy or not."""
-        carrying = _carrying(self._api.runners(), labels)
+        carrying = _carrying(listed, labels)
         if not carrying:
             return f"no runner of {self._api.repository} has the labels {', '.join(labels)}"
         if not any(runner.status == "online" for runner in carrying):
@@ -161,10 +166,10 @@ class GithubEngine:
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:
-            carrying = _carrying(self._api.runners(), waiting.labels)
-            not_now = self._no_runner(waiting.labels)
+            listed = self._api.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
             return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
+        not_now, carrying = self._no_runner(waiting.labels, listed), _carrying(listed, waiting.labels)
         busy = ", ".join(runner.name for runner in carrying if runner.status == "online" and runner.busy)
         return (not_now or (f"busy: {busy}" if busy else "GitHub has not given it to a runner yet")) + since
 
@@ -206,7 +211,7 @@ class GithubEngine:
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         while (run := self._run(handle)) is not None and run.status != "completed":
-            self._sleep(self._poll_s)
+            self._sleep(self.poll_s)
         if run is None:
             return
         skip = since
@@ -239,7 +244,7 @@ class GithubEngine:
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
-            self._sleep(self._poll_s)
+            self._sleep(self.poll_s)
         raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")
 
     def rerun(self, handle: str) -> None:
@@ -283,6 +288,11 @@ class GithubEngine:
 def _carrying(runners: list[Listed], labels: Sequence[str]) -> list[Listed]:
     wanted = {label.lower() for label in labels}
     return [runner for runner in runners if wanted <= {label.name.lower() for label in runner.labels}]
+
+
+def _own_label(runners: list[Listed], name: str | None) -> list[str]:
+    found = (runner for runner in runners if name and runner.name.lower() == name.lower())
+    return [label.name for runner in found for label in runner.labels if label.name.lower() == runner.name.lower()]
 
 
 def _kind(job: Job) -> JobKind:

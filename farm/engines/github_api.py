@@ -6,6 +6,7 @@ using the REST API", API version 2026-03-10. What comes back is checked and boun
 
 import re
 import ssl
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -33,9 +34,10 @@ MAX_WAIT_S = 900.0
 """How long the farm waits for a limit by itself; beyond it says when to come back."""
 LINK_TRIES = 3
 STORAGE_HEADERS = {"User-Agent": "torch-farm", "Accept-Encoding": "identity"}
+TOKENS = ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 HOW_TO_AUTHORISE = (
-    "set FARM_GITHUB_TOKEN to a fine-grained token for this repository alone, with Actions: read and write and "
-    "Administration: read (docs/runners.md)"
+    "set FARM_GITHUB_TOKEN (or GITHUB_TOKEN, GH_TOKEN) to a fine-grained token for this repository alone, with "
+    "Actions: read and write and Administration: read (docs/runners.md)"
 )
 
 
@@ -70,6 +72,7 @@ class GithubApi:
         }
         self._cache: OrderedDict[str, tuple[str, bytes, str | None]] = OrderedDict()
         self._written = float("-inf")
+        self._turn = threading.Lock()  # "make requests serially": runs are followed by a thread each
         self._ahead = 0.0
 
     def close(self) -> None:
@@ -153,6 +156,10 @@ class GithubApi:
 
     def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
         """The body, and the path of the next page. An unchanged answer (304) costs nothing of the rate limit."""
+        with self._turn:
+            return self._get_in_turn(path, absent=absent)
+
+    def _get_in_turn(self, path: str, *, absent: bool) -> tuple[bytes, str | None] | None:
         known = self._cache.get(path)
         headers = {"If-None-Match": known[0]} if known else {}
         answer = self._patiently("GET", path, headers)
@@ -178,12 +185,13 @@ class GithubApi:
     ) -> httpx.Response:
         """Sent once. Only an answer that says that nothing was done (a rate limit) lets it be sent again."""
         for _ in range(TRIES):
-            self._sleep_until(self._written + WRITE_EVERY_S)
-            self._written = time.monotonic()
-            try:
-                answer = self._send(method, path, {}, body)
-            except httpx.TransportError as error:
-                raise UncertainError(f"GitHub did not answer: {_said(error)}") from error
+            with self._turn:
+                self._sleep_until(self._written + WRITE_EVERY_S)
+                self._written = time.monotonic()
+                try:
+                    answer = self._send(method, path, {}, body)
+                except httpx.TransportError as error:
+                    raise UncertainError(f"GitHub did not answer: {_said(error)}") from error
             if answer.status_code >= 500:
                 raise UncertainError(f"GitHub answered {answer.status_code} to {method} {path}")
             wait = self._limited(answer)
@@ -315,14 +323,14 @@ def _tls() -> ssl.SSLContext:
 
 
 def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> GithubApi:
-    """A client of the repository, with the token of FARM_GITHUB_TOKEN or GITHUB_TOKEN.
+    """A client of the repository, with the token of FARM_GITHUB_TOKEN, else GITHUB_TOKEN, else GH_TOKEN.
 
     Raises:
         UsageError: No repository is named, or there is no token.
     """
     if repository is None:
         raise UsageError("ci/runners.yaml: github.repository is not set", hint="write owner/name there")
-    token = environ.get("FARM_GITHUB_TOKEN") or environ.get("GITHUB_TOKEN") or ""
+    token = next((environ[name] for name in TOKENS if environ.get(name)), "")
     return GithubApi(url, repository, token)
 
 

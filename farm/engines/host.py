@@ -36,6 +36,7 @@ class HostEngine:
     """See `farm.engines.base.Engine`. `cpus` and `memory` narrow what this machine has."""
 
     name = "host"
+    poll_s = POLL_S
     keeps_volumes = True
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:

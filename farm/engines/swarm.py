@@ -19,12 +19,13 @@ from typing import Any
 import certifi
 import docker
 import docker.errors
+import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Job, Observation
 from farm.engines.docker import guard
-from farm.engines.exchange import MAX_SIGNED_S, Exchange
+from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 
@@ -36,6 +37,9 @@ WAIT_S = 12 * 3600
 GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
+MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
+SAID_S = 10.0
+"""How long a node may take to say what its engine kept of a job's output."""
 
 _AGENT = "/farm-agent.py"
 
@@ -53,6 +57,7 @@ class SwarmEngine:
     """
 
     name = "swarm"
+    poll_s = 1.0
     keeps_volumes = False
 
     def __init__(
@@ -196,16 +201,20 @@ class SwarmEngine:
 
     def _reported(self, name: str, seen: Observation) -> Observation:
         """What the agent says of an end that the swarm has seen; without its word the end is nobody's fault."""
-        data = self.exchange.get(f"{name}/report.json")
-        if data is None:
-            text = f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
-            return Observation("lost", why=text)
         try:
-            report = json.loads(data[:MAX_REPORT])
+            data = self.exchange.get(f"{name}/report.json", MAX_REPORT)
+            if data is None:
+                text = (
+                    f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
+                )
+                return Observation("lost", why=text)
+            report = json.loads(data)
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
             if report["stopped"]:
                 return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            if not 0 <= code <= MAX_CODE:
+                return Observation("lost", why="its report is malformed: an exit code that there is not")
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OversizeError) as error:
             return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
         why = "killed at the time limit of the recipe" if late else None
         if memory:
@@ -220,7 +229,7 @@ class SwarmEngine:
         number, skip, pause = 0, since, 0.2
         while True:
             ended = self.observe(handle).state in FINAL
-            while (piece := self.exchange.get(f"{name}/log/{number:04d}")) is not None:
+            while (piece := self._piece(f"{name}/log/{number:04d}")) is not None:
                 number, pause = number + 1, 0.2
                 if fresh := piece[skip:]:
                     yield fresh
@@ -230,13 +239,30 @@ class SwarmEngine:
             time.sleep(pause)
             pause = min(pause * 1.5, 3.0)
         if number == 0:  # the agent never came to it: what the node says
-            yield from guard(self._said)(handle)
+            yield self._said(handle)
 
-    def _said(self, handle: str) -> list[bytes]:
+    def _piece(self, key: str) -> bytes | None:
         try:
-            return list(self._api.service_logs(handle, stdout=True, stderr=True, follow=False, tail=200))
-        except docker.errors.APIError:  # the node is gone, and what it knew
-            return []
+            return self.exchange.get(key)
+        except OversizeError as error:
+            return f"\n[a piece of the log is left out: {error}]\n".encode()
+
+    def _said(self, handle: str) -> bytes:
+        """What the node's own engine kept of the output; nothing where it does not answer.
+
+        The manager starts its answer at once and then waits for the node, for ever if that is cut off. docker-py's
+        `service_logs` takes the time limit off its socket, so it is not used here.
+        """
+        try:
+            task = self._task(handle)
+            if task is None or not any(node.id == task.node and node.up for node in self.nodes()):
+                return b""
+            params = {"stdout": True, "stderr": True, "follow": False, "tail": 200}
+            url = self._api._url("/services/{0}/logs", handle)
+            answer = self._api.get(url, params=params, timeout=SAID_S)
+            return b"".join(self._api._multiplexed_buffer_helper(answer))
+        except (docker.errors.DockerException, requests.exceptions.RequestException, InfrastructureError):
+            return b""
 
     # --- end
 

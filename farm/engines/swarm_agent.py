@@ -32,6 +32,7 @@ KIND = "application/octet-stream"  # urllib would say that it is a form
 PIECE = 4 << 20
 SPOOL = 64 << 20  # what is held while the store is away
 GRACE_S = 30
+LINGER_S = 5.0
 PATIENCE_S = 900
 UPLOAD_FAILED = 75  # EX_TEMPFAIL of sysexits.h
 NOT_STARTED = 127
@@ -89,7 +90,15 @@ class Log(threading.Thread):
         self.left = PIECE * len(urls)
         self.lost = 0
         self.problem: str | None = None
-        threading.Thread(target=self.read, daemon=True).start()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def close(self) -> None:
+        """The command has ended. Something that it left behind may hold the pipe for ever: it is not waited for."""
+        self.reader.join(LINGER_S)
+        with self.lock:
+            self.ended = True
+            self.lock.notify_all()
 
     def read(self) -> None:
         while True:
@@ -198,6 +207,7 @@ def carry_out(manifest: dict[str, Any]) -> dict[str, Any]:
         process.wait()
         report["exit_code"] = 128 - code if code < 0 else code
         report["out_of_memory"] = bool(killed_for_memory()) and report["exit_code"] != 0
+    log.close()
     log.join()
     if log.problem:
         raise OSError(log.problem)

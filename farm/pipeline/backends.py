@@ -1,5 +1,7 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
+import contextlib
+import os
 import platform
 import sys
 import threading
@@ -14,9 +16,13 @@ import requests
 from farm import catalog
 from farm.engines import images
 from farm.engines.admission import Worker
-from farm.engines.base import Engine
+from farm.engines.ask import listed_as
+from farm.engines.base import Capacity, Engine
 from farm.engines.docker import DockerEngine, connect
 from farm.engines.exchange import Exchange
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
+from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError, UsageError
@@ -25,8 +31,11 @@ from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.render import Rendered, render
-from farm.settings import LOCAL, Runner, Swarm, load_runners
+from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
+from farm.variant import Variant
 
+MANAGER_TIMEOUT_S = 60
+"""A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""
 OTHER_MACHINE = images.OTHER_NAMES
 SCRIPTS = "dockerfiles/scripts"
 
@@ -37,9 +46,10 @@ class Backend:
 
     Attributes:
         engine: Runs jobs.
-        builder: The Docker engine that makes toolchain images; None: builds use the compilers of the machine.
+        builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
         workers: The runners now, for the admission.
         swarm: Where images are pushed, if they are.
+        close: Lets go of what is open.
         lock: Held while an image is made and pushed, so that runs that start together do it once.
     """
 
@@ -47,6 +57,7 @@ class Backend:
     builder: docker.DockerClient | None
     workers: Callable[[], list[Worker]]
     swarm: Swarm | None = None
+    close: Callable[[], object] = lambda: None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -57,18 +68,33 @@ def open_backend(setting: Setting, name: str) -> Backend:
         UsageError: There is no such engine, or its configuration is missing.
         NoRunnerError: It does not answer.
     """
-    check_engine(name)
+    check_engine(setting, name)
     return _OPENERS[name](setting, load_runners(setting.project)[LOCAL])
 
 
-def check_engine(name: str) -> None:
-    """Refuses an engine that there is not.
+def check_engine(setting: Setting, name: str) -> None:
+    """Refuses an engine that there is not, or for which a word of configuration is missing. Asks nobody.
 
     Raises:
-        UsageError: The known ones are given.
+        UsageError: The known ones are given, or what is missing.
     """
     if name not in _OPENERS:
         raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(_OPENERS)}")
+    if name == "github":
+        with contextlib.closing(_github_api(setting)):
+            return
+
+
+def labels_for(setting: Setting, name: str, plan: Plan) -> frozenset[str]:
+    """What a runner of an engine must carry to be given the build of a plan.
+
+    Raises:
+        UsageError: `ci/runners.yaml` has no labels for the plan's platform and machine.
+    """
+    if name != "github":
+        return frozenset()
+    labels = load_github(setting.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
+    return frozenset(label.lower() for label in labels)
 
 
 def _docker(_setting: Setting, runner: Runner) -> Backend:
@@ -79,7 +105,7 @@ def _docker(_setting: Setting, runner: Runner) -> Backend:
         said = str(client.info().get("Architecture"))
         return [Worker(LOCAL, machine=OTHER_MACHINE.get(said, said), memory=engine.capacity().memory)]
 
-    return Backend(engine, client, workers)
+    return Backend(engine, client, workers, close=client.close)
 
 
 def _swarm(setting: Setting, runner: Runner) -> Backend:
@@ -89,7 +115,7 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
             "ci/farm.yaml does not say how the swarm is reached",
             hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
         )
-    client = connect(swarm.url)
+    client = connect(swarm.url, MANAGER_TIMEOUT_S)
     engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
 
     def workers() -> list[Worker]:
@@ -112,7 +138,13 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
             for node in nodes
         ]
 
-    return Backend(engine, connect(runner.url), workers, swarm)
+    builder = connect(runner.url)
+
+    def close() -> None:
+        client.close()
+        builder.close()
+
+    return Backend(engine, builder, workers, swarm, close)
 
 
 def _host(setting: Setting, runner: Runner) -> Backend:
@@ -126,10 +158,49 @@ def _host(setting: Setting, runner: Runner) -> Backend:
     return Backend(engine, None, workers)
 
 
+def _github_api(setting: Setting) -> GithubApi:
+    github = load_github(setting.project)
+    return connect_github(github.api_url, github.repository, os.environ)
+
+
+def _github(setting: Setting, _runner: Runner) -> Backend:
+    described = {name.lower(): runner for name, runner in load_runners(setting.project).items()}
+    builders = [runner for runner in described.values() if runner.engine == "github" and "build" in runner.jobs]
+    # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
+    capacity = Capacity(
+        max((runner.cpus or 1.0 for runner in builders), default=1.0),
+        max((_bytes(runner.memory_gb) or 1 << 30 for runner in builders), default=1 << 30),
+    )
+    api = _github_api(setting)
+
+    def workers() -> list[Worker]:
+        found = []
+        for runner in api.runners():
+            seen, known = listed_as(runner.name, runner), described.get(runner.name.lower())
+            found.append(
+                Worker(
+                    runner.name,
+                    platform=seen.platform or "linux",
+                    machine=seen.machine or "x86_64",
+                    labels=frozenset(label.lower() for label in seen.labels or ()),
+                    memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
+                    online=seen.online,
+                )
+            )
+        return found
+
+    return Backend(GithubEngine(api, load_github(setting.project), capacity), None, workers, close=api.close)
+
+
 IMAGE = "image.id"
 """The file of a run that says in which image it was built."""
 
-_OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {"docker": _docker, "swarm": _swarm, "host": _host}
+_OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {
+    "docker": _docker,
+    "host": _host,
+    "swarm": _swarm,
+    "github": _github,
+}
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -148,7 +219,7 @@ def write_context(setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes
 def toolchain(
     setting: Setting, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
 ) -> str:
-    """Makes the toolchain image of a plan; returns the name that the runners know, "" where there are no images.
+    """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
 
     Raises:
         InfrastructureError: The image cannot be made or pushed.
@@ -156,6 +227,8 @@ def toolchain(
     """
     watcher = setting.watcher
     client = backend.builder
+    if backend.engine.name == "github":  # `farm build` on the runner makes it
+        return ""
     if client is None:
         prove_host(setting, plan, setting.project / SCRIPTS / "prove_toolchain.py", outcomes)
         return ""

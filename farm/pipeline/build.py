@@ -60,12 +60,21 @@ def make_job(
 
 
 def follow(
-    engine: Engine, handle: str, log: Path, watcher: Watcher, note: Callable[[int, int], object] = lambda *_: None
+    engine: Engine,
+    handle: str,
+    log: Path,
+    watcher: Watcher,
+    note: Callable[[int, int], object] = lambda *_: None,
+    saw: Callable[[Observation], object] = lambda _: None,
 ) -> Observation:
     """Write the job's output to `log` and show it, until the job has ended; returns how it ended.
 
-    `note` is told the steps done and in all, every few seconds.
+    `note` is told the steps done and in all, every few seconds; `saw` how it stands until it runs, and then once more.
     """
+    saw(seen := engine.observe(handle))
+    while seen.state in ("queued", "starting"):
+        time.sleep(engine.poll_s)
+        saw(seen := engine.observe(handle))
     log.parent.mkdir(parents=True, exist_ok=True)
     noted = float("-inf")
     with log.open("wb") as stream:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from farm.engines.admission import Admission, Running, Task, Worker
+from farm.engines.admission import Admission, Running, Task, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import FarmError, InfrastructureError, NoRunnerError
-from farm.pipeline.backends import Backend, open_backend
+from farm.pipeline.backends import Backend, labels_for, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import finish, note_error, note_steps, plan_of
@@ -73,6 +73,7 @@ class _Tracked:
     active: bool = False
     not_before: float = 0.0
     step_tries: int = 0
+    losses: int = 0
     said: str = ""
     said_at: float = 0.0
 
@@ -85,6 +86,7 @@ class Dispatcher:
     journal: Journal
     only: frozenset[str] | None = None
     admission: dict[str, Admission] = field(default_factory=dict)
+    _ahead: float = field(default_factory=lambda: time.time() - time.monotonic())
     _tracked: dict[str, _Tracked] = field(default_factory=dict)
     _kept: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _ended: "queue.Queue[tuple[str, BaseException | None]]" = field(default_factory=queue.Queue)
@@ -92,9 +94,13 @@ class Dispatcher:
 
     def drain(self) -> None:
         """Works until no detached run is left."""
-        while self.tick():
-            with contextlib.suppress(queue.Empty):
-                self._settle(*self._ended.get(timeout=TICK_S))
+        try:
+            while self.tick():
+                with contextlib.suppress(queue.Empty):
+                    self._settle(*self._ended.get(timeout=TICK_S))
+        finally:
+            for backend in self._backends.values():
+                backend.close()
 
     def tick(self) -> bool:
         """One round; False when there is nothing left to do."""
@@ -104,7 +110,7 @@ class Dispatcher:
         for run in self.journal.open_runs():
             if run.id not in self._tracked and self._ours(run) and self.journal.claim(run.id):
                 self._track(run)
-        now = time.time()
+        now = self._now()
         for one in list(self._tracked.values()):
             if not one.active:
                 self._look(one, now)
@@ -112,27 +118,34 @@ class Dispatcher:
             self._admit(on, now)
         return bool(self._tracked) or any(self._ours(run) for run in self.journal.open_runs())
 
+    def _now(self) -> float:
+        """The time of the start and what has gone since: a clock that is set back holds up nothing."""
+        return self._ahead + time.monotonic()
+
     def _ours(self, run: Run) -> bool:
         return bool(run.selectors.get("detached")) and (self.only is None or run.id in self.only)
 
     def _track(self, run: Run) -> None:
         try:
-            plan = plan_of(run)
+            plan, on = plan_of(run), str(run.selectors.get("on", "docker"))
+            labels = labels_for(self.setting, on, plan)
         except FarmError as error:
             note_error(self.journal, run, error)
             finish(self.journal, run, error)
             return
+        lost = self._lost(run)
         task = Task(
             run.id,
             platform=plan.platform,
             machine=plan.machine,
+            labels=labels,
             minutes=plan.timeout_minutes / 3,  # of the recipe; what a build takes is rarely near its limit
             priority=int(run.selectors.get("priority", 0)),
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{plan.base} {plan.channel}",
-            excluded=frozenset(attempt.runner for attempt in self._lost(run)),
+            excluded=frozenset(attempt.runner for attempt in lost),
         )
-        self._tracked[run.id] = _Tracked(run, plan, str(run.selectors.get("on", "docker")), task)
+        self._tracked[run.id] = _Tracked(run, plan, on, task, losses=len(lost))
 
     def _attempts(self, run: Run) -> list[Attempt]:
         return [a for job in self.journal.jobs(run.id) if job.kind == "build" for a in job.attempts]
@@ -169,6 +182,10 @@ class Dispatcher:
             for one in waiting:
                 self._say(one, f"the engine {on} does not answer: {error}", now)
         workers = [replace(w, caches=frozenset(self._kept[w.name])) for w in workers]
+        for one in waiting:
+            if workers and one.task.excluded and all(fits(one.task.needs, worker) for worker in workers):
+                # There is no other runner that fits, online or not: back to one that failed it, after its quarantine.
+                one.task = replace(one.task, excluded=frozenset())
         admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
         decision = admission.decide(now, [one.task for one in waiting], workers, running)
@@ -224,7 +241,7 @@ class Dispatcher:
         """What comes of a run whose thread has ended."""
         one = self._tracked[run_id]
         worker, one.active, one.worker = one.worker, False, None
-        now = time.time()
+        now = self._now()
         admission = self.admission.setdefault(one.on, Admission(grace_s=self.setting.settings.grace_s))
         if error is None:
             if worker:
@@ -235,19 +252,23 @@ class Dispatcher:
         if not isinstance(error, FarmError):  # a bug: this run ends, the others go on
             error = FarmError(f"the farm itself failed: {type(error).__name__}: {error}")
         lost = self._lost(one.run)
-        if not isinstance(error, InfrastructureError):
+        away = isinstance(error, NoRunnerError) and len(lost) > one.losses  # the runner went between look and start
+        if not isinstance(error, InfrastructureError) and not away:
             if worker:
                 admission.succeeded(worker)
             self._end(one, error)
         elif isinstance(error, StillRunningError):
             note_error(self.journal, one.run, error)
             one.not_before = now + PAUSE_S
-        elif worker and worker in {a.runner for a in lost} - one.task.excluded:
+        elif worker and len(lost) > one.losses:
+            one.losses = len(lost)
             held = admission.failed(worker, now)
             self.journal.event(run_id, "quarantine", runner=worker, seconds=round(held - now))
             if admission.may_retry(len(lost)):
                 one.task = replace(one.task, excluded=one.task.excluded | {worker})
-                self._say(one, f"lost on {worker} ({lost[-1].why}); to be tried on another runner", now)
+                self._say(
+                    one, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one", now
+                )
             else:
                 self._end(one, error)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from farm.engines.base import FINAL, Engine
+from farm.engines.base import FINAL, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.pipeline import build, needs
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
@@ -26,6 +26,8 @@ from farm.variant import Variant
 
 Until = Literal["build", "verify", "publish", "smoke"]
 
+PLACED = ("swarm", "github")
+"""The engines with several runners, to which it is said which one the admission chose."""
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0
 
@@ -141,6 +143,7 @@ class MainJob:
 
         Raises:
             StillRunningError: The engine does not answer now; the build may be under way.
+            InfrastructureError: It is lost, and the admission chose its runner: it chooses the next one too.
         """
         try:
             engine = self.backend().engine
@@ -150,17 +153,21 @@ class MainJob:
         if seen.state == "lost":
             self.journal.set_state(last.id, "lost", "infra", why=seen.why)
             engine.release(str(last.handle))
+            if self.runner is not None:
+                raise InfrastructureError(f"the build was lost: {seen.why}")
         return seen.state == "lost"
 
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         sources = self.folder / "sources"
-        cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
-        gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
-        inputs = {"/farm/job": self.folder / "context" / "job", "/farm/source": sources}
         needed = self.folder / "needs"
-        if self.plan.needs:
-            needs.fetch(self.setting, self.plan, needed)
-            inputs["/farm/needs"] = needed
+        inputs = {"/farm/job": self.folder / "context" / "job"}
+        if engine.name != "github":  # its runners have a farm of their own, which gathers them there
+            cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
+            gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
+            inputs["/farm/source"] = sources
+            if self.plan.needs:
+                needs.fetch(self.setting, self.plan, needed)
+                inputs["/farm/needs"] = needed
         if engine.name == "host":  # an image has them
             inputs["/farm/scripts"] = self.setting.project / SCRIPTS
         job = build.make_job(
@@ -170,8 +177,8 @@ class MainJob:
             capacity=engine.capacity(),
             labels={"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)},
             volumes=build.kept(self.plan) if engine.keeps_volumes else {},
-            runner=self.runner if engine.name == "swarm" else None,
-            excluded=self.excluded if engine.name == "swarm" else (),
+            runner=self.runner if engine.name in PLACED else None,
+            excluded=self.excluded if engine.name in PLACED else (),
         )
         self.journal.set_state(attempt.id, "starting")
         try:
@@ -180,11 +187,10 @@ class MainJob:
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
             raise
         finally:
-            shutil.rmtree(sources)
+            shutil.rmtree(sources, ignore_errors=True)
             shutil.rmtree(needed, ignore_errors=True)
         try:
             self.journal.set_handle(attempt.id, handle)
-            self.journal.set_state(attempt.id, "running")
         except BaseException:  # nobody else knows the container
             engine.release(handle)
             raise
@@ -200,6 +206,7 @@ class MainJob:
                 log,
                 self.setting.watcher,
                 lambda done, total: self.journal.event(self.run.id, KIND, None, attempt.id, done=done, total=total),
+                lambda seen: self.note_state(attempt, seen),
             )
         except InfrastructureError as error:
             raise StillRunningError(
@@ -235,6 +242,11 @@ class MainJob:
         finally:
             engine.release(handle)
         engine.discard(build.kept(self.plan)[build.TREE])
+
+    def note_state(self, attempt: Attempt, seen: Observation) -> None:
+        """How an attempt stands that has not ended: `farm status` tells it. The end is judged first, then noted."""
+        if seen.state not in FINAL:
+            self.journal.set_state(attempt.id, seen.state, why=seen.why)
 
     def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
         job = self.journal.create_job(self.run.id, "smoke")

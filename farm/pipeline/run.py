@@ -4,6 +4,7 @@ A run whose controller was killed is found again by its plan: the container that
 was collected, is taken up; the short steps after it are done again, since each is idempotent.
 """
 
+import contextlib
 import json
 import signal
 import time
@@ -132,7 +133,7 @@ def create_detached(
     setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
 ) -> Run:
     """A run in the journal for the dispatcher to carry out."""
-    check_engine(on)
+    check_engine(setting, on)
     check_supported(plan)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
     with open_journal(setting.project, setting.settings) as journal:
@@ -153,12 +154,14 @@ def cancel(setting: Setting, run_id: str) -> Run:
         journal.event(run.id, CANCEL)
         live = [a for job in journal.jobs(run.id) for a in job.attempts if a.handle and a.state not in FINAL]
         for attempt in live:
-            engine = open_backend(setting, attempt.engine).engine
-            engine.cancel(str(attempt.handle))
-            if journal.claim(run.id):  # its controller is dead: nobody else will tell
-                seen = engine.observe(str(attempt.handle))
-                journal.set_state(attempt.id, "cancelled", why=f"cancelled; it was seen to have ended: {seen.state}")
-                engine.release(str(attempt.handle))
+            with contextlib.closing(open_backend(setting, attempt.engine)) as backend:
+                engine = backend.engine
+                engine.cancel(str(attempt.handle))
+                if journal.claim(run.id):  # its controller is dead: nobody else will tell
+                    seen = engine.observe(str(attempt.handle))
+                    why = f"cancelled; it was seen to have ended: {seen.state}"
+                    journal.set_state(attempt.id, "cancelled", why=why)
+                    engine.release(str(attempt.handle))
         if journal.claim(run.id):
             journal.finish_run(run.id, "infra", INTERRUPTED)
         deadline = time.monotonic() + CANCEL_S

@@ -1,21 +1,35 @@
 """What every engine promises (farm.engines.base), run against each of them for real.
 
+GitHub's REST API is the project's own fake, and its runner a stand-in that carries the job out as a process here. What
+differs at GitHub stands in the tests: the log comes at the end, and `farm build` on the runner says 5 for any failure
+of the build, with the reason in the log.
+
 A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farm.engines.base import FINAL, Engine, Job, Observation
+from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
 from farm.engines.docker import DockerEngine
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
 from farm.errors import InfrastructureError, UsageError
+from farm.plan import Selectors, resolve
+from farm.settings import load_github
+from farm.variant import Variant
+from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
+from tests.integration.github.runner import Ended, StandIn
 
-ENGINES = ["docker", "swarm", "host"]
+ROOT = WORKFLOWS.parents[1]
+LABELS = ["self-hosted", "linux", "x64", "farm-build"]
+ENGINES = ["docker", "swarm", "host", "github"]
 FARM = "${FARM_ROOT:-/farm}"
 """Where a job finds its folders: the host engine has them elsewhere."""
 Start = Callable[..., str]
@@ -31,6 +45,60 @@ def host_engine(tmp_path):
     return HostEngine(tmp_path / "host", cpus=0.5, memory=256 << 20)
 
 
+class Noting(GithubEngine):
+    """Keeps what was submitted: a dispatch carries a plan alone, and the stand-in is to run the test's own script."""
+
+    def __init__(self, api: GithubApi, plan: Path) -> None:
+        super().__init__(api, load_github(ROOT), Capacity(0.5, 256 << 20), poll_s=0.2)
+        self.plan, self.jobs = plan, {}
+
+    def submit(self, job: Job) -> str:
+        handle = super().submit(replace(job, inputs=job.inputs | {"/farm/job": self.plan}))
+        self.jobs[int(handle)] = job
+        return handle
+
+
+@pytest.fixture
+def github_engine(tmp_path):
+    plan = tmp_path / "plan"
+    plan.mkdir()
+    (plan / "plan.json").write_text(resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), "canary")).to_json())
+    fake = Fake()
+    server = serve(fake)
+    api = GithubApi(fake.url, REPOSITORY, TOKEN, sleep=lambda seconds: time.sleep(min(seconds, 0.2)))
+    engine = Noting(api, plan)
+    machine = HostEngine(tmp_path / "runner", cpus=0.5, memory=256 << 20)
+
+    def work(run, _inputs, stopped):
+        """What `farm build` does with a plan: 0, 5 for a failure of the build, 9 for any other."""
+        while run not in engine.jobs:
+            time.sleep(0.05)
+        handle = machine.submit(engine.jobs[run])
+        while machine.observe(handle).state not in FINAL:
+            time.sleep(0.1)
+            if stopped():
+                machine.cancel(handle)
+        seen, log = machine.observe(handle), b"".join(machine.logs(handle))
+        try:
+            if seen.exit_code:
+                said = f"the build failed with exit code {seen.exit_code} ({seen.why})\n"
+                return Ended(log + said.encode(), code=5)
+            found = machine.collect(handle, tmp_path / f"out-{run}", 1 << 30)
+            names = {str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found}
+            return Ended(log, names)
+        except InfrastructureError as error:
+            return Ended(log + f"{error}\n".encode(), code=9)
+        finally:
+            machine.release(handle)
+
+    with StandIn(fake, "linux-build", LABELS, work):
+        yield engine
+    api.close()
+    server.shutdown()
+    server.server_close()
+    assert fake.problems == []
+
+
 @pytest.fixture(params=ENGINES)
 def engine(request) -> Engine:
     return request.getfixturevalue(f"{request.param}_engine")
@@ -38,7 +106,7 @@ def engine(request) -> Engine:
 
 @pytest.fixture
 def image(engine, request) -> str:
-    if engine.name == "host":
+    if engine.name in ("host", "github"):
         return ""
     return request.getfixturevalue("pulled") if engine.name == "swarm" else request.getfixturevalue("toolchain").tag
 
@@ -85,6 +153,16 @@ def end(engine: Engine, handle: str) -> Observation:
     return until(engine, handle, lambda seen: seen.state in FINAL)
 
 
+def code(engine: Engine, given: int) -> int:
+    """The exit code of a build's own failure, as the engine tells it."""
+    return 5 if engine.name == "github" else given
+
+
+def reason(engine: Engine, handle: str, seen: Observation) -> str:
+    """Where an engine says why a build failed."""
+    return b"".join(engine.logs(handle)).decode() if engine.name == "github" else str(seen.why)
+
+
 def test_capacity_is_what_a_job_may_use(engine):
     assert (engine.capacity().cpus, engine.capacity().memory) == (0.5, 256 << 20)
 
@@ -100,17 +178,22 @@ def test_inputs_go_in_and_outputs_come_out(engine, start, tmp_path):
 
 def test_a_failure_of_its_own_keeps_its_exit_code_and_its_log(engine, start):
     handle = start("echo the reason; exit 3")
-    assert b"".join(engine.logs(handle)) == b"the reason\n"
+    log = b"".join(engine.logs(handle))
+    assert log.startswith(b"the reason\n")
+    assert log == b"the reason\n" or engine.name == "github"
     seen = end(engine, handle)
-    assert (seen.state, seen.exit_code) == ("done", 3)
+    assert (seen.state, seen.exit_code) == ("done", code(engine, 3))
 
 
 def test_logs_come_while_it_runs_and_go_on_where_they_were(engine, start):
     handle = start("echo one; sleep 6; echo two >&2")
     pieces = engine.logs(handle)
-    assert next(pieces) == b"one\n"
-    assert engine.observe(handle).state == "running"
-    assert b"".join(pieces) == b"two\n"
+    if engine.name == "github":  # it shows a job's log when the job has ended
+        assert b"".join(pieces) == b"one\ntwo\n"
+    else:
+        assert next(pieces) == b"one\n"
+        assert engine.observe(handle).state == "running"
+        assert b"".join(pieces) == b"two\n"
     assert b"".join(engine.logs(handle, since=4)) == b"two\n"
     assert b"".join(engine.logs(handle, since=2)) == b"e\ntwo\n"
 
@@ -118,20 +201,24 @@ def test_logs_come_while_it_runs_and_go_on_where_they_were(engine, start):
 def test_the_time_limit_holds_inside(engine, start):
     handle = start("sleep 600", timeout_s=2)
     seen = end(engine, handle)
-    assert (seen.state, seen.exit_code) == ("done", 124)
-    assert "time limit" in str(seen.why)
+    assert (seen.state, seen.exit_code) == ("done", code(engine, 124))
+    assert "time limit" in reason(engine, handle, seen)
 
 
 def test_limits_hold_and_say_so(engine, start):
-    seen = end(engine, start("tail /dev/zero"))
+    handle = start("tail /dev/zero")
+    seen = end(engine, handle)
     assert seen.state == "done"
     assert seen.exit_code not in (0, None)
-    assert "out of memory" in str(seen.why)
+    assert "out of memory" in reason(engine, handle, seen)
 
 
 def test_cancel_returns_when_it_has_ended(engine, start):
     handle = start("trap '' TERM; echo up; while true; do sleep 1; done")
-    assert next(engine.logs(handle)) == b"up\n"
+    if engine.name == "github":
+        until(engine, handle, lambda seen: seen.state == "running")
+    else:
+        assert next(engine.logs(handle)) == b"up\n"
     engine.cancel(handle)
     assert engine.observe(handle).state in FINAL
     assert engine.observe(handle).exit_code != 0
@@ -139,8 +226,8 @@ def test_cancel_returns_when_it_has_ended(engine, start):
 
 
 def test_an_image_that_is_nowhere_is_no_fault_of_the_build(engine, start):
-    if engine.name == "host":
-        pytest.skip("the host engine has no images")
+    if engine.name in ("host", "github"):
+        pytest.skip("no image is handed to this engine: a process has none, a runner of GitHub makes its own")
     if engine.name == "docker":  # it takes an image of its own machine, made a moment before
         with pytest.raises(InfrastructureError, match=r"[Nn]o such image"):
             start("true", image="farm-test/absent:1")
@@ -163,8 +250,11 @@ def test_what_was_released_is_lost(engine, start, tmp_path):
     end(engine, handle)
     engine.release(handle)
     engine.release(handle)
-    assert engine.observe(handle).state == "lost"
-    assert list(engine.logs(handle)) == []
+    if engine.name == "github":  # a run stays to be read there, its output is deleted
+        assert engine.observe(handle).state == "done"
+    else:
+        assert engine.observe(handle).state == "lost"
+        assert list(engine.logs(handle)) == []
     with pytest.raises(InfrastructureError):
         engine.collect(handle, tmp_path / "none", 1)
 
@@ -173,7 +263,8 @@ def test_what_was_released_is_lost(engine, start, tmp_path):
 def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
     handle = start(f"mkdir -p {FARM}/out; cd {FARM}/out; {script}")
     end(engine, handle)
-    with pytest.raises(InfrastructureError, match="no plain file"):
+    refused = "left no artifact" if engine.name == "github" else "no plain file"  # the farm on the runner refuses it
+    with pytest.raises(InfrastructureError, match=refused):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 
 

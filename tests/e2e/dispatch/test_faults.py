@@ -7,6 +7,7 @@ wheel that is published twice, fails it.
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,10 @@ from farm.runs import FINAL, Attempt, Journal
 
 CPUS = ("sse41", "avx", "avx2")
 PULL_PORT, PUSH_PORT, STORE_PORT, HOST = 5063, 5062, 5061, "10.99.0.1"
-PATIENCE_S = 600  # for a machine that others use too; a quiet one needs a tenth
+PATIENCE_S = 240  # for a machine that others use too; a quiet one needs a tenth
+
+NOTICED_S = 60
+"""Seconds in which each fault is to be noticed, on a machine that others use too."""
 
 
 @dataclass
@@ -39,8 +43,8 @@ class Story:
     def journal(self) -> Journal:
         return Journal(self.farm.project / "artifacts" / "farm.db")
 
-    def submit(self, count: int, priority: int = 0) -> list[str]:
-        """So many new runs, each of a version of its own."""
+    def begin(self, count: int, priority: int = 0) -> list[subprocess.Popen[str]]:
+        """So many new runs, each of a version of its own; `made` gives them."""
         started = []
         for number in range(count):
             cpu = CPUS[number % len(CPUS)]
@@ -51,6 +55,9 @@ class Story:
                     "submit", *select, "--on", "swarm", "--no-smoke", "--detach", "--priority", str(priority)
                 )
             )
+        return started
+
+    def made(self, started: list[subprocess.Popen[str]]) -> list[str]:
         made = []
         for process in started:
             out, err = process.communicate(timeout=120)
@@ -59,11 +66,14 @@ class Story:
         self.submitted += made
         return made
 
+    def submit(self, count: int, priority: int = 0) -> list[str]:
+        return self.made(self.begin(count, priority))
+
     def attempts(self, run: str | None = None) -> list[tuple[str, Attempt]]:
         with self.journal as journal:
             return [
                 (name, attempt)
-                for name in ([run] if run else self.submitted)
+                for name in ([run] if run else [known.id for known in journal.runs(100)])
                 for job in journal.jobs(name)
                 for attempt in job.attempts
             ]
@@ -77,6 +87,10 @@ class Story:
             if task["Status"]["State"] == "running"
         }
         return [(r, a) for r, a in live if a.handle in services]
+
+    def busy_worker(self) -> int | None:
+        """A node with a build that is not the manager: where builds go is the admission's to say."""
+        return next((number for number in (3, 2) if self.building_on(self.swarm.node(number))), None)
 
     def ended(self, runs: list[str]) -> bool:
         with self.journal as journal:
@@ -99,7 +113,7 @@ class Story:
             with self.journal as journal:
                 times = [
                     datetime.fromisoformat(event.time).timestamp() - since
-                    for run in self.submitted
+                    for run in [known.id for known in journal.runs(100)]
                     for event in journal.events(run)
                     if event.kind == "state" and event.data["state"] == "lost"
                     and any(a.id == event.attempt_id and a.runner == node for _, a in self.attempts(run))
@@ -160,15 +174,16 @@ def wheels_in_index() -> list[str]:
 
 
 def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
-    start = time.monotonic()
-    node2, node3 = swarm.node(2), swarm.node(3)
+    start, noticed = time.monotonic(), {}
 
     # A worker's daemon is killed. Its containers go on and upload, but nobody listens to a lost attempt.
-    story.submit(4)
-    story.wait("a build on node 2", lambda: story.building_on(node2))
-    killed = time.time()
-    swarm.kill_daemon(2)
-    story.note("kill -9 of a worker's daemon: noticed after", f"{story.lost_after(killed, node2):.1f} s")
+    begun = story.begin(4)  # a node takes two at a time
+    first = story.wait("a build on a worker", story.busy_worker)
+    killed, node = time.time(), swarm.node(first)
+    swarm.kill_daemon(first)
+    story.made(begun)
+    noticed["daemon"] = story.lost_after(killed, node)
+    story.note("kill -9 of a worker's daemon: noticed after", f"{noticed['daemon']:.1f} s")
 
     # With the other builds going on: the manager, then the controller.
     story.wait("a build", story.building_on)
@@ -177,15 +192,17 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     time.sleep(3)
     swarm.start_daemon(1)
     story.wait("the manager answers", lambda: swarm.state(1) == "ready", 60)
-    story.note("manager restarted: answered again after", f"{time.time() - gone:.1f} s")
-    swarm.start_daemon(2)
+    noticed["manager"] = time.time() - gone
+    story.note("manager restarted: answered again after", f"{noticed['manager']:.1f} s")
+    swarm.start_daemon(first)
 
     pid = story.dispatcher()
     os.kill(pid, signal.SIGKILL)
     gone = time.time()
     story.submit(1)  # starts a dispatcher, as any submit does
     story.wait("another dispatcher owns the runs", lambda: story.dispatcher() != pid, 60)
-    story.note("controller killed: runs taken up after", f"{time.time() - gone:.1f} s")
+    noticed["controller"] = time.time() - gone
+    story.note("controller killed: runs taken up after", f"{noticed['controller']:.1f} s")
 
     # The store goes away for 30 s under running builds.
     story.wait("a build", story.building_on)
@@ -193,26 +210,30 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     swarm.store(away=True)
     time.sleep(30)
     swarm.store(away=False)
-    noticed = story.said_after(gone, "store") or story.said_after(gone, f":{STORE_PORT}")
-    story.note("store gone for 30 s: noticed after", f"{noticed:.1f} s" if noticed else "not: nobody needed it")
+    noticed["store"] = story.said_after(gone, f":{STORE_PORT}") or 1000.0
+    story.note("store gone for 30 s: noticed after", f"{noticed['store']:.1f} s")
 
-    # A cable is pulled and put back.
-    story.submit(3)
-    story.wait("a build on node 3", lambda: story.building_on(node3))
-    pulled = time.time()
-    swarm.cable(3, "down")
-    story.note("partition: noticed after", f"{story.lost_after(pulled, node3):.1f} s")
-    swarm.cable(3, "up")
-    story.wait("node 3 is back", lambda: swarm.state(3) == "ready", 60)
+    # What lost its runner twice by now has one try left: the next node that goes down must not be its third.
+    story.wait("what was submitted has ended", lambda: story.ended(story.submitted))
+
+    # A cable is pulled, at once after a start, before the build has said a word, and put back.
+    begun = story.begin(3)
+    cut = story.wait("a build on a worker", story.busy_worker)
+    pulled, node = time.time(), swarm.node(cut)
+    swarm.cable(cut, "down")
+    story.made(begun)
+    noticed["partition"] = story.lost_after(pulled, node)
+    story.note("partition: noticed after", f"{noticed['partition']:.1f} s")
+    swarm.cable(cut, "up")
+    story.wait("the node is back", lambda: swarm.state(cut) == "ready", 60)
 
     # The registry goes away; what is submitted meanwhile waits for it and says so.
     for port in (PUSH_PORT, PULL_PORT):
         swarm.stop(f"registry {port}")
     gone = time.time()
     late = story.submit(1)
-    story.note(
-        "registry gone: said after", f"{story.wait('it is said', lambda: story.said_after(gone, 'pushed')):.1f} s"
-    )
+    noticed["registry"] = story.wait("it is said", lambda: story.said_after(gone, "pushed"))
+    story.note("registry gone: said after", f"{noticed['registry']:.1f} s")
     assert "cannot be pushed" in story.farm.json("status", late[0])["why"]
     swarm.start_registry()
 
@@ -221,7 +242,8 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     handle = story.wait("it builds", lambda: [a.handle for r, a in story.building_on() if r == doomed])[0]
     asked = time.time()
     assert story.farm.run("cancel", doomed).returncode == 0
-    story.note("cancel: proved after", f"{time.time() - asked:.1f} s")
+    noticed["cancel"] = time.time() - asked
+    story.note("cancel: proved after", f"{noticed['cancel']:.1f} s")
     tasks = swarm.manager.api.tasks(filters={"label": f"farm.run={doomed}"})
     assert [task for task in tasks if task["Status"]["State"] == "running"] == [], handle
     assert story.farm.json("status", doomed)["state"] == "cancelled"
@@ -251,5 +273,10 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     story.note("whole story", f"{time.monotonic() - start:.0f} s")
     assert lost == [], why
     assert twice == 0
+    assert all(run.finished for run in runs)
+    assert {what for what, seconds in noticed.items() if seconds > NOTICED_S} == set(), noticed
+    assert [run for run in story.submitted if len(story.attempts(run)) > 3] == [], "at most two tries more"
+    again = [[a.runner for _, a in story.attempts(run)] for run in story.submitted]
+    assert [runners for runners in again if len(set(runners)) < len(runners)] == [], "each try on another runner"
     assert len(wheels) == len(runs) - 1
     assert [s for s in swarm.manager.services.list() if s.name.startswith("farm-")] == [], "services are left"

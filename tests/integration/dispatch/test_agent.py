@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -133,3 +134,16 @@ def test_a_url_serves_one_object_once(exchange):
 def test_a_folder_is_no_exchange(tmp_path):
     with pytest.raises(UsageError, match="no bucket"):
         Exchange(str(tmp_path))
+
+
+def test_what_the_command_leaves_behind_is_not_waited_for(agent, exchange, tmp_path):
+    """A daemon of its own session, such as a compiler cache, keeps the log's pipe open."""
+    start = time.monotonic()
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 40' & sleep 0.3; echo over"
+    try:
+        _, report = agent("sh", "-c", script)
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert report["exit_code"] == 0
+    assert log_of(exchange) == b"over\n"
+    assert time.monotonic() - start < 30

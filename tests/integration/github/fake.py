@@ -61,6 +61,7 @@ class Fake:
         self.faults: dict[str, list] = {}
         self.requests: list[tuple[str, str, dict]] = []
         self.inputs: dict[int, dict] = {}
+        self.stops: set[int] = set()
         self.scopes = {"read", "write", "admin"}
         self.skew = timedelta(0)
         self.expired_links = 0
@@ -239,6 +240,7 @@ class Fake:
             case ("POST", "cancel") | ("POST", "force-cancel"):
                 if run["status"] == "completed":
                     return self._error(409, "Cannot cancel a workflow run that is completed.")
+                self.stops.add(run_id)
                 if rest[0] == "force-cancel" or not run.get("stubborn"):
                     self.finish(run_id, "cancelled")
                 return 202, {}, b"{}"

@@ -79,6 +79,9 @@ class _Backend:
     def __init__(self, fleet):
         self.fleet = fleet
 
+    def close(self):
+        pass
+
     def workers(self):
         if self.fleet.silent:
             raise InfrastructureError("no route to the manager")
@@ -132,6 +135,38 @@ def test_a_third_loss_ends_it(fleet, setting, journal, submit):
     assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 9)
     assert len(attempts(journal, run)) == 3
     assert "node x is down" in summary(journal, journal.run(run))["why"]
+
+
+def test_the_only_runner_is_tried_again_after_its_quarantine(fleet, setting, journal, submit, monkeypatch):
+    monkeypatch.setattr("farm.engines.admission.decide.QUARANTINE_S", 0.1)
+    fleet.workers = [Worker("a")]
+    run = submit()
+    fleet.fate = [lost(), lost()]
+    Dispatcher(setting, journal).drain()
+    assert attempts(journal, run) == [("a", "infra"), ("a", "infra"), ("a", "success")]
+    assert [e.data["seconds"] for e in journal.events(run) if e.kind == "quarantine"] == [0, 0]
+
+
+def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, setting, journal, submit):
+    run = submit()
+    fleet.fate = [lost(), lost("no push"), lost("no push")]
+    Dispatcher(setting, journal).drain()
+    assert [result for _, result in attempts(journal, run)] == ["infra", "success"]
+    assert len([e for e in journal.events(run) if e.kind == "quarantine"]) == 1
+
+
+def test_a_clock_that_is_set_back_holds_up_nothing(fleet, setting, journal, submit, monkeypatch):
+    run = submit()
+    real, back = time.time, [0.0]
+    monkeypatch.setattr(dispatch.time, "time", lambda: real() - back[0])
+    fleet.fate = [StillRunningError("the manager is away"), lost(), lost("no push")]
+    dispatcher = Dispatcher(setting, journal)
+    dispatcher.tick()
+    back[0] = 7200.0
+    start = time.monotonic()
+    dispatcher.drain()
+    assert journal.run(run).result == "success"
+    assert time.monotonic() - start < 30
 
 
 def test_a_failure_of_its_own_is_never_tried_again(fleet, setting, journal, submit):

@@ -1,0 +1,154 @@
+"""submit, status, logs, cancel and retry, the same on every engine: canaries, carried out by a real dispatcher.
+
+GitHub is the project's fake, whose stand-in runner runs the step *Do the job* of the project's own workflow as it
+stands there. It says nothing of GitHub itself.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.runs import FINAL, Journal
+from tests.e2e.conftest import make_project
+from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
+from tests.integration.github.runner import Ended, StandIn
+
+ENGINES = ["docker", "host", "swarm", "github"]
+PULL_PORT, PUSH_PORT, HOST = 5063, 5062, "10.99.0.1"
+LABELS = ["self-hosted", "linux", "x64", "farm-build"]
+SELECT = ["--variant", "cpu-avx-py311", "--package", "canary", "--no-smoke", "--detach"]
+FARM = '#!/bin/sh\nexec "{python}" -m farm.cli.main "$@"\n'
+
+
+def change(path: Path, edit) -> None:
+    data = yaml.safe_load(path.read_text())
+    edit(data)
+    path.write_text(yaml.safe_dump(data))
+
+
+def wait(what, check, seconds=240):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := check():
+            return found
+        time.sleep(0.3)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+@pytest.fixture
+def docker_farm(farm):
+    return farm
+
+
+@pytest.fixture
+def host_farm(farm, tmp_path, monkeypatch):
+    """A Python with what a build needs, first in PATH."""
+    made = tmp_path / "python"
+    subprocess.run([sys.executable, "-m", "venv", made], check=True)
+    subprocess.run([made / "bin" / "pip", "install", "-q", "build", "setuptools", "wheel"], check=True)
+    monkeypatch.setenv("PATH", f"{made / 'bin'}:{os.environ['PATH']}")
+    return farm
+
+
+@pytest.fixture
+def swarm_farm(farm, swarm, pulled):
+    settings = {"url": swarm.url(1), "exchange": swarm.s3("exchange"), "registry": f"{HOST}:{PULL_PORT}"}
+    settings |= {"push": f"127.0.0.1:{PUSH_PORT}", "cpus": 1, "memory_gb": 2}
+    change(farm.project / "ci" / "farm.yaml", lambda data: data.update(swarm=settings))
+    return farm
+
+
+@pytest.fixture
+def github_farm(farm, tmp_path, monkeypatch):
+    fake = Fake()
+    server = serve(fake)
+    monkeypatch.setenv("GH_TOKEN", TOKEN)
+    for name in ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    runners = farm.project / "ci" / "runners.yaml"
+    change(runners, lambda data: data["github"].update(repository=REPOSITORY, api_url=fake.url))
+    steps = yaml.safe_load((WORKFLOWS / "build-plan.yml").read_text())["jobs"]["build"]["steps"]
+    script = next(step["run"] for step in steps if step.get("name") == "Do the job")
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "farm").write_text(FARM.format(python=sys.executable))
+    (tools / "farm").chmod(0o755)
+
+    def work(run, inputs, stopped):
+        checkout = make_project(tmp_path / f"checkout-{run}")
+        temporary = tmp_path / f"temp-{run}"
+        temporary.mkdir()
+        environ = {**os.environ, "PLAN": inputs["plan"], "RUNNER_TEMP": str(temporary), "CI": "true"}
+        environ |= {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(farm.code)}
+        del environ["GH_TOKEN"]
+        command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", script]
+        with (temporary / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command, cwd=checkout, env=environ, stdout=log, stderr=log, start_new_session=True
+            )
+            while process.poll() is None:
+                time.sleep(0.1)
+                if stopped():  # as GitHub's runner asks for an end
+                    os.killpg(process.pid, signal.SIGINT)
+                    process.wait(60)
+        out = checkout / "farm-out"
+        files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        return Ended((temporary / "log").read_bytes(), files, process.returncode)
+
+    with StandIn(fake, "linux-build", LABELS, work):
+        yield farm
+    server.shutdown()
+    server.server_close()
+    assert fake.problems == []
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    """The engine's name, and a project whose configuration has it."""
+    return request.param, request.getfixturevalue(f"{request.param}_farm")
+
+
+def state(farm, run):
+    return farm.json("status", run)["state"]
+
+
+def test_submit_status_logs_cancel_and_retry(engine):
+    name, farm = engine
+    made = farm.run("submit", *SELECT, "--on", name)
+    assert made.returncode == 0, made.stderr
+    run = made.stdout.strip()
+    followed = farm.run("logs", "-f", run)
+    assert followed.returncode == 0
+    assert "farm: step build" in followed.stdout, followed.stderr
+    wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
+    told = farm.json("status", run)
+    assert (told["state"], told["engine"]) == ("success", name), told["why"]
+    assert [attempt["result"] for job in told["jobs"] for attempt in job["attempts"]] == ["success"]
+    assert [step["data"]["name"] for step in told["events"] if step["kind"] == "step"][-1] == "publish"
+
+    doomed = farm.run("submit", *SELECT, "--on", name, "--rebuild", "2").stdout.strip()
+
+    def under_way():
+        with Journal(farm.project / "artifacts" / "farm.db") as journal:
+            return [a for j in journal.jobs(doomed) for a in j.attempts if a.handle and a.state not in FINAL]
+
+    wait("it builds", under_way)
+    cancelled = farm.run("cancel", doomed, "--json")
+    assert (cancelled.returncode, json.loads(cancelled.stdout)["exit_code"]) == (0, 130), cancelled.stderr
+    assert state(farm, doomed) == "cancelled"
+
+    again = farm.run("retry", doomed, "--detach").stdout.strip()
+    assert again != doomed
+    wait("the retry ends", lambda: state(farm, again) in ("success", "failure", "infra"))
+    told = farm.json("status", again)
+    assert (told["state"], told["engine"]) == ("success", name), told["why"]
+    log = (farm.project / "artifacts" / "dispatch.log").read_text()
+    assert TOKEN not in log
+    assert "Traceback" not in log

@@ -1,0 +1,189 @@
+"""What comes back from nodes and jobs that do not behave.
+
+A manager that never finishes an answer about a node that is cut off must not hold up what follows the build.
+
+Engine 20.10 sends the head of `GET /services/{id}/logs` at once and then waits for the node, however long that is away.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import docker
+import pytest
+
+from farm.engines import swarm
+from farm.engines.swarm import SwarmEngine
+
+
+class Manager:
+    """One service with one task on one node. `said` is what the node's log holds; None: it is never sent."""
+
+    def __init__(self):
+        self.node = {
+            "ID": "n3",
+            "Description": {
+                "Hostname": "third",
+                "Platform": {"OS": "linux", "Architecture": "x86_64"},
+                "Resources": {"NanoCPUs": 2_000_000_000, "MemoryBytes": 4 << 30},
+            },
+            "Spec": {"Availability": "active", "Role": "worker"},
+            "Status": {"State": "ready"},
+        }
+        status = {"State": "running", "ContainerStatus": {}}
+        self.task = {
+            "ID": "t",
+            "CreatedAt": "1",
+            "NodeID": "n3",
+            "DesiredState": "running",
+            "Status": status,
+        }
+        self.said = None
+        self.asked_for_logs = 0
+        self.over = threading.Event()
+
+    def answer(self, path):
+        spec = {"Labels": {"farm.exchange": "farm-x"}, "Mode": {"Replicated": {"Replicas": 1}}}
+        spec["TaskTemplate"] = {"ContainerSpec": {}, "Placement": {}}
+        if path.endswith("/info"):
+            return {"Swarm": {"ControlAvailable": True}}
+        if path.endswith("/nodes"):
+            return [self.node]
+        if path.endswith("/tasks"):
+            return [self.task]
+        return {"ID": "s", "Spec": spec}
+
+
+def handler(manager):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            path = urlsplit(self.path).path
+            if not path.endswith("/logs"):
+                self._send(json.dumps(manager.answer(path)).encode())
+                return
+            manager.asked_for_logs += 1
+            if manager.said is not None:
+                self._send(b"\x02\0\0\0" + len(manager.said).to_bytes(4, "big") + manager.said)
+                return
+            self.send_response(200)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            manager.over.wait(60)
+            self.close_connection = True
+
+        def _send(self, body):
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler
+
+
+@pytest.fixture
+def manager():
+    made = Manager()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(made))
+    server.daemon_threads = True
+    made.url = f"tcp://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield made
+    made.over.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def engine(manager, exchange):
+    client = docker.DockerClient(base_url=manager.url, version="1.41")
+    yield SwarmEngine(client, exchange)
+    manager.over.set()
+    client.close()
+
+
+@pytest.fixture
+def logs(engine):
+    """The job's whole log; fails where it does not end."""
+
+    def read():
+        found = []
+        thread = threading.Thread(target=lambda: found.append(b"".join(engine.logs("s"))), daemon=True)
+        thread.start()
+        thread.join(15)
+        assert not thread.is_alive(), "the log does not end"
+        return found[0]
+
+    return read
+
+
+def test_a_node_that_is_down_is_not_asked(manager, logs):
+    manager.node["Status"]["State"] = "down"
+    assert logs() == b""
+    assert manager.asked_for_logs == 0
+
+
+def test_a_node_that_does_not_answer_is_given_up(manager, logs, monkeypatch):
+    monkeypatch.setattr(swarm, "SAID_S", 0.5)
+    manager.task["Status"] = {"State": "rejected", "Err": "No such image"}
+    assert logs() == b""
+    assert manager.asked_for_logs == 1
+
+
+def test_what_the_node_says_of_an_agent_that_did_not_start_is_the_log(manager, logs):
+    manager.said = b"python3: not found\n"
+    manager.task["Status"] = {"State": "failed", "Err": "exit 127", "ContainerStatus": {"ExitCode": 127}}
+    assert logs() == b"python3: not found\n"
+
+
+# -- a job that writes what it likes through its signed URLs --
+
+WHOLE = {"exit_code": 0, "timed_out": False, "out_of_memory": False, "stopped": False}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 60_000,
+        b"1" * 5_000,
+        json.dumps(WHOLE | {"exit_code": "9" * 5_000}).encode(),
+        json.dumps(WHOLE | {"exit_code": -1}).encode(),
+        json.dumps(WHOLE | {"exit_code": 10**30}).encode(),
+        json.dumps(WHOLE).replace(" 0", " 1e999", 1).encode(),
+        json.dumps(WHOLE | {"exit_code": "\x1b[2J"}).encode(),
+        b" " * (70 << 10) + json.dumps(WHOLE).encode(),
+    ],
+    ids=["empty", "list", "bytes", "deep", "number", "digits", "negative", "huge", "infinite", "escape", "large"],
+)
+def test_a_report_that_is_none_is_no_verdict_and_ends_the_wait(manager, engine, exchange, report):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", report)
+    seen = engine.observe("s")
+    assert (seen.state, seen.exit_code) == ("lost", None)
+    assert seen.why.startswith("its report is malformed: ")
+    assert seen.why.isprintable()
+
+
+def test_a_report_with_more_than_it_needs_is_read(manager, engine, exchange):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", json.dumps(WHOLE | {"why": "\x1b]0;owned\x07", "exit_code": 3}).encode())
+    seen = engine.observe("s")
+    assert (seen.state, seen.exit_code, seen.why) == ("done", 3, None)
+
+
+def test_a_piece_of_the_log_that_is_too_large_is_left_out_and_said(manager, logs, exchange):
+    manager.task["Status"] = {"State": "complete", "ContainerStatus": {"ExitCode": 0}}
+    exchange.put("farm-x/report.json", json.dumps(WHOLE).encode())
+    exchange.put("farm-x/log/0000", b"one\n")
+    exchange.put("farm-x/log/0001", bytes(9 << 20))
+    exchange.put("farm-x/log/0002", b"three\n")
+    said = f"[a piece of the log is left out: {9 << 20} bytes, at most {8 << 20}]"
+    assert logs().decode() == f"one\n\n{said}\nthree\n"
