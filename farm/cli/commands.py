@@ -5,17 +5,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from farm.cli import show, why126
 from farm.cli.runs import detached, follow
+from farm.cli.selected import plan_of, project_of, selectors_of
 from farm.cli.smoke import run_smoke
 from farm.cli.tree import print_tree
 from farm.cli.upload import uploading
+from farm.cli.verify import waivers_of
 from farm.cli.why import questions
 from farm.errors import UsageError
-from farm.matrix import load_matrix
-from farm.matrix.shape import Platform
 from farm.pipeline.bundle import bundle
 from farm.pipeline.check import policy_of, refusal
 from farm.pipeline.mainjob import PLACED, Until
@@ -23,53 +23,17 @@ from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.run import create_detached, submit
 from farm.pipeline.setting import Setting
-from farm.plan import OPTIONS, Plan, Selectors, environment_options, judge, resolve
+from farm.plan import Plan, judge
 from farm.render import render
-from farm.settings import Settings, find_project, load_settings
+from farm.settings import Settings
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
-from farm.wheel.report import Waiver, parse_waiver
 from farm.wheel.verify import verify
 from farm.wheel.why126 import why_126
 
 
-def _project(args: argparse.Namespace) -> tuple[Path, Settings]:
-    project = find_project(args.project or Path.cwd())
-    return project, load_settings(project)
-
-
-def _selectors(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
-    """Overrides by rank: the file, then the environment, then the command line.
-
-    In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
-    """
-    unknown = set(settings.options) - set(OPTIONS)
-    if unknown:
-        raise UsageError(f"ci/farm.yaml: unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(OPTIONS)}")
-    options: dict[str, tuple[Any, str]] = {name: (value, "ci/farm.yaml") for name, value in settings.options.items()}
-    options |= environment_options(os.environ)
-    options |= {name: (value, f"--{name}") for name in OPTIONS if (value := getattr(args, name)) is not None}
-    if "python" in args.variant:
-        build = load_matrix(project).named(args.variant, args.channel)
-        if build.cuda and args.cuda is None:
-            options["cuda"] = (build.cuda, f"alias {args.variant}")
-        return Selectors(build.variant, build.package, cast("Platform", build.platform), build.channel, options)
-    return Selectors(
-        variant=Variant.parse(args.variant),
-        package=args.package,
-        platform=args.platform,
-        channel=args.channel,
-        options=options,
-    )
-
-
 def _print_json(data: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(data, indent=2))
-
-
-def _plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
-    project, settings = _project(args)
-    return project, settings, resolve(project, _selectors(args, project, settings))
 
 
 def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until) -> int:
@@ -90,7 +54,7 @@ def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: 
 
 
 def cmd_submit(args: argparse.Namespace) -> int:
-    project, settings, plan = _plan_of(args)
+    project, settings, plan = plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     if not args.detach and args.on not in PLACED:
         return _watched(args, project, settings, plan, until)
@@ -101,12 +65,12 @@ def cmd_submit(args: argparse.Namespace) -> int:
 
 
 def cmd_build(args: argparse.Namespace) -> int:
-    project, settings = _project(args)
+    project, settings = project_of(args)
     return _watched(args, project, settings, Plan.read(args.plan), "build")
 
 
 def cmd_plan(args: argparse.Namespace) -> int:
-    _, _, plan = _plan_of(args)
+    _, _, plan = plan_of(args)
     if args.json:
         print(plan.to_json(), end="")
         return 0
@@ -120,8 +84,8 @@ def cmd_plan(args: argparse.Namespace) -> int:
 
 
 def cmd_why(args: argparse.Namespace) -> int:
-    project, settings = _project(args)
-    selectors = _selectors(args, project, settings)
+    project, settings = project_of(args)
+    selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found, nearest = judged.advised(), judged.nearest()
     if args.json:
@@ -141,7 +105,7 @@ def cmd_why(args: argparse.Namespace) -> int:
 def cmd_render(args: argparse.Namespace) -> int:
     if not (args.output or args.bundle):
         raise UsageError("nothing to write", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
-    project, settings, plan = _plan_of(args)
+    project, settings, plan = plan_of(args)
     files = render(project, plan).write(args.output) if args.output else []
     if args.bundle:
         files += bundle(Setting(project, settings, show.LogWatcher()), plan, args.bundle)
@@ -172,32 +136,12 @@ def cmd_inspect(args: argparse.Namespace) -> int:
     return 0
 
 
-def _waivers(args: argparse.Namespace) -> list[Waiver]:
-    return [parse_waiver(text) for text in args.waive]
-
-
-def cmd_verify(args: argparse.Namespace) -> int:
-    _, _, plan = _plan_of(args)
-    report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
-    if args.json:
-        _print_json(report.to_json())
-    else:
-        rows = [(c.id, c.status.replace("_", " "), c.note) for c in report.checks]
-        show.table(report.wheel, ("check", "status", "seen"), rows)
-        for finding in report.findings:
-            if finding.waived is not None:
-                show.say(f"waived: {finding.where}: {finding.what} ({finding.waived})")
-        if not report.passed:
-            raise refusal(report)
-    return 0 if report.passed else 6
-
-
 def cmd_publish(args: argparse.Namespace) -> int:
-    project, settings, plan = _plan_of(args)
+    project, settings, plan = plan_of(args)
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
     setting = Setting(project, settings, Silent())
-    report = verify(args.wheel, policy_of(plan), waivers=_waivers(args))
+    report = verify(args.wheel, policy_of(plan), waivers=waivers_of(args))
     if not report.passed:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
@@ -213,4 +157,4 @@ def cmd_publish(args: argparse.Namespace) -> int:
 
 
 def cmd_smoke(args: argparse.Namespace) -> int:
-    return run_smoke(args, *_plan_of(args))
+    return run_smoke(args, *plan_of(args))

@@ -42,7 +42,7 @@ COMMANDS = {
     "patches": "farm.cli.patches:cmd_patches",
     "inspect": "farm.cli.commands:cmd_inspect",
     "repair": "farm.cli.repair:cmd_repair",
-    "verify": "farm.cli.commands:cmd_verify",
+    "verify": "farm.cli.verify:cmd_verify",
     "publish": "farm.cli.commands:cmd_publish",
     "index": "farm.cli.index:cmd_index",
     "smoke": "farm.cli.commands:cmd_smoke",

@@ -63,8 +63,14 @@ def _check_count(libraries: int) -> None:
 def _in_threads(
     archive: Archive, read: Callable[[str], tuple[str, Library | None]]
 ) -> dict[str, tuple[str, Library | None]]:
-    """`read` of every file, the large ones first. zlib and hashes leave Python's lock to the other threads."""
-    waiting = deque(sorted(archive.members, key=lambda name: archive.members[name].size, reverse=True))
+    """`read` of every file, what may be a library first, the large before the small.
+
+    Unpacking and hashing leave Python's lock to the other threads, following a library's code does not: so there had
+    better be files left for them to unpack meanwhile.
+    """
+    waiting = deque(
+        sorted(archive.members, key=lambda name: (name.endswith(_NO_LIBRARIES), -archive.members[name].size))
+    )
     found: dict[str, tuple[str, Library | None]] = {}
 
     def work() -> None:

@@ -14,7 +14,7 @@ Sources: System V gABI chapter 5, "Initialization and Termination Functions"; Sy
 """
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -171,6 +171,7 @@ class Walk:
         self.data, self.image, self.sweep, self.addresses = data, image, sweep, addresses
         self.instructions = 0
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
+        self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
 
     def descend(self, starts: list[int], depth: int) -> None:
         """Decode what runs from `starts`, with `depth` levels of calls."""
@@ -181,20 +182,74 @@ class Walk:
         """Decode from `starts` along every jump; gives what was called, if that is wanted."""
         waiting = list(reversed(starts))
         calls: dict[int, None] = {}
+        address: int | None
         while waiting:
-            for instruction in self._run(waiting.pop()):
-                flow = instruction.flow_control
-                if flow == self.flow.NEXT:
-                    if self.addresses is not None and instruction.mnemonic == self.lea:
-                        self.addresses.append(instruction.ip_rel_memory_address)
-                    continue
-                target = self._target(instruction)
-                if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
-                    if with_calls and target is not None:
-                        calls[target] = None
-                elif target is not None:
-                    waiting.append(target)
+            address = waiting.pop()
+            while address is not None:
+                address = self._decode(address, waiting, calls if with_calls else None)
         return list(calls)
+
+    def _decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
+        """The instructions of a window, as far as they are new; gives where it goes on, None at the run's end.
+
+        A million instructions pass here: what is written out in the loop would take twice the time in functions.
+        """
+        place = self.image.offset(address)
+        if place is None:
+            return None
+        offset, end = place
+        page, at = divmod(address, _PAGE)
+        bits = self.seen.setdefault(page, bytearray(_PAGE // 8))
+        if bits[at >> 3] & 1 << (at & 7):
+            return None
+        window = min(offset + min(_WINDOW, _PAGE - at), end)
+        decoder = self.sweep.decoder(64, self.data[offset : min(window + _LONGEST, end)], ip=address)
+        first, border = address - at, address + window - offset
+        dull = self.dull
+        count = 0
+        following: int | None = None
+        for instruction in decoder:
+            ip = instruction.ip
+            if ip >= border:
+                following = ip
+                break
+            at = ip - first
+            bit = 1 << (at & 7)
+            if bits[at >> 3] & bit:
+                break
+            bits[at >> 3] |= bit
+            count += 1
+            if instruction.code not in dull and not self._goes_on(instruction, waiting, calls):
+                break
+        else:
+            following = decoder.ip
+        self.instructions += count
+        if self.instructions > _MAX_INSTRUCTIONS:
+            raise _damaged(f"loading it runs through more than {_MAX_INSTRUCTIONS} instructions")
+        return following
+
+    def _goes_on(self, instruction: "iced_x86.Instruction", waiting: list[int], calls: dict[int, None] | None) -> bool:
+        """Judge an instruction and note where it leads; gives whether the one behind it may run too."""
+        self.sweep.see(instruction)
+        code, flow = instruction.code, instruction.flow_control
+        if flow == self.flow.NEXT:
+            if self.addresses is not None and instruction.mnemonic == self.lea:
+                self.addresses.append(instruction.ip_rel_memory_address)
+            elif code in self.sweep.harmless:
+                self.dull.add(code)
+            return code != self.sweep.invalid
+        target = self._target(instruction)
+        if flow in (self.flow.CALL, self.flow.INDIRECT_CALL):
+            if calls is not None and target is not None:
+                calls[target] = None
+        elif target is not None:
+            waiting.append(target)
+        return code != self.sweep.invalid and flow not in (
+            self.flow.UNCONDITIONAL_BRANCH,
+            self.flow.INDIRECT_BRANCH,
+            self.flow.RETURN,
+            self.flow.EXCEPTION,
+        )
 
     def _target(self, instruction: "iced_x86.Instruction") -> int | None:
         flow = instruction.flow_control
@@ -204,45 +259,6 @@ class Walk:
             return self.image.slots.get(instruction.ip_rel_memory_address)
         direct = (self.flow.UNCONDITIONAL_BRANCH, self.flow.CONDITIONAL_BRANCH, self.flow.CALL)
         return instruction.near_branch_target if flow in direct else None
-
-    def _run(self, address: int) -> Iterator["iced_x86.Instruction"]:
-        """The instructions from `address` to the first that does not go on, as far as they are new."""
-        place = self.image.offset(address)
-        while place is not None:
-            offset, end = place
-            window = min(offset + _WINDOW, end)
-            decoder = self.sweep.decoder(64, self.data[offset : min(window + _LONGEST, end)], ip=address)
-            border = address + window - offset
-            for instruction in decoder:
-                if not self._is_new(instruction.ip):
-                    return
-                self.sweep.see(instruction)
-                yield instruction
-                if instruction.code == self.sweep.invalid or instruction.flow_control in (
-                    self.flow.UNCONDITIONAL_BRANCH,
-                    self.flow.INDIRECT_BRANCH,
-                    self.flow.RETURN,
-                    self.flow.EXCEPTION,
-                ):
-                    return
-                address = instruction.next_ip
-                if address >= border:
-                    break
-            place = self.image.offset(address)
-
-    def _is_new(self, address: int) -> bool:
-        page, place = divmod(address, _PAGE)
-        bits = self.seen.get(page)
-        if bits is None:
-            bits = self.seen[page] = bytearray(_PAGE // 8)
-        mask = 1 << (place & 7)
-        if bits[place >> 3] & mask:
-            return False
-        bits[place >> 3] |= mask
-        self.instructions += 1
-        if self.instructions > _MAX_INSTRUCTIONS:
-            raise _damaged(f"loading it runs through more than {_MAX_INSTRUCTIONS} instructions")
-        return True
 
 
 def _damaged(what: str) -> VerificationFailedError:

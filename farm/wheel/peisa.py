@@ -134,9 +134,13 @@ class _Image:
             return Functions((), ())
         where = self._numbers(addresses, "I", functions)
         found = []
+        low = high = shift = 0  # of the section that holds the names, most often all of them
         for name, ordinal in zip(self._numbers(names, "I", count), self._numbers(ordinals, "H", count), strict=True):
             if ordinal < functions and self.offset(self.base + where[ordinal]) is not None:
-                found.append((self.base + where[ordinal], self.pe.place(name)[0]))
+                if not low <= name < high:
+                    start, stop = self.pe.place(name)
+                    low, high, shift = name, name + stop - start, start - name
+                found.append((self.base + where[ordinal], name + shift))
         found.sort()
         return Functions(array("Q", (address for address, _ in found)), array("Q", (name for _, name in found)))
 
