@@ -9,7 +9,7 @@ from typing import NamedTuple
 import boto3
 import pytest
 
-from farm.index.probe import PROOF, Proof
+from farm.index.probe import keep_proof
 from farm.index.publish import publish
 from farm.index.stores import open_store
 from tests.servers import moto
@@ -69,8 +69,7 @@ def store_url(request, tmp_path):
 def store(store_url):
     """A store that was proved before, since a probe of moto takes two seconds."""
     opened = open_store(store_url)
-    proof = Proof(store=opened.url(""), time=datetime.now(UTC), bare_etags=False)
-    assert opened.create(PROOF, proof.model_dump_json().encode(), content_type="application/json")
+    keep_proof(opened)
     return opened
 
 
