@@ -24,13 +24,14 @@ def add(commands: "Commands") -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.dependencies import link_dependencies
-    from farm.index.snapshot import read_signed, sign_pages
+    from farm.index.snapshot import may_sign, sign_pages
 
     store, signer = store_of(args), signer_of(args)
-    signed = None if signer is None else read_signed(store, signer)
+    if signer is not None:
+        may_sign(store, signer)
     written = link_dependencies(store, args.source, group=args.group)
-    if signer is not None and signed is not None:
-        sign_pages(store, signer, signed, written)
+    if signer is not None:
+        sign_pages(store, signer, written)
     if args.json:
         print(json.dumps({"pages": sorted(written)}, indent=2))
     else:

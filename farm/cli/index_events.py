@@ -34,13 +34,14 @@ def run(kind: "Kind", args: argparse.Namespace) -> int:
     """Add the event, show it on all pages, and sign these."""
     from farm.cli import show
     from farm.index.events import record_event
-    from farm.index.snapshot import read_signed, sign_pages
+    from farm.index.snapshot import may_sign, sign_pages
 
     store, signer = store_of(args), signer_of(args)
-    signed = None if signer is None else read_signed(store, signer)
+    if signer is not None:
+        may_sign(store, signer)
     shown = record_event(store, args.target, "release" if getattr(args, "lift", False) else kind, args.reason)
-    if signer is not None and signed is not None:
-        sign_pages(store, signer, signed, shown)
+    if signer is not None:
+        sign_pages(store, signer, shown)
     if args.json:
         print(json.dumps({"pages": sorted(shown)}, indent=2))
     else:

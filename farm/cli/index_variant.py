@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
     from farm.cli import show
     from farm.index.probe import prove
-    from farm.index.snapshot import read_signed, sign_pages
+    from farm.index.snapshot import may_sign, sign_pages
     from farm.index.variants import properties, publish_variant, variant_json
     from farm.variant import Variant
     from farm.wheel.archive import Archive
@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store, signer = store_of(args), signer_of(args)
     prove(store)
-    signed = None if signer is None else read_signed(store, signer)
+    if signer is not None:
+        may_sign(store, signer)
     with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
         path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
         with Archive(args.wheel) as archive:
@@ -53,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
             requires_python=requires_python,
         )
         filename = path.name
-    if signer is not None and signed is not None:
-        sign_pages(store, signer, signed, shown)
+    if signer is not None:
+        sign_pages(store, signer, shown)
     if args.json:
         print(json.dumps({"wheel": filename, "label": label, "pages": sorted(shown)}, indent=2))
     else:

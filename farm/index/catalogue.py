@@ -1,19 +1,22 @@
 """`catalog.json`: which wheels there are, for people and for the selector; small, however many rebuilds there are.
 
-One section for each project of each group, a pure function of the project's JSON page.
+One section for each project of each group, a pure function of the project's JSON page. It also carries what every
+publisher must know first, so that one request reads all of that: that the store was proved, and the signed snapshot.
+It is a list of projects as PEP 691 has it, too: of all groups together.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from farm import catalog
-from farm.index.pages import Model, ProjectPage, foreign
+from farm.index.pages import API_VERSION, Model, ProjectPage, Sha256, foreign
 
 CATALOGUE_KEY = "catalog.json"
+CATALOGUE_TYPE = "application/json"
 
 Versions = dict[str, dict[str, tuple[str, ...]]]
 
@@ -27,16 +30,78 @@ class CatalogueSection(Model):
     generation: int = Field(ge=1, alias="_generation")
     versions: Versions
 
+    @property
+    def channels(self) -> set[str]:
+        """Those that built something of it."""
+        return {channel for tags in self.versions.values() for channels in tags.values() for channel in channels}
+
+
+class Proof(Model):
+    """What a probe of the store found (`farm.index.probe`). `store`: the sha256 of its URL, which tells nobody more."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema")
+    store: Sha256
+    time: AwareDatetime
+    bare_etags: bool
+
+
+class ListMeta(Model):
+    api_version: str = Field(default=API_VERSION, alias="api-version")
+
+
+class ListedProject(Model):
+    name: str
+
 
 class Catalogue(Model):
-    """`groups`: group -> project -> section."""
+    """What there is.
+
+    Attributes:
+        groups: Group -> project -> section.
+        links: Group -> project that is a page of links to another index -> channels whose roots have it.
+        projects: All names, once, for clients that read PEP 691; follows from the two above.
+        proof: That the store keeps its promises; None when nobody tried, or the proof is of another version.
+        snapshot: A signed envelope (`farm.index.snapshot`).
+    """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     generation: int = Field(default=0, ge=0, alias="_generation")
     groups: dict[str, dict[str, CatalogueSection]] = {}
+    links: dict[str, dict[str, tuple[str, ...]]] = Field(default={}, alias="_links")
+    meta: ListMeta = ListMeta()
+    projects: tuple[ListedProject, ...] = ()
+    proof: dict[str, Any] | None = Field(default=None, alias="_proof")
+    snapshot: dict[str, Any] | None = Field(default=None, alias="_snapshot")
 
     def render(self) -> bytes:
-        return json.dumps(self.model_dump(by_alias=True), sort_keys=True, separators=(",", ":")).encode()
+        document = self.model_copy(update={"projects": self._named()}).model_dump(by_alias=True, exclude_none=True)
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    def _named(self) -> tuple[ListedProject, ...]:
+        names = {name for group in (*self.groups, *self.links) for name in self.listed(group)}
+        return tuple(ListedProject(name=name) for name in sorted(names))
+
+    @model_validator(mode="after")
+    def _is_sound(self) -> Self:
+        if self.projects != self._named():
+            raise ValueError("its list of projects is not that of its groups")
+        return self
+
+    def signed(self) -> bytes:
+        """What a signature of the catalogue is about: all but the signature itself, and the proof."""
+        return self.model_copy(update={"proof": None, "snapshot": None}).render()
+
+    def proved(self) -> Proof | None:
+        """What the last probe found; None when there is nothing that this version of the farm can read."""
+        try:
+            return None if self.proof is None else Proof.model_validate(self.proof)
+        except ValidationError:
+            return None
+
+    def listed(self, group: str, channel: str | None = None) -> set[str]:
+        """The names on a list of projects: of a group, or of a channel in it."""
+        found = {name for name, each in self.groups.get(group, {}).items() if channel in {None, *each.channels}}
+        return found | {name for name, has in self.links.get(group, {}).items() if channel in {None, *has}}
 
     def section(self, group: str, project: str) -> CatalogueSection | None:
         return self.groups.get(group, {}).get(project)
@@ -52,6 +117,14 @@ class Catalogue(Model):
         }
         return self.model_copy(update={"generation": self.generation + 1, "groups": groups})
 
+    def with_links(self, links: Mapping[str, Mapping[str, tuple[str, ...]]]) -> "Catalogue":
+        """The catalogue with these pages of links, in the groups that are named; itself if it has them."""
+        merged = {**self.links, **{group: dict(sorted(has.items())) for group, has in links.items()}}
+        merged = {group: has for group, has in merged.items() if has}
+        if merged == self.links:
+            return self
+        return self.model_copy(update={"generation": self.generation + 1, "links": merged})
+
     def without(self, group: str, project: str) -> "Catalogue":
         """The catalogue without a section whose page is not there."""
         kept = {name: section for name, section in self.groups.get(group, {}).items() if name != project}
@@ -62,9 +135,10 @@ class Catalogue(Model):
 def catalogue_schema() -> dict[str, Any]:
     """The JSON schema of `catalog.json`, for programs that read it. A change that breaks them raises `schema`."""
     return {
-        **Catalogue.model_json_schema(by_alias=True, mode="serialization"),
+        **Catalogue.model_json_schema(by_alias=True),
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "The wheels that an index of the farm offers",
+        "required": ["schema", "groups"],
     }
 
 

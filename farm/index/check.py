@@ -14,7 +14,7 @@ from farm.errors import UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, event_key, fold, read_events
-from farm.index.listing import html_place
+from farm.index.listing import html_place, root_place
 from farm.index.records import Record, parse_record, record_key
 from farm.index.stores import Stat, Store, check_key
 
@@ -134,6 +134,9 @@ class _Walk:
                 yield from _guarded(html_place(group, name, channel), self._html(group, page, channel))
             yield from self._offered(group, page)
         yield from _guarded(prefix, self._links(group, {n: p for n, p in listed.items() if not p.meta.links}))
+        links = {n: tuple(sorted(p.channels)) for n, p in listed.items() if p.meta.links}
+        if self.catalogue is not None and self.catalogue.links.get(group, {}) != links:
+            yield Problem(CATALOGUE_KEY, f"does not list the pages of links in {group}", broken=False)
         yield from self._roots(group, listed, keys)
 
     def _json(self, key: str, group: str, name: str, page: pages.ProjectPage) -> Iterator[Problem]:
@@ -217,12 +220,10 @@ class _Walk:
                 yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
     def _roots(self, group: str, listed: dict[str, pages.ProjectPage], keys: set[str]) -> Iterator[Problem]:
-        yield from self._root(pages.root_key(group), set(listed), keys)
+        yield from self._root(root_place(group, None), set(listed), keys)
         for channel in sorted({channel for page in listed.values() for channel in page.channels}):
             names = {name for name, page in listed.items() if channel in page.channels}
-            yield from self._root(f"{pages.channel_root(channel, group)}index.html", names, keys)
-        key = pages.root_json_key(group)
-        yield from _guarded(key, self._root_json(key, set(listed)))
+            yield from self._root(root_place(group, channel), names, keys)
 
     def _root(self, key: str, listed: set[str], keys: set[str]) -> Iterator[Problem]:
         found = self.store.get(key)
@@ -233,14 +234,6 @@ class _Walk:
             shown.add(name)
             if target != key.replace("/index.html", f"/{name}/index.html") or target not in keys:
                 yield Problem(key, f"leads to {anchor.href!r}, which is not there", broken=True)
-        for name in sorted(listed - shown):
-            yield Problem(key, f"does not list {name} yet", broken=False)
-
-    def _root_json(self, key: str, listed: set[str]) -> Iterator[Problem]:
-        found = self.store.get(key)
-        shown = set() if found is None else html.parse_root_json(found.data, key)
-        for name in sorted(shown - listed):
-            yield Problem(key, f"lists {name}, which has no JSON page", broken=True)
         for name in sorted(listed - shown):
             yield Problem(key, f"does not list {name} yet", broken=False)
 

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, ValidationError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import pages
-from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue
 from farm.index.listing import derive_links
 from farm.index.pages import File, Hashes, Meta, Model, ProjectPage
 from farm.index.stores import MAX_GET, Store
@@ -98,11 +98,10 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
     catalogue = parse_catalogue(found.data if found else None)
     read = cache(lambda project: _read(source.rstrip("/"), project))
     written: dict[str, bytes] = {}
+    linked: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name in [group] if group else sorted(catalogue.groups):
         section = catalogue.section(name, "torch")
-        channels = sorted(
-            {c for tags in (section.versions.values() if section else ()) for cs in tags.values() for c in cs}
-        )
+        channels = sorted(section.channels if section else ())
         for project, specifiers in sorted(wanted(catalogue, name).items()):
             if project in catalogue.groups[name]:
                 continue  # the farm's own wheels of it
@@ -110,7 +109,21 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
             if not files:
                 raise UsageError(f"{source} has no wheel of {project} that fits {' or '.join(map(str, specifiers))}")
             written |= _written(store, name, project, files, tuple(channels))
-    return written
+            linked[name][project] = tuple(channels)
+    return written | _catalogued(store, linked)
+
+
+def _catalogued(store: Store, linked: dict[str, dict[str, tuple[str, ...]]]) -> dict[str, bytes]:
+    """Lists the pages in the catalogue, so that a publisher knows without a look what the lists of projects hold."""
+    if not linked:
+        return {}
+
+    def new(old: bytes | None) -> bytes | None:
+        before = parse_catalogue(old)
+        after = before.with_links({group: {**before.links.get(group, {}), **has} for group, has in linked.items()})
+        return None if after is before else after.render()
+
+    return {CATALOGUE_KEY: swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE).data}
 
 
 def _written(store: Store, group: str, project: str, files: list[File], channels: tuple[str, ...]) -> dict[str, bytes]:

@@ -4,7 +4,6 @@ Each page says which generation of the JSON page it shows, so that a slow writer
 one. PEP 503, 592, 629, 658, 714, 792.
 """
 
-import json
 import re
 from html import escape
 from typing import NamedTuple
@@ -103,28 +102,6 @@ def parse_root(html: bytes, key: str) -> set[str]:
             raise foreign(key, f"a line that is no link to a project: {line[:80]!r}")
         projects.add(link[1])
     return projects
-
-
-def root_json(projects: set[str]) -> bytes:
-    """The list of a group's projects (PEP 691)."""
-    listed = [{"name": name} for name in sorted(projects)]
-    document = {"meta": {"api-version": API_VERSION}, "projects": listed}
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-def parse_root_json(data: bytes, key: str) -> set[str]:
-    """The projects on a JSON root page, as `root_json` wrote it.
-
-    Raises:
-        ForeignObjectError: It is not one of ours.
-    """
-    try:
-        found = {str(project["name"]) for project in json.loads(data)["projects"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise foreign(key, "no list of projects") from error
-    if root_json(found) != data:
-        raise foreign(key, "more than a list of projects")
-    return found
 
 
 def _anchor(file: File, href: str | None) -> str:

@@ -1,9 +1,10 @@
 """From a project's JSON page to everything that is derived from it.
 
-HTML pages, `links.html`, catalogue and lists of projects follow the JSON page, each guarded by generations: a slow
+HTML pages, `links.html`, lists of projects and the catalogue follow the JSON page, each guarded by generations: a slow
 writer never puts an older state over a newer one, and any later publish of the project repairs what a killed one
-left behind. Most that there is to read can be guessed from the JSON page as it was, which spares requests: a rebuild
-costs five here, a wheel of a new kind seven, the first wheel of a project eight; one more for a channel's root, and
+left behind. The catalogue comes last: what it offers is on all lists. Most that there is to read can be guessed from
+the JSON page as it was and from the catalogue, which spares requests: with the two reads, of catalogue and flat page, a
+rebuild costs six here, a wheel of a new kind seven, as the first of a project does; one more for a channel's root, and
 one more for its list of projects.
 """
 
@@ -11,12 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, CatalogueSection, parse_catalogue, section_of
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue, section_of
 from farm.index.pages import ProjectPage
+from farm.index.signing import Signer
+from farm.index.snapshot import with_pages
 from farm.index.stores import Store, Stored
 from farm.index.swap import Guess, guessed, swap
-
-CATALOGUE_TYPE = "application/json"
 
 
 class Listed(NamedTuple):
@@ -24,14 +25,11 @@ class Listed(NamedTuple):
 
     Attributes:
         changed: False when every page showed it already.
-        pages: The pages that were looked at and their content now, for the signed snapshot.
+        pages: The pages that were looked at and their content now, but for the catalogue.
     """
 
     changed: bool
     pages: Mapping[str, bytes]
-
-
-_NOTHING = Listed(changed=False, pages={})
 
 
 def change_page(
@@ -42,6 +40,8 @@ def change_page(
     *,
     channels: frozenset[str] | None = None,
     adds: bool = False,
+    catalogue: Guess | None = None,
+    signer: Signer | None = None,
 ) -> Listed:
     """Changes the JSON page of a project, and all pages that follow from it.
 
@@ -52,11 +52,15 @@ def change_page(
         change: From the page (None: absent) to the new one; the same object leaves it as it is.
         channels: Whose roots show the change; None for all that the page knows.
         adds: `change` makes a page where there is none. A project that the flat page does not list is then taken
-            for a new one, without a look.
+            for a new one, without a look; and so is the flat page of a group that the catalogue does not have.
+        catalogue: The catalogue, where it was read already.
+        signer: Signs the digests of all pages.
     """
+    catalogue = catalogue or Guess(store.get(CATALOGUE_KEY))
+    known = parse_catalogue(catalogue.stored.data if catalogue.stored else None)
     key = pages.json_key(group, project)
     links = pages.links_key(group)
-    flat = store.get(links)
+    flat = None if adds and group not in known.groups else store.get(links)
     new = adds and (flat is None or project not in html.parse_links(flat.data, links))
 
     def changed(old: bytes | None) -> bytes | None:
@@ -67,32 +71,35 @@ def change_page(
     done = swap(store, key, changed, pages.JSON, guess=Guess(None) if new else None)
     page = pages.parse_page(done.data, key)
     before = done.before if done.written else None
-    listed = derive(store, group, page, before, channels, fresh=done.before is None, flat=Guess(flat))
-    return Listed(done.written or listed.changed, {key: done.data, **listed.pages})
+    written = {key: done.data}
+    derived = _derive(store, group, page, written, before, channels, fresh=done.before is None, flat=Guess(flat))
+    listed = _catalogued(store, group, page, written, catalogue, known, signer)
+    return Listed(done.written or derived or listed, written)
 
 
-def derive(
+def _derive(
     store: Store,
     group: str,
     page: ProjectPage,
-    before: Stored | None = None,
-    channels: frozenset[str] | None = None,
+    written: dict[str, bytes],
+    before: Stored | None,
+    channels: frozenset[str] | None,
     *,
-    fresh: bool = False,
-    flat: Guess | None = None,
-) -> Listed:
-    """Brings all that follows from a page to at least its generation.
+    fresh: bool,
+    flat: Guess,
+) -> bool:
+    """Brings HTML pages and the flat page to at least the page's generation; False when they had it.
 
     Args:
         store: Where.
         group: Whose page.
         page: The JSON page.
+        written: The pages that were looked at are added.
         before: The JSON page as it was before we changed it: from it follows what the others show.
         channels: Whose roots; None for all.
         fresh: The page is new, so nothing was derived from it before.
-        flat: The flat page of the group, where it was read already.
+        flat: The flat page of the group.
     """
-    written: dict[str, bytes] = {}
     changed = False
     wanted = sorted(page.channels if channels is None else channels)
     old = None if before is None else pages.parse_page(before.data, "")
@@ -103,11 +110,9 @@ def derive(
         written[key] = done.data
         changed = changed or done.written
     links = pages.links_key(group)
-    flat = flat or Guess(store.get(links))
-    lists = _NOTHING if _all_shown(flat.stored, links, page, old) else _catalogued(store, group, page)
     done = swap(store, links, lambda text: _links(text, group, page, links), pages.HTML, guess=flat)
     written[links] = done.data
-    return Listed(changed or done.written or lists.changed, {**written, **lists.pages})
+    return changed or done.written
 
 
 def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
@@ -117,16 +122,22 @@ def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes
         key = html_place(group, page.name, channel)
         done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML)  # type: ignore[misc]
         written[key] = done.data
-        if channel:
-            root = f"{pages.channel_root(channel, group)}index.html"
-            add_to_root(store, root, f"{channel}, {group}", page.name, written, None)
-    _add_to_roots(store, group, page.name, written)
+        add_to_root(store, root_place(group, channel), _title(group, channel), page.name, written, None)
     return written
 
 
 def html_place(group: str, project: str, channel: str | None) -> str:
     """The key of a project's HTML page, in its group's root or in that of a channel."""
     return f"{pages.channel_root(channel, group)}{project}/index.html" if channel else pages.html_key(group, project)
+
+
+def root_place(group: str, channel: str | None) -> str:
+    """The key of the list of a group's projects, or of those of a channel in it."""
+    return f"{pages.channel_root(channel, group)}index.html" if channel else pages.root_key(group)
+
+
+def _title(group: str, channel: str | None) -> str:
+    return f"{channel}, {group}" if channel else group
 
 
 def _shown(store: Store, before: Stored, old: ProjectPage, channel: str | None) -> Guess | None:
@@ -148,78 +159,38 @@ def _links(text: bytes | None, group: str, page: ProjectPage, key: str) -> bytes
     return html.links_html(group, sections | {page.name: html.links_section(page)})
 
 
-def _all_shown(flat: Stored | None, key: str, page: ProjectPage, old: ProjectPage | None) -> bool:
-    """Need the catalogue not even be read?
+def _catalogued(
+    store: Store,
+    group: str,
+    page: ProjectPage,
+    written: dict[str, bytes],
+    found: Guess,
+    known: Catalogue,
+    signer: Signer | None,
+) -> bool:
+    """The lists of projects and then the catalogue, when there is something new; the signature, when there is a key.
 
-    The flat page is written last: a section of the generation before ours says that all of that one was finished.
+    `known` is what `found` holds. True if anything changed.
     """
-    if flat is None or old is None or section_of(page).versions != section_of(old).versions:
-        return False
-    section = html.parse_links(flat.data, key).get(page.name)
-    return section is not None and section.generation >= old.generation and page.channels == old.channels
-
-
-def _catalogued(store: Store, group: str, page: ProjectPage) -> Listed:
-    """The catalogue, and before it the lists of projects, when there is something new."""
     section = section_of(page)
-    found = store.get(CATALOGUE_KEY)
-    catalogue = parse_catalogue(found.data if found else None)
-    present = catalogue.section(group, page.name)
-    written: dict[str, bytes] = {}
+    present = known.section(group, page.name)
     changed = False
-    if present is None:
-        names = set(catalogue.groups.get(group, ()))
-        guesses = [
-            _names(store, found, names, shown) for shown in (html.root_html(group, names), html.root_json(names))
-        ]
-        changed = _add_to_roots(store, group, page.name, written, (guesses[0], guesses[1]))
-    for channel in sorted(page.channels - _channels(present)):
-        key = f"{pages.channel_root(channel, group)}index.html"
-        names = {name for name, each in catalogue.groups.get(group, {}).items() if channel in _channels(each)}
-        title = f"{channel}, {group}"
-        guess = _names(store, found, names, html.root_html(title, names))
-        changed = add_to_root(store, key, title, page.name, written, guess) or changed
+    shown = present.channels if present else set()
+    lists: list[str | None] = [] if present else [None]
+    for channel in (*lists, *sorted(page.channels - shown)):
+        title = _title(group, channel)
+        names = known.listed(group, channel)
+        guess = guessed(store, found.stored, html.root_html(title, names)) if names and found.stored else Guess(None)
+        changed = add_to_root(store, root_place(group, channel), title, page.name, written, guess) or changed
 
     def new(old: bytes | None) -> bytes | None:
         before = parse_catalogue(old)
         after = before.with_section(group, page.name, section)
+        if signer is not None:
+            after = with_pages(after, signer, written)
         return None if after is before else after.render()
 
-    done = swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE, guess=Guess(found))
-    written[CATALOGUE_KEY] = done.data
-    return Listed(changed or done.written, written)
-
-
-def _names(store: Store, sample: Stored | None, names: set[str], shown: bytes) -> Guess | None:
-    """What a list of projects probably holds, if it holds those of the catalogue."""
-    if not names or sample is None:
-        return Guess(None)
-    return guessed(store, sample, shown)
-
-
-def _channels(section: CatalogueSection | None) -> set[str]:
-    by_tags = section.versions.values() if section else ()
-    return {channel for tags in by_tags for channels in tags.values() for channel in channels}
-
-
-def _add_to_roots(
-    store: Store,
-    group: str,
-    project: str,
-    written: dict[str, bytes],
-    guess: tuple[Guess | None, Guess | None] = (None, None),
-) -> bool:
-    """Puts a project on a group's lists of projects, HTML and JSON; True if it was missing."""
-    key = pages.root_json_key(group)
-
-    def new(old: bytes | None) -> bytes | None:
-        projects = set() if old is None else html.parse_root_json(old, key)
-        return None if project in projects else html.root_json(projects | {project})
-
-    listed = add_to_root(store, pages.root_key(group), group, project, written, guess[0])
-    done = swap(store, key, new, pages.JSON, guess=guess[1])
-    written[key] = done.data
-    return listed or done.written
+    return swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE, guess=found).written or changed
 
 
 def add_to_root(

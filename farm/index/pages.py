@@ -4,13 +4,13 @@ Pure functions: pages and files in, pages out. `farm.index.html` shows them.
 
 Keys:
     `whl/files/<wheel>`, `whl/files/<wheel>.metadata`          each wheel once, whatever roots there are
-    `whl/attestations/<wheel>/<key>.intoto.json`               who built it from what, signed
+    `whl/attestations/<wheel>/<key>.intoto.json`               who built it from what, signed by a later key
     `whl/<group>/v1-json/<project>/index.json`                 the truth
     `whl/<group>/simple/<project>/index.html`                  what `pip --index-url` reads
     `whl/<group>/simple/index.html`                            the list of projects
     `whl/<group>/links.html`                                   what `pip --find-links` reads
     `whl/<channel>/<group>/simple/…`                           the same wheels, of one channel alone
-    `catalog.json`, `whl/snapshot.json`, `whl/keys/<n>.json`   what there is; digests of all pages, signed; whose keys
+    `catalog.json`, `whl/keys/<n>.json`                        what there is, with digests of all pages; whose keys
 """
 
 import json
@@ -196,10 +196,6 @@ def html_key(group: str, project: str) -> str:
 
 def root_key(group: str) -> str:
     return f"whl/{group}/simple/index.html"
-
-
-def root_json_key(group: str) -> str:
-    return f"whl/{group}/v1-json/index.json"
 
 
 def links_key(group: str) -> str:

@@ -3,11 +3,12 @@
 Some servers accept conditional writes and ignore the condition: every writer "wins", and entries of pages are
 lost without a sign. Such a store is refused before anything is published into it.
 
-A proof is kept in the store, below the scratch prefix, for `DAYS`: a publish reads it with one request. It names the
-endpoint, so that a bucket which is copied to another server is proved again.
+A proof is kept in the catalogue, which every publish reads first anyway, and is believed for `DAYS`. It names the
+endpoint (a hash of it), so that a bucket which is copied to another server is proved again.
 """
 
 import contextlib
+import hashlib
 import random
 import threading
 import time
@@ -15,14 +16,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeVar
-
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from typing import TypeVar
 
 from farm.errors import InfrastructureError, PublishRefusedError
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Proof, parse_catalogue
+from farm.index.pages import ForeignObjectError
 from farm.index.stores import SCRATCH, Finding, Quirks, Store, Stored
-
-PROOF = f"{SCRATCH}proof.json"
+from farm.index.swap import swap
 
 DAYS = 7
 """How long a proof is believed."""
@@ -39,15 +39,21 @@ _TEXT = "text/plain; charset=utf-8"
 _T = TypeVar("_T")
 
 
-class Proof(BaseModel):
-    """What an earlier probe of the same store found."""
+def proved_catalogue(store: Store, *, single_writer: bool = False) -> Stored | None:
+    """The catalogue as it is, once it is sure that something may be published there; None where there is none.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: Literal[1] = 1
-    store: str
-    time: AwareDatetime
-    bare_etags: bool
+    Costs one request when a proof is there. Arguments and errors are those of `prove`.
+    """
+    found = store.get(CATALOGUE_KEY)
+    if store.proved:
+        return found
+    known = None if single_writer else _known(store, found)
+    if known is not None:
+        store.quirks = Quirks(bare_etags=known.bare_etags)
+        store.proved = True
+        return found
+    probe(store, single_writer=single_writer)
+    return store.get(CATALOGUE_KEY)
 
 
 def prove(store: Store, *, single_writer: bool = False) -> None:
@@ -62,14 +68,8 @@ def prove(store: Store, *, single_writer: bool = False) -> None:
         PublishRefusedError: A promise is not kept; the message holds the evidence.
         InfrastructureError: The store failed.
     """
-    if store.proved:
-        return
-    known = None if single_writer else _known(store)
-    if known is not None:
-        store.quirks = Quirks(bare_etags=known.bare_etags)
-        store.proved = True
-        return
-    probe(store, single_writer=single_writer)
+    if not store.proved:
+        proved_catalogue(store, single_writer=single_writer)
 
 
 def probe(store: Store, *, single_writer: bool = False) -> list[Finding]:
@@ -104,7 +104,9 @@ def accept(store: Store, findings: list[Finding], *, single_writer: bool = False
     if failed:
         store.quirks = Quirks(reads_first=True)
     else:
-        _keep(store)
+        # a catalogue that is not ours stays as it is, and is told by whoever needs it
+        with contextlib.suppress(ForeignObjectError):
+            keep_proof(store)
     store.proved = True
 
 
@@ -132,23 +134,34 @@ def examine(store: Store, *, traits: bool = False) -> list[Finding]:
     return findings
 
 
-def _known(store: Store) -> Proof | None:
-    found = store.get(PROOF)
-    if found is None:
-        return None
+def _known(store: Store, found: Stored | None) -> Proof | None:
     try:
-        proof = Proof.model_validate_json(found.data)
-    except ValidationError:
-        return None  # another version of the farm wrote it
-    age = datetime.now(UTC) - proof.time
-    return proof if proof.store == store.url("") and timedelta(0) <= age < timedelta(days=DAYS) else None
+        proof = parse_catalogue(found.data if found else None).proved()
+    except ForeignObjectError:
+        return None
+    if proof is None or proof.store != _name(store.url("")):
+        return None
+    return proof if timedelta(0) <= datetime.now(UTC) - proof.time < timedelta(days=DAYS) else None
 
 
-def _keep(store: Store) -> None:
-    proof = Proof(store=store.url(""), time=datetime.now(UTC), bare_etags=store.quirks.bare_etags)
-    old = store.get(PROOF)
-    # whoever is faster has proved the same
-    store.replace(PROOF, proof.model_dump_json().encode(), old.etag if old else None, content_type="application/json")
+def keep_proof(store: Store, *, seen_as: str | None = None) -> None:
+    """Writes down that the store keeps its promises, now, with its `quirks`.
+
+    Args:
+        store: The store.
+        seen_as: The URL under which others reach it; its own for None.
+    """
+    proof = Proof(store=_name(seen_as or store.url("")), time=datetime.now(UTC), bare_etags=store.quirks.bare_etags)
+    kept = proof.model_dump(mode="json", by_alias=True)
+
+    def change(old: bytes | None) -> bytes:
+        return parse_catalogue(old).model_copy(update={"proof": kept}).render()
+
+    swap(store, CATALOGUE_KEY, change, CATALOGUE_TYPE)
+
+
+def _name(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()
 
 
 @contextlib.contextmanager

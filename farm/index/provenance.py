@@ -1,9 +1,12 @@
 """Where a wheel comes from: an in-toto statement with a SLSA predicate, signed, one for each key that vouches for it.
 
+The first lies in the wheel's record, and is claimed with it; those of later keys beside the wheels.
+
 in-toto Statement v1 and SLSA Provenance v1; the predicate was written by whoever built the wheel and is kept in the
 wheel's record, so that the same statement can be signed again with a newer key.
 """
 
+import json
 from typing import Any
 
 from farm.errors import InfrastructureError, UsageError
@@ -42,10 +45,17 @@ def statement(record: Record) -> dict[str, Any]:
     }
 
 
+def attested(record: Record, signer: Signer) -> Record:
+    """The record with the signed statement in it; for a name that is not claimed yet."""
+    return record.model_copy(update={"attestation": json.loads(signer.envelope(statement(record), PAYLOAD_TYPE))})
+
+
 def attest(store: Store, record: Record, signer: Signer) -> bool:
-    """Stores the signed statement about a wheel; False when it was there."""
-    key = attestation_key(record.filename, signer.keyid)
+    """Stores the signed statement about a wheel beside it; False when it was there, or in the record."""
     envelope = signer.envelope(statement(record), PAYLOAD_TYPE)
+    if record.attestation == json.loads(envelope):
+        return False
+    key = attestation_key(record.filename, signer.keyid)
     if store.create(key, envelope, content_type="application/json"):
         return True
     there = store.get(key)

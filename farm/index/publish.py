@@ -1,14 +1,14 @@
 """How a wheel gets into the index: in an order that never shows a client what is not there.
 
-1. The record claims the name for these bytes, or the publish is refused.
-2. The wheel and its `.metadata` are stored, and its attestation when there is a key.
+1. The record claims the name for these bytes, or the publish is refused. It holds the attestation when there is a key.
+2. The wheel and its `.metadata` are stored.
 3. The JSON page of the project takes the file in (compare and swap).
-4. Its HTML pages and its section of `links.html` follow; the lists of projects and the catalogue if they need to.
-5. The signed snapshot takes in the digests of these pages when there is a key.
+4. Its HTML pages and its section of `links.html` follow; the lists of projects if something is new.
+5. The catalogue follows if something is new; when there is a key, also with the digests of all these pages, signed.
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there; `docs/wheel-index.md` has it.
+does not depend on what is there and is at most 12; `docs/wheel-index.md` has it.
 A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
 """
 
@@ -20,13 +20,15 @@ from typing import Any
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
+from farm.index.catalogue import parse_catalogue
 from farm.index.listing import Listed, change_page
-from farm.index.probe import prove
-from farm.index.provenance import attest, statement
+from farm.index.probe import proved_catalogue
+from farm.index.provenance import attest, attested
 from farm.index.records import Record, describe, parse_record, record_key
 from farm.index.signing import Signer
-from farm.index.snapshot import read_signed, sign_pages
+from farm.index.snapshot import check_ours
 from farm.index.stores import Progress, Store
+from farm.index.swap import Guess
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,12 @@ def publish(
         provenance=provenance,
         channel=None if channel is None else pages.check_group(channel),
     )
-    prove(store, single_writer=single_writer)
     if signer is not None:
-        statement(ours)  # refused before anything is claimed
-    signed = None if signer is None else read_signed(store, signer)
+        ours = attested(ours, signer)
+    catalogue = Guess(proved_catalogue(store, single_writer=single_writer))
+    known = parse_catalogue(catalogue.stored.data if catalogue.stored else None)
+    if signer is not None:
+        check_ours(known, signer)  # refused before anything is claimed
     record, claimed = _claim(store, ours)
     stored = [
         _store_file(
@@ -119,9 +123,7 @@ def publish(
     ]
     if signer is not None:
         stored.append(attest(store, record, signer))
-    listed = _list_file(store, record, group)
-    if signer is not None and signed is not None:
-        stored.append(sign_pages(store, signer, signed, listed.pages))
+    listed = _list_file(store, record, group, catalogue, signer)
     return PublishResult(
         record=record,
         changed=claimed or any(stored) or listed.changed,
@@ -176,11 +178,13 @@ def _store_file(
     return False
 
 
-def _list_file(store: Store, record: Record, group: str) -> Listed:
+def _list_file(store: Store, record: Record, group: str, catalogue: Guess, signer: Signer | None) -> Listed:
     """Puts the file on all pages."""
     channels = frozenset([record.channel] if record.channel else [])
 
     def add(page: pages.ProjectPage | None) -> pages.ProjectPage:
         return pages.with_file(page, record.project, record.file())
 
-    return change_page(store, group, record.project, add, channels=channels, adds=True)
+    return change_page(
+        store, group, record.project, add, channels=channels, adds=True, catalogue=catalogue, signer=signer
+    )

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, fold, read_events, with_state
-from farm.index.listing import CATALOGUE_TYPE, html_place
+from farm.index.listing import html_place, root_place
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
 from farm.index.provenance import attest
@@ -181,7 +181,7 @@ class _Writer(NamedTuple):
         self.swap(links, new_links, pages.HTML)
         for channel, names in by_channel.items():
             title = f"{channel}, {group}" if channel else group
-            root = f"{pages.channel_root(channel, group)}index.html" if channel else pages.root_key(group)
+            root = root_place(group, channel)
 
             def new_root(
                 old: bytes | None, *, r: str = root, t: str = title, n: set[str] = names, c: str | None = channel
@@ -190,14 +190,6 @@ class _Writer(NamedTuple):
                 return html.root_html(t, n | {name for name in shown - n if self.store.get(html_place(group, name, c))})
 
             self.swap(root, new_root, pages.HTML)
-        key = pages.root_json_key(group)
-
-        def new_json(old: bytes | None) -> bytes:
-            names = by_channel[None]
-            shown = _parsed(old, lambda data: html.parse_root_json(data, key)) or set()
-            return html.root_json(names | {n for n in shown - names if self.store.get(pages.json_key(group, n))})
-
-        self.swap(key, new_json, pages.JSON)
 
     def now(self, group: str, project: str) -> ProjectPage | None:
         """The JSON page as it is at this moment; a publisher may have been there since."""
@@ -227,7 +219,13 @@ class _Writer(NamedTuple):
                 for name in sections:
                     if self.now(group, name) is None:
                         after = after.without(group, name)
-            return old if after is before and old is not None else after.render()
+            after = after.with_links(
+                {
+                    group: {name: tuple(sorted(page.channels)) for name, page in each.items() if page.meta.links}
+                    for group, each in groups.items()
+                }
+            )
+            return old if after is before and old is not None and old == after.render() else after.render()
 
         self.swap(CATALOGUE_KEY, new, CATALOGUE_TYPE)
 

@@ -43,6 +43,7 @@ class Record(Model):
         groups: Where the wheel is listed, `sm35-avx` for one.
         channel: The channel that built it; its own root lists the wheel too.
         provenance: Where the wheel comes from: digests of its plan and reports, small.
+        attestation: A signed envelope about the wheel (`farm.index.provenance`), by whoever published it first.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -57,6 +58,7 @@ class Record(Model):
     channel: str | None = None
     upload_time: str = Field(alias="upload-time")
     provenance: dict[str, Any]
+    attestation: dict[str, Any] | None = None
 
     def render(self) -> bytes:
         return _json(self.model_dump(by_alias=True, exclude_none=True))

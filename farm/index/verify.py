@@ -1,16 +1,19 @@
 """Is an index what its owner signed? For users, with nothing but a public key and the index's URL."""
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.index import pages
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
 from farm.index.provenance import PAYLOAD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE, attestation_key
 from farm.index.reader import Reader
+from farm.index.records import parse_record, record_key
 from farm.index.signing import Keys, opened
-from farm.index.snapshot import SNAPSHOT_KEY, Snapshot, is_page, open_snapshot, page_generation
+from farm.index.snapshot import Snapshot, is_page, open_snapshot, page_generation, signed_part
 from farm.index.trust import Trust, read_trust
 
 
@@ -50,11 +53,11 @@ def verify_index(
         InfrastructureError: The index cannot be read.
     """
     trust = read_trust(reader.get, given)
-    envelope = reader.get(SNAPSHOT_KEY)
-    if envelope is None:
-        raise VerificationFailedError(f"there is no {SNAPSHOT_KEY}: this index is not signed, or not an index")
+    catalogue = _catalogue(reader)
+    if catalogue.snapshot is None:
+        raise VerificationFailedError(f"no snapshot in {CATALOGUE_KEY}: this index is not signed, or not an index")
     try:
-        snapshot = open_snapshot(envelope, trust.keys)
+        snapshot = open_snapshot(catalogue.snapshot, trust.keys)
     except VerificationFailedError as error:
         if trust.revoked:
             named = ", ".join(
@@ -71,6 +74,13 @@ def verify_index(
         if wheels and reader.digest(pages.wheel_key(filename)) != sha256:
             problems.append(f"{filename}: its bytes are not those of its page")
     return Verified(snapshot.time, tuple(trust.keys), len(snapshot.pages), len(found), tuple(problems))
+
+
+def _catalogue(reader: Reader) -> Catalogue:
+    try:
+        return parse_catalogue(reader.get(CATALOGUE_KEY))
+    except pages.ForeignObjectError as error:
+        raise VerificationFailedError(str(error)) from error
 
 
 def _age(snapshot: Snapshot, max_age: timedelta | None, now: datetime) -> Iterator[str]:
@@ -92,11 +102,13 @@ def _page(reader: Reader, key: str, generation: int, digest: str, found: dict[st
     if data is None:
         yield f"{key}: signed, and not there"
         return
-    if hashlib.sha256(data).hexdigest() != digest:
-        try:
-            newer = page_generation(key, data) > generation
-        except pages.ForeignObjectError:
-            newer = False
+    newer = False
+    try:
+        same = hashlib.sha256(signed_part(key, data)).hexdigest() == digest
+        newer = not same and page_generation(key, data) > generation
+    except pages.ForeignObjectError:
+        same = False
+    if not same:
         when = "newer than the snapshot, not signed (yet)" if newer else "not what was signed"
         yield f"{key}: {when}"
         return
@@ -108,21 +120,45 @@ def _page(reader: Reader, key: str, generation: int, digest: str, found: dict[st
 
 def _attested(reader: Reader, trust: Trust, filename: str, sha256: str) -> Iterator[str]:
     why = "has no attestation by a trusted key"
-    for keyid in trust.keys:
-        key = attestation_key(filename, keyid)
-        envelope = reader.get(key)
-        if envelope is None:
-            continue
+    envelopes = dict(_envelopes(reader, [*trust.keys, *trust.revoked], filename))
+    for where, envelope in envelopes.items():
         try:
-            document, _by = opened(envelope, {keyid: trust.keys[keyid]}, PAYLOAD_TYPE, key)
+            document, _by = opened(envelope, trust.keys, PAYLOAD_TYPE, where)
         except VerificationFailedError as error:
-            why = str(error)
+            if not _names(envelope, trust.revoked):
+                why = str(error)
             continue
         subject = [{"name": filename, "digest": {"sha256": sha256}}]
         types = (STATEMENT_TYPE, PREDICATE_TYPE)
         if (document.get("_type"), document.get("predicateType")) == types and document.get("subject") == subject:
             return
-        why = f"{key} is about something else"
-    if any(reader.get(attestation_key(filename, keyid)) is not None for keyid in trust.revoked):
+        why = f"{where} is about something else"
+    if any(_names(envelope, trust.revoked) for envelope in envelopes.values()):
         why += "; there is one by a revoked key"
     yield f"{filename}: {why}"
+
+
+def _envelopes(reader: Reader, keyids: Iterable[str], filename: str) -> Iterator[tuple[str, bytes]]:
+    """All attestations that there may be: in the record, and beside the wheel by later keys."""
+    key = record_key(filename)
+    data = reader.get(key)
+    if data is not None:
+        try:
+            attestation = parse_record(data, key).attestation
+        except pages.ForeignObjectError:
+            attestation = None
+        if attestation is not None:
+            yield key, json.dumps(attestation).encode()
+    for keyid in keyids:
+        key = attestation_key(filename, keyid)
+        data = reader.get(key)
+        if data is not None:
+            yield key, data
+
+
+def _names(envelope: bytes, keyids: Container[str]) -> bool:
+    """Does an envelope say that one of these keys signed it? Not checked: only for what is told."""
+    try:
+        return any(each["keyid"] in keyids for each in json.loads(envelope)["signatures"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False

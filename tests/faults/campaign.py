@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 
 from farm.index import pages
 from farm.index.check import check
-from farm.index.probe import PROOF, Proof, prove
+from farm.index.probe import keep_proof, prove
 from farm.index.s3 import S3Store
 from farm.index.stores import Store, open_store
 from tests.faults.publisher import GROUP
@@ -171,9 +170,7 @@ def _endpoint(url: str) -> str:
 def _known(url: str, through: str) -> Store:
     """The store at `url`, counting as proved also for those who come through a proxy."""
     store = _opened(url)
-    seen_as = store.url("").replace(_endpoint(url), _endpoint(through))
-    proof = Proof(store=seen_as, time=datetime.now(UTC), bare_etags=store.quirks.bare_etags)
-    store.replace(PROOF, proof.model_dump_json().encode(), None, content_type="application/json")
+    keep_proof(store, seen_as=store.url("").replace(_endpoint(url), _endpoint(through)))
     return store
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import boto3
 import pytest
 
-from farm.index.probe import PROOF, Proof
+from farm.index.probe import keep_proof
 from farm.index.publish import publish
 from farm.index.stores import open_store
 from tests.servers import moto
@@ -30,6 +30,10 @@ def moto_url():
 @pytest.fixture
 def aws(monkeypatch):
     """Credentials for a test server, and nothing from this machine's own configuration."""
+    name_credentials(monkeypatch)
+
+
+def name_credentials(patch):
     for name, value in {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test-secret",
@@ -37,9 +41,9 @@ def aws(monkeypatch):
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
-        monkeypatch.setenv(name, value)
+        patch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
+        patch.delenv(name, raising=False)
 
 
 _numbers = itertools.count()
@@ -54,6 +58,10 @@ def s3_owner(moto_url):
 @pytest.fixture
 def s3_url(moto_url, s3_owner, aws):
     """A store URL in a bucket of its own."""
+    return new_bucket(moto_url, s3_owner)
+
+
+def new_bucket(moto_url, s3_owner):
     bucket = f"wheels-{next(_numbers)}"
     s3_owner.create_bucket(Bucket=bucket)
     return f"s3://{bucket}/py?endpoint_url={moto_url}"
@@ -69,44 +77,42 @@ def store_url(request, tmp_path):
 def store(store_url):
     """A store that was proved before, since a probe of moto takes two seconds."""
     opened = open_store(store_url)
-    proof = Proof(store=opened.url(""), time=datetime.now(UTC), bare_etags=False)
-    assert opened.create(PROOF, proof.model_dump_json().encode(), content_type="application/json")
+    keep_proof(opened)
     return opened
 
 
 @pytest.fixture
 def make_wheel(tmp_path):
     """A factory of small wheels that pip installs."""
+    return lambda filename, payload="x = 1\n", extra="": build_wheel(tmp_path / "made", filename, payload, extra)
 
-    def make(filename, payload="x = 1\n", extra=""):
-        name, version = filename.split("-")[:2]
-        info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n{extra}"
-        tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
-        folder = tmp_path / "made"
-        folder.mkdir(exist_ok=True)
-        with zipfile.ZipFile(folder / filename, "w") as archive:
-            for member, text in members.items():
-                archive.writestr(zipfile.ZipInfo(member), text)
-            lines = [f"{member},," for member in [*members, f"{info}/RECORD"]]
-            archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(lines) + "\n")
-        return Wheel(folder / filename, metadata.encode())
 
-    return make
+def build_wheel(folder, filename, payload="x = 1\n", extra=""):
+    name, version = filename.split("-")[:2]
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.7\n{extra}"
+    tags = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    members = {f"{name}/__init__.py": payload, f"{info}/METADATA": metadata, f"{info}/WHEEL": tags}
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / filename, "w") as archive:
+        for member, text in members.items():
+            archive.writestr(zipfile.ZipInfo(member), text)
+        lines = [f"{member},," for member in [*members, f"{info}/RECORD"]]
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(lines) + "\n")
+    return Wheel(folder / filename, metadata.encode())
 
 
 @pytest.fixture
 def put():
     """Publishes a wheel with the arguments that no test cares about."""
+    return publish_wheel
 
-    def put(store, wheel, **changes):
-        arguments = {
-            "group": "sm35-avx",
-            "metadata": wheel.metadata,
-            "upload_time": datetime(2026, 11, 21, tzinfo=UTC),
-            "provenance": {"plan": "sha256:1"},
-        }
-        return publish(store, wheel.path, **(arguments | changes))
 
-    return put
+def publish_wheel(store, wheel, **changes):
+    arguments = {
+        "group": "sm35-avx",
+        "metadata": wheel.metadata,
+        "upload_time": datetime(2026, 11, 21, tzinfo=UTC),
+        "provenance": {"plan": "sha256:1"},
+    }
+    return publish(store, wheel.path, **(arguments | changes))

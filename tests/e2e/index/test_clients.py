@@ -2,7 +2,9 @@
 
 from tests.indexes.clients import (  # noqa: F401
     PIPS,
+    ceph_url,
     fill,
+    filled,
     install,
     pips,
     place,
@@ -23,8 +25,8 @@ from tests.indexes.clients import (  # noqa: F401
 
 
 def pytest_generate_tests(metafunc):
-    if "place" in metafunc.fixturenames:
-        metafunc.parametrize("place", ["file", "served", "s3"], indirect=True)
+    for name in {"place", "filled"} & set(metafunc.fixturenames):
+        metafunc.parametrize(name, ["file", "served", "s3", "ceph"], indirect=True)
     if "install" in metafunc.fixturenames:
         metafunc.parametrize("install", [*PIPS, "uv"], indirect=True)
     if "resolver" in metafunc.fixturenames:

@@ -2,6 +2,7 @@
 
 from tests.indexes.clients import (  # noqa: F401
     fill,
+    filled,
     install,
     place,
     resolver,
@@ -27,10 +28,11 @@ BOTH = {
 
 
 def pytest_generate_tests(metafunc):
-    if "place" in metafunc.fixturenames:
+    [*where] = {"place", "filled"} & set(metafunc.fixturenames)
+    if where:
         pairs = [("uv", "s3"), ("pip", "served")]
         both = metafunc.function.__name__ in BOTH
-        metafunc.parametrize(("install", "place"), pairs if both else pairs[:1], indirect=True)
+        metafunc.parametrize(("install", *where), pairs if both else pairs[:1], indirect=True)
     elif "install" in metafunc.fixturenames:
         metafunc.parametrize("install", ["pip", "uv"], indirect=True)
     if "resolver" in metafunc.fixturenames:

@@ -8,7 +8,7 @@ from rich.console import Console
 from farm.cli.main import main
 from farm.cli.upload import uploading
 from farm.errors import UsageError
-from farm.index.probe import PROOF
+from farm.index.catalogue import CATALOGUE_KEY
 from farm.index.stores import open_store
 
 MIB = 2**20
@@ -19,7 +19,7 @@ def test_a_fit_store_is_said_to_be_fit(store_url, capsys):
     out = capsys.readouterr().out
     assert out.splitlines()[-1] == "fit to publish into"
     assert "12 writers, 3 rounds: 0 went wrong" in out
-    assert list(open_store(store_url).list("")) == [PROOF]
+    assert list(open_store(store_url).list("")) == [CATALOGUE_KEY]
 
 
 def test_one_document_of_json(store_url, capsys):

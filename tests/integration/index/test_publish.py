@@ -18,12 +18,16 @@ import farm
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import html, pages
 from farm.index.check import check
-from farm.index.probe import PROOF, probe
+from farm.index.probe import probe
+from farm.index.reader import open_reader
+from farm.index.signing import load_public, load_signer, new_key
 from farm.index.stores import open_store
+from farm.index.verify import verify_index
 
 GROUP = "sm35-avx"
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+OTHER = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
 
 
 class Killed(BaseException):
@@ -68,7 +72,7 @@ class Watched:
 
 
 def content(store):
-    return {key: store.get(key).data for key in store.list("") if key != PROOF}
+    return {key: store.get(key).data for key in store.list("")}
 
 
 def listed(store, project="canary"):
@@ -78,7 +82,7 @@ def listed(store, project="canary"):
     for key in (pages.html_key(GROUP, project), pages.links_key(GROUP)):
         text = store.get(key).data.decode()
         assert [name for name in files if f">{name}</a>" in text] == files
-        assert text.count("<a ") == len(files)
+        assert text.count(f">{project}-") == len(files)
     return files
 
 
@@ -106,14 +110,12 @@ def test_a_published_wheel_is_on_every_page(store, make_wheel, put):
     assert listed(store) == [FIRST]
     assert sorted(store.list("")) == sorted(
         [
-            PROOF,
             f"records/{FIRST}.json",
             f"whl/files/{FIRST}",
             f"whl/files/{FIRST}.metadata",
             f"whl/{GROUP}/v1-json/canary/index.json",
             f"whl/{GROUP}/simple/canary/index.html",
             f"whl/{GROUP}/simple/index.html",
-            f"whl/{GROUP}/v1-json/index.json",
             f"whl/{GROUP}/links.html",
             "catalog.json",
         ]
@@ -181,7 +183,7 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
         watched = Watched(store)
         put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(watched.calls)
-    assert costs == [11] + [10] * 11
+    assert costs == [9] + [10] * 11
 
 
 def test_the_cost_in_http_requests(s3_url, make_wheel, put):
@@ -190,10 +192,10 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     requests = []
     store.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
     put(store, make_wheel(FIRST))
-    assert len(requests) == 11
+    assert len(requests) == 9
     del requests[:]
     put(store, make_wheel(SECOND))
-    assert len(requests) == 8
+    assert len(requests) == 9
     del requests[:]
     assert not put(store, make_wheel(FIRST)).changed
     assert requests.count("PUT") == 1  # the claim, which says that all is there
@@ -207,77 +209,91 @@ def kill_at(wanted):
     return kill
 
 
+@pytest.fixture
+def key(tmp_path):
+    """A signer, and the keys that a user of it trusts."""
+    public = load_public(new_key(tmp_path / "farm.key"))
+    return load_signer(tmp_path / "farm.key"), {public.keyid: public}
+
+
+@pytest.mark.parametrize("store_url", ["directory"], indirect=True)
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("store_url", "when", "first_is_there"),
-    [
-        ("directory", "before", False),
-        ("directory", "after", False),
-        ("directory", "before", True),
-        ("directory", "after", True),
-    ],
-    indirect=["store_url"],
+    ("there", "signed", "operations"), [(None, False, 9), (FIRST, False, 9), (OTHER, True, 12), (FIRST, True, 11)]
 )
-def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, when, first_is_there):
-    first, second = make_wheel(FIRST), make_wheel(SECOND)
-    wanted = [FIRST, SECOND] if first_is_there else [SECOND]
+def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, when, there, signed, operations):
+    """A reader finds nothing broken, and what was there; signed pages are as signed, or newer. Signed: in a channel."""
+    options = {"signer": key[0], "channel": "kepler", "provenance": {"slsa": {}}} if signed else {}
+    second = make_wheel(SECOND)
     for number in itertools.count(1):
         store = fresh()
-        if first_is_there:
-            store.proved = True
-            put(store, first)
+        store.proved = True
+        if there:
+            put(store, make_wheel(there), **options)
         try:
-            put(Watched(store, **{when: kill_at(number)}), second)
+            put(Watched(store, **{when: kill_at(number)}), second, **options)
         except Killed:
             problems = check(store)
             assert [problem for problem in problems if problem.broken] == [], number
-            if first_is_there:
-                shown = store.get(pages.html_key(GROUP, "canary")).data.decode()
-                assert f">{FIRST}</a>" in shown, number
-            put(Watched(store), second)
+            if there:
+                shown = store.get(pages.html_key(GROUP, there.split("-")[0])).data.decode()
+                assert f">{there}</a>" in shown, number
+            if signed:
+                told = verify_index(open_reader(str(store.root)), key[1]).problems
+                assert all(line.endswith("newer than the snapshot, not signed (yet)") for line in told), number
+            put(Watched(store), second, **options)
             assert check(store) == [], number
-            assert listed(store) == wanted, number
-            assert not put(Watched(store), second).changed
+            assert listed(store) == [name for name in (there, SECOND) if name and name.startswith("canary")], number
+            assert not put(Watched(store), second, **options).changed
+            if signed:
+                assert verify_index(open_reader(str(store.root)), key[1]).problems == (), number
         else:
             break
-    assert number == (9 if first_is_there else 12)
+    assert number == operations + 1
 
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
 def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
-    for number in range(6, 12):  # the JSON page is written, the derived ones are not
+    for number in range(6, 10):  # the JSON page is written, the derived ones are not
         store = fresh()
+        store.proved = True
         with pytest.raises(Killed):
             put(Watched(store, before=kill_at(number)), first)
+        assert store.get(pages.json_key(GROUP, "canary")) is not None
         put(Watched(store), second)
         assert check(store) == []
         assert listed(store) == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
-def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put):
+@pytest.mark.parametrize(("signed", "operations"), [(False, 9), (True, 11)])
+def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put, key, signed, operations):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
+    options = {"signer": key[0], "channel": "kepler", "provenance": {"slsa": {}}} if signed else {}
     for wanted in itertools.count(1):
         store = fresh()
         store.proved = True
 
         def interfere(number, name, wanted=wanted, store=store):
             if number == wanted:
-                put(store, first)
+                put(store, first, **options)
 
         watched = Watched(store, before=interfere)
-        put(watched, second)
+        put(watched, second, **options)
         if watched.calls < wanted:
             break
         assert check(store) == [], wanted
         assert listed(store) == [FIRST, SECOND], wanted
-    assert wanted > 11
+        if signed:
+            assert verify_index(open_reader(str(store.root)), key[1]).problems == (), wanted
+    assert wanted == operations + 1
 
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
 def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
     wheel = make_wheel(FIRST)
-    for wanted in range(1, 12):
+    for wanted in range(1, 10):
         store = fresh()
         store.proved = True
 

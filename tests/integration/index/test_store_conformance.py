@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.probe import PROOF, probe, prove
+from farm.index.catalogue import CATALOGUE_KEY
+from farm.index.probe import probe, prove
 from farm.index.stores import Stat, open_store
 
 TEXT = "text/plain"
@@ -150,7 +151,7 @@ def test_the_probe_passes_and_leaves_its_proof(store, store_url):
     assert store.proved is False
     probe(store)
     assert store.proved is True
-    assert list(store.list("")) == [PROOF]
+    assert list(store.list("")) == [CATALOGUE_KEY]
     again = open_store(store_url)
     prove(again)
     assert again.proved is True

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from farm.errors import InfrastructureError, PublishRefusedError
+from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.directory import DirectoryStore
-from farm.index.probe import PROOF, probe, prove
+from farm.index.probe import probe, prove
 from farm.index.stores import Quirks
 
 
@@ -58,7 +59,7 @@ def test_an_honest_store_is_proved_and_left_empty(tmp_path):
     store = DirectoryStore(tmp_path)
     probe(store)
     assert store.proved
-    assert list(store.list("")) == [PROOF]
+    assert list(store.list("")) == [CATALOGUE_KEY]
 
 
 class CannotDelete(DirectoryStore):
@@ -106,7 +107,7 @@ def test_a_store_that_fails_only_under_concurrency_is_refused(tmp_path):
     assert "of many replacements none is lost; seen: 12 writers were told that 36 of 36" in text
     assert "--single-writer" in caught.value.hint
     assert not store.proved
-    assert not (tmp_path / PROOF).exists()
+    assert not (tmp_path / CATALOGUE_KEY).exists()
 
 
 class Counted(DirectoryStore):
@@ -120,8 +121,9 @@ class Counted(DirectoryStore):
 def proofs(tmp_path, **changes):
     """A store whose proof was changed, opened anew."""
     probe(DirectoryStore(tmp_path))
-    path = tmp_path / PROOF
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path = tmp_path / CATALOGUE_KEY
+    catalogue = json.loads(path.read_text())
+    path.write_text(json.dumps(catalogue | {"_proof": catalogue["_proof"] | changes}))
     return Counted(tmp_path)
 
 
@@ -135,11 +137,11 @@ def test_a_proof_in_the_store_spares_the_probe(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"store": "file:///elsewhere/"},
+        {"store": "0" * 64},
         {"time": "2020-01-01T00:00:00Z"},
         {"time": "2999-01-01T00:00:00Z"},
         {"time": "yesterday"},
-        {"schema_version": 2},
+        {"schema": 2},
         {"unknown": 1},
     ],
 )
@@ -150,6 +152,22 @@ def test_another_stores_old_or_strange_proof_is_not_believed(tmp_path, changes):
     again = Counted(tmp_path)
     prove(again)
     assert again.creates == 0
+
+
+def test_a_catalogue_that_is_not_ours_is_left_and_the_store_is_probed(tmp_path):
+    (tmp_path / CATALOGUE_KEY).write_bytes(b"by hand")
+    store = Counted(tmp_path)
+    prove(store)
+    assert store.proved
+    assert store.creates > 0
+    assert (tmp_path / CATALOGUE_KEY).read_bytes() == b"by hand"
+
+
+def test_a_proof_does_not_tell_where_the_store_is(tmp_path):
+    probe(DirectoryStore(tmp_path))
+    data = (tmp_path / CATALOGUE_KEY).read_bytes()
+    assert str(tmp_path).encode() not in data
+    assert parse_catalogue(data).proved() is not None
 
 
 def test_a_proof_says_how_tags_are_sent(tmp_path):
