@@ -157,12 +157,16 @@ def stub(library: str, folder: str) -> Optional[str]:
     source.write_text(".text\n" + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')
     map_file.write_text(script)
     command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
+    # As the real one does, it leads to the other parts of the toolkit: what links with libcublas finds the names of
+    # libcublasLt through it, and names libcublas alone.
+    parts = [name for name in needed if STUBBED.search(f"/{name}")]
+    command += ["-Wl,--no-as-needed", *(str(Path(library).with_name(name)) for name in parts)]
     if script:
         command.append(f"-Wl,--version-script={map_file}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"pack_toolchain: no stub of {library}: {done.stderr[-400:]}")
-    print(f"stub of {library}: {len(found)} names; it needs {', '.join(needed)}", flush=True)
+    print(f"stub of {library}: {len(found)} names; it leads to {', '.join(parts) or 'nothing else'}", flush=True)
     return str(target)
 
 
