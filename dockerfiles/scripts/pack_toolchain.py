@@ -98,13 +98,12 @@ LEFT_OUT = (
     "usr/lib/python3*/config-3*/*.a",
     "usr/lib/python3/dist-packages/*/tests/*",
     "usr/lib/valgrind/*",
-    "usr/lib/*/libnvrtc-builtins.so*",  # loaded by libnvrtc at run time; nothing links with it
 )
 UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OUT))
 LARGEST_ARCHIVE = 400_000
 """Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
 STUBBED = re.compile(
-    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|cudnn\w*|nvblas)\.so"
+    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
 SMALLEST_STUBBED = 4 << 20
 COMPILERS = "/usr/bin"

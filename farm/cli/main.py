@@ -143,6 +143,9 @@ def parser() -> argparse.ArgumentParser:
         "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
     )
     repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    repair.add_argument(
+        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
+    )
     repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
     repair.add_argument(
         "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
