@@ -330,6 +330,7 @@ def _plan(
         vendor_into=recipe_.vendor_into,
         repair=recipe_.repair,
         exclude=recipe_.exclude,
+        opens=recipe_.opens if values["toolkit"] else [],
         verify=VerifyPlan(
             python_tag="cp" + variant.python.removeprefix("py"),
             sass=sms,

@@ -153,6 +153,9 @@ class Plan(Model):
     vendor_into: Text
     repair: Literal["beside", "tools"]
     exclude: list[str]
+    opens: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._+*-]{0,80}$")]] = Field(
+        default=[], description="what a vendored library opens by name: no library names it"
+    )
     verify: VerifyPlan
     requires: list[str]
     windows: WindowsPlan | None = Field(default=None, description="set where platform is windows")
@@ -173,6 +176,8 @@ class Plan(Model):
         whole = self.model_dump(mode="json", by_alias=True)
         if self.windows is None:
             del whole["windows"]  # says nothing elsewhere
+        if not self.opens:
+            del whole["opens"]  # the same
         return whole
 
     @staticmethod

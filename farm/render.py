@@ -24,7 +24,7 @@ from farm.winrender import render_windows
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
 
-COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py")
+COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
 TOOLKIT_SCRIPT = {"debian": "install_debian_cuda.py", "nvidia": "install_toolkit.py"}
 
 

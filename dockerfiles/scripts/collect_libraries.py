@@ -1,8 +1,10 @@
 """Copies the shared libraries that a wheel's own libraries load from this system: what repair may vendor.
 
-Usage: collect_libraries.py WHEEL_FOLDER DEST. Runs in the build image, where the dynamic linker can answer.
+Usage: collect_libraries.py WHEEL_FOLDER DEST [PATTERN...]. Runs in the build image, where the dynamic linker can answer.
+The patterns are of libraries that others open by name: no library names them, the linker's cache does.
 """
 
+import fnmatch
 import re
 import shutil
 import subprocess
@@ -27,6 +29,22 @@ def main() -> int:
                 if not path.startswith(folder) and not (dest / name).exists():
                     shutil.copy(path, dest / name)
                     print(f"{name}: from {path}")
+    return opened_by_name(sys.argv[3:], dest)
+
+
+def opened_by_name(patterns: list[str], dest: Path) -> int:
+    if not patterns:
+        return 0
+    cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    known = dict(re.findall(r"^\s*(\S+) \(.*\) => (/\S+)", cache, re.MULTILINE))
+    for pattern in patterns:
+        names = fnmatch.filter(known, pattern)
+        if not names:
+            print(f"no library of this system is named {pattern}", file=sys.stderr)
+            return 1
+        for name in names:
+            shutil.copy(known[name], dest / name)
+            print(f"{name}: from {known[name]}")
     return 0
 
 

@@ -98,13 +98,12 @@ LEFT_OUT = (
     "usr/lib/python3*/config-3*/*.a",
     "usr/lib/python3/dist-packages/*/tests/*",
     "usr/lib/valgrind/*",
-    "usr/lib/*/libnvrtc-builtins.so*",  # loaded by libnvrtc at run time; nothing links with it
 )
 UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OUT))
 LARGEST_ARCHIVE = 400_000
 """Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
 STUBBED = re.compile(
-    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|cudnn\w*|nvblas)\.so"
+    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
 SMALLEST_STUBBED = 4 << 20
 COMPILERS = "/usr/bin"
@@ -157,12 +156,16 @@ def stub(library: str, folder: str) -> Optional[str]:
     source.write_text(".text\n" + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')
     map_file.write_text(script)
     command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
+    # As the real one does, it leads to the other parts of the toolkit: what links with libcublas finds the names of
+    # libcublasLt through it, and names libcublas alone.
+    parts = [name for name in needed if STUBBED.search(f"/{name}")]
+    command += ["-Wl,--no-as-needed", *(str(Path(library).with_name(name)) for name in parts)]
     if script:
         command.append(f"-Wl,--version-script={map_file}")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"pack_toolchain: no stub of {library}: {done.stderr[-400:]}")
-    print(f"stub of {library}: {len(found)} names; it needs {', '.join(needed)}", flush=True)
+    print(f"stub of {library}: {len(found)} names; it leads to {', '.join(parts) or 'nothing else'}", flush=True)
     return str(target)
 
 

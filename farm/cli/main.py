@@ -53,6 +53,7 @@ COMMANDS = {
     "cancel": "farm.cli.runs:cmd_cancel",
     "retry": "farm.cli.runs:cmd_retry",
     "dispatch": "farm.cli.runs:cmd_dispatch",
+    "cache": "farm.cli.cache:cmd_cache",
 }
 
 EPILOG = """\
@@ -143,6 +144,9 @@ def parser() -> argparse.ArgumentParser:
         "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
     )
     repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    repair.add_argument(
+        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
+    )
     repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
     repair.add_argument(
         "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
@@ -172,6 +176,10 @@ def parser() -> argparse.ArgumentParser:
     index.add(commands)
 
     add_run_commands(partial(_command, commands))
+
+    cache = _command(commands, "cache", "what the compiler cache did for the builds, by language and axis")
+    cache.add_argument("action", choices=["report"], help="hits and misses; gpu, cpu, python: what the objects depend on")
+    cache.add_argument("run", nargs="*", metavar="RUN", help="runs by their ids (default: all that have counts)")
 
     site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")
     site.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")

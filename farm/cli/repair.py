@@ -5,14 +5,15 @@ import gc
 import json
 
 from farm.text import plain
-from farm.wheel.repair import repair
+from farm.wheel.repair import opened, repair
 
 
 def cmd_repair(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
     args.output.mkdir(parents=True, exist_ok=True)
-    given = {"exclude": args.exclude, "version": args.new_version, "requires": args.require}
+    opens = opened(args.lib_dir, args.opens)
+    given = {"exclude": args.exclude, "version": args.new_version, "requires": args.require, "opens": opens}
     if args.into is None:
         from farm.wheel.tools import repair_by_tools
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from farm.pipeline.build import the_wheel
 from farm.plan import Plan
-from farm.wheel.repair import RepairResult, repair
+from farm.wheel.repair import RepairResult, opened, repair
 from farm.wheel.tools import repair_by_tools
 
 
@@ -19,8 +19,10 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     dest.mkdir()
     wheel, dirs = the_wheel(built / "wheel"), [built / "lib"]
     requires = [f"numpy{plan.verify.numpy}"] if plan.verify.numpy else []
-    exclude, version = plan.exclude, plan.version
+    exclude, version, opens = plan.exclude, plan.version, opened(dirs, plan.opens)
     if plan.repair == "tools":
-        return repair_by_tools(wheel, dest, lib_dirs=dirs, exclude=exclude, version=version, requires=requires)
+        return repair_by_tools(wheel, dest, lib_dirs=dirs, exclude=exclude, version=version, requires=requires, opens=opens)
     into = plan.vendor_into
-    return repair(wheel, dest, lib_dirs=dirs, vendor_into=into, exclude=exclude, version=version, requires=requires)
+    return repair(
+        wheel, dest, lib_dirs=dirs, vendor_into=into, exclude=exclude, version=version, requires=requires, opens=opens
+    )

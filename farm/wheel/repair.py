@@ -8,9 +8,10 @@ changed is copied compressed.
 
 import hashlib
 import mmap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -88,6 +89,7 @@ def repair(
     exclude: Sequence[str] = (),
     version: str | None = None,
     requires: Sequence[str] = (),
+    opens: Sequence[Path] = (),
     limits: Limits | None = None,
 ) -> RepairResult:
     """Write a wheel that needs nothing but the system: with its libraries and, for Linux, true tags.
@@ -100,6 +102,7 @@ def repair(
         exclude: Name patterns (`fnmatch`) of libraries to leave out, besides the NVIDIA driver's.
         version: The new version; None keeps it.
         requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
+        opens: Files that go in as well, although no library names them: one opens them at run time (see `opened`).
         limits: What the wheel may ask of this machine.
 
     Raises:
@@ -122,7 +125,8 @@ def repair(
         record = parse_record(archive.read(info.record, _RECORD_LIMIT))
         contents = read_needs(archive, _listed(record), f"{info.folder}/")
         machine = _machine(info, contents)
-        found = _collect(contents, machine, folder, lib_dirs, exclude)
+        given = _given(opens, machine, folder, contents)
+        found = _collect(contents, machine, folder, lib_dirs, exclude, given)
         platforms = _platforms(info, contents, found, machine, exclude)
         target = dest / name.renamed(version=new_version, platforms=platforms)
         if target.exists() and target.samefile(wheel):
@@ -164,11 +168,50 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     return machine if loadable else None
 
 
+def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
+    """The files in `lib_dirs` whose names fit the patterns (`fnmatch`): libraries that others open by name.
+
+    Raises:
+        VerificationFailedError: A pattern fits none.
+    """
+    found: dict[str, Path] = {}
+    for pattern in patterns:
+        fitting = [path for folder in lib_dirs for path in sorted(folder.glob("*")) if fnmatchcase(path.name, pattern)]
+        if not fitting:
+            searched = ", ".join(map(str, lib_dirs)) or "none given"
+            raise VerificationFailedError(
+                f"no library named {pattern} is in the library folders ({searched}); one is opened by this name",
+                hint="give the folder that holds it",
+            )
+        for path in fitting:
+            found.setdefault(path.name, path)
+    return list(found.values())
+
+
+def _given(opens: Sequence[Path], machine: str | None, folder: str, contents: Contents) -> dict[str, _Found]:
+    there = {library.path for library in contents.libraries}
+    found = {}
+    for source in opens:
+        path = f"{folder}/{source.name}"
+        check_name(path)
+        if path not in there:
+            library = _read_file(source, path)
+            if library.error or library.machine != machine:
+                raise VerificationFailedError(f"{source}: {library.error or f'a library for {library.machine}'}")
+            found[source.name] = _Found(library, source)
+    return found
+
+
 def _collect(
-    contents: Contents, machine: str | None, folder: str, lib_dirs: Sequence[Path], exclude: Sequence[str]
+    contents: Contents,
+    machine: str | None,
+    folder: str,
+    lib_dirs: Sequence[Path],
+    exclude: Sequence[str],
+    given: Mapping[str, _Found],
 ) -> list[_Found]:
     """Everything that is missing, and what that misses in turn."""
-    found: dict[str, _Found] = {}
+    found = dict(given)
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in found.values())]
         needs = resolve([library for library in libraries if library.machine == machine], exclude)

@@ -34,8 +34,13 @@ def repair_by_tools(
     exclude: Sequence[str] = (),
     version: str | None = None,
     requires: Sequence[str] = (),
+    opens: Sequence[Path] = (),
 ) -> RepairResult:
     """As `farm.wheel.repair.repair`, with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
+
+    What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that auditwheel
+    gives the package's own libraries: the loader asks that of every library on the way to the one that opens
+    (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn).
 
     Raises:
         UsageError: As `repair`.
@@ -54,7 +59,14 @@ def repair_by_tools(
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
         return repair(
-            found[0], dest, lib_dirs=[], vendor_into=libs, exclude=exclude, version=version, requires=requires
+            found[0],
+            dest,
+            lib_dirs=[],
+            vendor_into=libs,
+            exclude=exclude,
+            version=version,
+            requires=requires,
+            opens=opens,
         )
 
 

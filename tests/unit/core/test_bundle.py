@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,14 @@ def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):
     assert (tmp_path / "state/job/build.sh").exists()
     assert (tmp_path / "state/source/00.tar").exists()
     assert (tmp_path / "state/lib/farm/engines/host.py").exists()
+
+
+def test_nothing_stays_mounted(made, tmp_path):
+    """Else who removes the state folder walks into /proc, or where /dev was mounted, removes this machine's devices."""
+    dest, _ = made
+    run(dest, "--state", tmp_path / "state", "--check")
+    assert (tmp_path / "state/root/proc").is_dir()
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
 def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, tmp_path):

@@ -328,6 +328,33 @@ print("\\t/lib64/ld-linux-x86-64.so.2 (0x00007f)")
     assert answer.stdout == f"libgomp.so.1: from {system}/libgomp.so.1\n"
 
 
+def test_libraries_that_others_open_by_name_are_collected_by_the_linkers_cache(tmp_path, stand_ins, script):
+    system = tmp_path / "system"
+    system.mkdir()
+    (system / "libnvrtc-builtins.so.11.8.89").write_bytes(b"builtins")
+    (system / "libnvrtc-builtins.so.11.8").symlink_to("libnvrtc-builtins.so.11.8.89")
+    stand_ins("ldd", "")
+    stand_ins(
+        "ldconfig",
+        f"""\
+print("2 libs found in cache `/etc/ld.so.cache'")
+print("\tlibnvrtc.so.11.2 (libc6,x86-64) => {system}/libnvrtc.so.11.2")
+print("\tlibnvrtc-builtins.so.11.8 (libc6,x86-64) => {system}/libnvrtc-builtins.so.11.8")
+""",
+    )
+    wheels, dest = tmp_path / "wheel", tmp_path / "lib"
+    wheels.mkdir()
+    dest.mkdir()
+    with zipfile.ZipFile(wheels / "a-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("a/__init__.py", b"")
+    answer = script("collect_libraries.py", wheels, dest, "libnvrtc-builtins.so.*")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert {p.name: p.read_bytes() for p in dest.iterdir()} == {"libnvrtc-builtins.so.11.8": b"builtins"}
+    assert not (dest / "libnvrtc-builtins.so.11.8").is_symlink()
+    answer = script("collect_libraries.py", wheels, dest, "libcudnn_*")
+    assert (answer.returncode, answer.stderr) == (1, "no library of this system is named libcudnn_*\n")
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_one_wheel_is_expected(tmp_path, script, count):
     for n in range(count):

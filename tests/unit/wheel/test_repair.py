@@ -6,7 +6,7 @@ import pytest
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.repair import repair
+from farm.wheel.repair import opened, repair
 
 
 @pytest.fixture
@@ -266,3 +266,28 @@ def test_requirements_are_written_once(tmp_path, make_wheel):
     assert compare_record(rows, "canary-1.0.dist-info/RECORD", files) == []
     with pytest.raises(UsageError, match="not a requirement"):
         run(wheel, tmp_path, requires=["numpy<<2"])
+
+
+def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(tmp_path, wheel, libs, make_elf):
+    for name, needs in (("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]), ("libdeeper.so.1", ["libc.so.6"])):
+        (libs[1] / name).write_bytes(make_elf(soname=name, needed=needs, runpath="$ORIGIN"))
+    result = run(wheel, tmp_path, lib_dirs=libs, opens=opened(libs, ["libbuiltins.so.*"]))
+    added = [item.path for item in result.vendored]
+    assert added == [f"canary/{n}" for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")]
+    assert contents(result.wheel)["canary/libbuiltins.so.11.8"] == (libs[1] / "libbuiltins.so.11.8").read_bytes()
+    (tmp_path / "again").mkdir()
+    again = repair(
+        result.wheel, tmp_path / "again", lib_dirs=libs, vendor_into="canary", opens=opened(libs, ["libbuilt*"])
+    )
+    assert again.vendored == ()
+
+
+def test_a_library_that_is_opened_by_name_and_is_nowhere_or_is_none(tmp_path, wheel, libs, make_elf):
+    with pytest.raises(VerificationFailedError, match=r"no library named libbuiltins\.so\.\*"):
+        opened(libs, ["libbuiltins.so.*"])
+    with pytest.raises(VerificationFailedError, match=r"libdeep\.so\.1: not a library"):
+        run(wheel, tmp_path, lib_dirs=libs, opens=[libs[0] / "libdeep.so.1"])
+    (libs[0] / "libarm.so").write_bytes(make_elf(machine=183, soname="libarm.so"))
+    with pytest.raises(VerificationFailedError, match=r"libarm\.so: a library for aarch64"):
+        run(wheel, tmp_path, lib_dirs=libs, opens=[libs[0] / "libarm.so"])
+    assert list((tmp_path / "out").iterdir()) == []

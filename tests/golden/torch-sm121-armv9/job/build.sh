@@ -32,6 +32,7 @@ export USE_NCCL=0
 export USE_NNPACK=1
 export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
 mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
@@ -49,6 +50,9 @@ fi
 echo "farm: step build"
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" .
+if [ -e "$CCACHE_STATSLOG" ]; then
+    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
+fi
 echo "farm: step libraries"
 python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 echo "farm: done"

@@ -1,0 +1,42 @@
+"""`farm cache report`: what the compiler cache did for the builds of this project."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def cmd_cache(args: argparse.Namespace) -> int:
+    """Hits by language and axis, of the runs that are named or of all."""
+    from farm.cli import show
+    from farm.errors import UsageError
+    from farm.runs.cache import FILE, Line, lines, read_counts
+    from farm.settings import find_project, load_settings
+
+    project = find_project(args.project or Path.cwd())
+    folder = project / load_settings(project).artifacts / "runs"
+    names: Sequence[str] = args.run or sorted(path.parents[1].name for path in folder.glob(f"*/{FILE}"))
+    rows = []
+    for name in names:
+        path = folder / Path(name).name / FILE
+        if not path.is_file():
+            raise UsageError(
+                f"run {name} left no counts of a compiler cache",
+                hint="a run has them when its build has ended and its recipe names a compiler cache",
+            )
+        rows += read_counts(path)
+    found = lines(rows)
+    if args.json:
+        told = [{**line.model_dump(), "hits": round(line.hits, 4)} for line in found]
+        print(json.dumps({"runs": list(names), "lines": told}, indent=2))
+        return 0
+
+    def cells(line: Line) -> tuple[str, ...]:
+        numbers = (line.compiles, line.direct, line.preprocessed, line.miss, line.other)
+        return (line.language, line.axis, *map(str, numbers), f"{line.hits:.1%}")
+
+    columns = ("language", "axis", "compiles", "hits, direct", "hits, preprocessed", "misses", "not cached", "hits")
+    together = {name: sum(getattr(line, name) for line in found) for name in Line.model_fields if name not in ("language", "axis")}
+    whole = Line(language="all", axis="", **together)
+    show.table(f"the compiler cache in {len(names)} runs", columns, [cells(line) for line in (*found, whole)])
+    return 0

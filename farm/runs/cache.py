@@ -1,0 +1,99 @@
+"""What the compiler cache did for builds, by language and by axis: each build leaves `cache.json` beside its wheel."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from farm.errors import UsageError
+from farm.yamlfile import Model
+
+FILE = Path("built", "cache.json")
+"""Where it lies in the folder of a run."""
+MAX_BYTES = 1 << 20
+
+Result = Literal["direct", "preprocessed", "miss", "other"]
+
+
+class Row(Model):
+    """Compiles with the same result. `axis` is what their objects depend on; `other`: the cache did not look.
+
+    `direct` and `preprocessed` are ccache's words for hits found by the sources, and by what the preprocessor makes of them.
+    """
+
+    language: Literal["C", "C++", "CUDA"]
+    axis: Literal["cpu", "gpu", "python", "configure"]
+    result: Result
+    count: int = Field(ge=0, le=10_000_000)
+
+
+class Counts(Model):
+    """The file."""
+
+    version: Literal[1] = Field(alias="schema")
+    rows: Annotated[list[Row], Field(max_length=1000)]
+
+
+class Line(Model):
+    """One line of a report: compiles in all, and how the cache answered them."""
+
+    language: str
+    axis: str
+    compiles: int
+    direct: int
+    preprocessed: int
+    miss: int
+    other: int
+
+    @property
+    def hits(self) -> float:
+        """The share of hits, 0 to 1."""
+        return (self.direct + self.preprocessed) / self.compiles if self.compiles else 0.0
+
+
+def read_counts(path: Path) -> list[Row]:
+    """What one build left; a build machine wrote it, so it is checked.
+
+    Raises:
+        UsageError: The file is too large, or not what it should be.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
+        return Counts.model_validate(json.loads(raw)).rows
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise UsageError(f"{path}: no counts of a compiler cache: {error.errors()[0]['msg']}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: no counts of a compiler cache: {error}") from error
+
+
+def lines(rows: Iterable[Row]) -> list[Line]:
+    """The counts added up, a line for each language and axis."""
+    counted: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        counted[row.language, row.axis, row.result] += row.count
+    found = []
+    for language, axis in sorted({(language, axis) for language, axis, _ in counted}):
+        direct, preprocessed, miss, other = (
+            counted[language, axis, result] for result in ("direct", "preprocessed", "miss", "other")
+        )
+        compiles = direct + preprocessed + miss + other
+        found.append(
+            Line(
+                language=language,
+                axis=axis,
+                compiles=compiles,
+                direct=direct,
+                preprocessed=preprocessed,
+                miss=miss,
+                other=other,
+            )
+        )
+    return found

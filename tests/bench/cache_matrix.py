@@ -1,0 +1,205 @@
+"""Compile work for a matrix with a shared compiler cache, against separate builds: real PyTorch 1.13.1, a fixed subset.
+
+    python tests/bench/cache_matrix.py --image TOOLCHAIN --sources CACHE --python-include DIR [--cpp N] [--cuda M]
+
+2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles N
+C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one empty
+ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker engine, the
+toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source archives, and the
+headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and system.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from farm.engines.base import Capacity, Job
+from farm.engines.docker import DockerEngine, connect
+from farm.matrix import load_matrix
+from farm.plan import Selectors, resolve
+from farm.render import render
+from farm.sources import gather
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[2]
+SMS, CPUS, PYTHONS = ("sm35", "sm37"), ("avx", "avx2"), ("py311", "py310")
+SECOND = "/farm/python-include"
+PROJECTED = "main"
+TIMEOUT_S = 4 * 3600
+
+
+def variants() -> list[dict[str, str]]:
+    """The eight; the Python changes last, so that the first four configure."""
+    return [
+        {
+            "name": f"{sm}-{cpu}-{python}",
+            "configuration": f"{sm}-{cpu}",
+            "python_include": "/usr/include/python3.11" if python == "py311" else SECOND,
+        }
+        for python in PYTHONS
+        for cpu in CPUS
+        for sm in SMS
+    ]
+
+
+def prepare(folder: Path, sources: Path, args: argparse.Namespace) -> None:
+    """Jobs of the four configurations, the sources and the settings."""
+    for sm in SMS:
+        for cpu in CPUS:
+            plan = resolve(ROOT, Selectors(Variant.parse(f"{sm}-{cpu}-py311"), channel="debian-1.13.1"))
+            rendered = render(ROOT, plan)
+            for name, text in rendered.job.items():
+                path = folder / "in" / f"{sm}-{cpu}" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    gather(plan, args.sources, sources, mirror=None, line=print)
+    (folder / "in" / "cache_subset.py").write_text((Path(__file__).parent / "cache_subset.py").read_text())
+    environment = {"CCACHE_DIR": "/farm/ccache", "CCACHE_NOHASHDIR": "1", "CCACHE_COMPILERCHECK": "content"}
+    settings = {"cpp": args.cpp, "cuda": args.cuda, "minutes": args.minutes, "proofs": 3, "proof_every": 4}
+    settings |= {"variants": variants(), "environment": environment}
+    (folder / "in" / "settings.json").write_text(json.dumps(settings))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    engine = DockerEngine(connect(), cpus=args.cpus, memory=8 << 30)
+    with tempfile.TemporaryDirectory(prefix="cache-matrix-") as name:
+        folder = Path(name)
+        (folder / "in").mkdir()
+        prepare(folder, folder / "source", args)
+        job = Job(
+            name="cache-matrix",
+            image=args.image,
+            command=("nice", "-n", "10", "python3", "/farm/in/cache_subset.py", "/farm/in/settings.json"),
+            inputs={"/farm/in": folder / "in", "/farm/source": folder / "source", SECOND: args.python_include},
+            output="/farm/out",
+            environment={"FARM_JOBS": "1"},
+            limits=Capacity(cpus=args.cpus, memory=8 << 30),
+            timeout_s=TIMEOUT_S,
+            labels={"farm.bench": "cache-matrix"},
+        )
+        handle = engine.submit(job)
+        try:
+            for piece in engine.logs(handle):
+                sys.stdout.write(piece.decode(errors="replace"))
+                sys.stdout.flush()
+            seen = engine.observe(handle)
+            engine.collect(handle, folder / "out", 1 << 30)
+        finally:
+            engine.release(handle)
+        if seen.exit_code:
+            logs = "\n".join(path.read_text()[-2000:] for path in sorted((folder / "out").rglob("configure-*.log"))[-1:])
+            raise SystemExit(f"exit code {seen.exit_code}: {seen.why}\n{logs}")
+        found: dict[str, Any] = json.loads(next((folder / "out").rglob("results.json")).read_text())
+    return found
+
+
+def axes(rows: list[dict[str, Any]]) -> frozenset[str]:
+    """What an object depends on, as its variants' objects show: another one where only this axis differs."""
+    made = {tuple(row["variant"].split("-")): row["sha256"] for row in rows}
+    depends = set()
+    for position, axis in enumerate(("sm", "cpu", "python")):
+        by_rest = defaultdict(set)
+        for key, sha256 in made.items():
+            by_rest[key[:position] + key[position + 1 :]].add(sha256)
+        if any(len(values) > 1 for values in by_rest.values()):
+            depends.add(axis)
+    return frozenset(depends)
+
+
+def report(found: dict[str, Any], console: Console) -> None:
+    by_object = defaultdict(list)
+    for row in found["rows"]:
+        by_object[row["object"]].append(row)
+    groups = defaultdict(list)
+    for rows in by_object.values():
+        groups[rows[0]["group"]].append(rows)
+    table = Table(title="8 variants: 2 SMs x 2 CPU levels x 2 Pythons")
+    for column in ("objects", "of", "s each", "separate, s", "shared, s", "shared/separate", "compiled of 8", "depends on"):
+        table.add_column(column, justify="left" if column == "objects" else "right")
+    total_naive = total_shared = scaled_naive = scaled_shared = 0.0
+    for name, objects in sorted(groups.items()):
+        naive = shared = 0.0
+        compiled = []
+        for rows in objects:
+            misses = [row["seconds"] for row in rows if row["result"] == "miss"]
+            naive += len(rows) * sum(misses) / len(misses)
+            shared += sum(row["seconds"] for row in rows)
+            compiled.append(len(misses))
+        scale = found["whole"][name] / len(objects)
+        total_naive, total_shared = total_naive + naive, total_shared + shared
+        scaled_naive, scaled_shared = scaled_naive + naive * scale, scaled_shared + shared * scale
+        depends = sorted({"+".join(sorted(axes(rows))) for rows in objects})
+        table.add_row(
+            f"{name}: {len(objects)}", str(found["whole"][name]), f"{naive / len(objects) / 8:.1f}", f"{naive:.0f}",
+            f"{shared:.0f}", f"{shared / naive:.1%}", f"{min(compiled)} to {max(compiled)}", ", ".join(depends),
+        )  # fmt: skip
+    table.add_row("all measured", "", "", f"{total_naive:.0f}", f"{total_shared:.0f}", f"{total_shared / total_naive:.1%}")
+    console.print(table)
+    text = f"Weighted by the whole build's number of objects: {scaled_shared / scaled_naive:.1%} of separate builds"
+    console.print(f"{text} ({scaled_naive / 3600:.1f} core-hours for eight). {found['ended']}.", highlight=False)
+    same = sum(proof["same"] for proof in found["proofs"])
+    console.print(f"Objects from the cache, compiled again without it: {same} of {len(found['proofs'])} the same.")
+    for proof in found["proofs"]:
+        if not proof["same"]:
+            console.print(f"  differs: {proof['object']}")
+    project(groups, found["whole"], console)
+
+
+def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int], console: Console) -> None:
+    """The channel's wheels of torch for Linux, with the measured seconds: an object is compiled once per thing that it depends on.
+
+    Builds for ARM and for x86-64, and those with and without CUDA, share nothing here.
+    """
+    builds = load_matrix(ROOT).channel(PROJECTED).builds
+    rows = [build for build in builds if build.package == "torch" and build.platform == "linux"]
+    naive = shared = 0.0
+    for name, objects in groups.items():
+        for sample in objects:
+            misses = [row["seconds"] for row in sample if row["result"] == "miss"]
+            hits = [row["seconds"] for row in sample if row["result"] == "hit"]
+            seconds = sum(misses) / len(misses) * whole[name] / len(objects)
+            hit = (sum(hits) / len(hits) if hits else 0.0) * whole[name] / len(objects)
+            depends, keys, count = axes(sample), set(), 0
+            for entry in rows:
+                variant = entry.variant
+                if not variant.sms and name in ("device", "cuda host"):
+                    continue
+                arm = variant.cpu.startswith("arm")
+                parts = {"sm": variant.gpu, "cpu": variant.cpu, "python": variant.python}
+                keys.add((bool(variant.sms), arm, *(parts[axis] for axis in sorted(depends))))
+                count += 1
+            naive += count * seconds
+            shared += len(keys) * seconds + (count - len(keys)) * hit
+    text = f"Projected to the {len(rows)} wheels of torch for Linux in channel {PROJECTED}: {shared / naive:.1%} of separate builds"
+    console.print(f"{text}: {shared / 3600:.0f} of {naive / 3600:.0f} core-hours.", highlight=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--image", help="the toolchain image: `docker images farm/toolchain`")
+    parser.add_argument("--sources", type=Path, default=ROOT / "artifacts" / "sources", help="archives, as the farm keeps them")
+    parser.add_argument("--python-include", type=Path, help="the headers of Python 3.10: .../include/python3.10")
+    parser.add_argument("--cpp", type=int, default=200, help="C++ objects")
+    parser.add_argument("--cuda", type=int, default=25, help="CUDA objects")
+    parser.add_argument("--minutes", type=float, default=600, help="no further object is begun after this")
+    parser.add_argument("--cpus", type=float, default=1)
+    parser.add_argument("--results", type=Path, help="where the measured rows go; read instead of measured if it is there")
+    args = parser.parse_args()
+    if args.results and args.results.exists():
+        found = json.loads(args.results.read_text())
+    else:
+        found = measure(args)
+        if args.results:
+            args.results.write_text(json.dumps(found, indent=1))
+    report(found, Console(width=140))
+
+
+if __name__ == "__main__":
+    main()

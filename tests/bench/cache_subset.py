@@ -1,0 +1,151 @@
+"""Compiles a fixed subset of PyTorch for several variants through one compiler cache; runs in the toolchain image.
+
+Usage: cache_subset.py SETTINGS.json; cache_matrix.py writes it and reads out/results.json. Each variant's tree is moved
+to the same path before its objects are compiled, as each build of the farm sees the same paths.
+"""
+
+import hashlib
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FARM = Path("/farm")
+GENERATED = ("ATEN_CPU_FILES_GEN_TARGET", "ATEN_CUDA_FILES_GEN_TARGET", "generate-torch-sources")
+PYTHON_INCLUDE = "/usr/include/python3.11"
+SHARE = {"host": 12, "binding": 2, "cuda host": 2}  # of 16 C++ objects, as in the whole build (1050, 131, 187)
+
+
+def say(text):
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def configure(name, first):
+    """The tree of one configuration, configured and with its generated sources, at /farm/src."""
+    source = FARM / "src"
+    job = FARM / "job"
+    job.unlink(missing_ok=True)
+    job.symlink_to(FARM / "in" / name)
+    script = (job / "build.sh").read_text().partition('echo "farm: step build"')[0]
+    script += "\npython3 setup.py build --cmake-only\n"
+    if first:
+        script += "ninja -C build " + " ".join(GENERATED) + "\n"
+    else:
+        shutil.copytree(FARM / "trees" / "first", source, symlinks=True)
+        (source / "build/CMakeCache.txt").unlink()
+        shutil.rmtree(source / "build/CMakeFiles")
+    with (FARM / "out" / f"configure-{name}.log").open("w") as log:
+        subprocess.run(["bash", "-c", script], check=True, stdout=log, stderr=log)
+
+
+def group(command):
+    if " -gencode " in command:
+        return "device"
+    if PYTHON_INCLUDE in command:
+        return "binding"
+    return "cuda host" if "cuda.dir/" in command else "host"
+
+
+def commands(tree):
+    """Output -> its compile command."""
+    found = {}
+    for entry in json.loads((tree / "build/compile_commands.json").read_text()):
+        output = re.search(r" -o (\S+)", entry["command"])
+        if output and not entry["file"].endswith(".c"):
+            found[output[1]] = entry["command"]
+    return found
+
+
+def spread(names, count):
+    """`count` of them, evenly spread over the sorted list: the same ones each time."""
+    names = sorted(names)
+    return [names[int((i + 0.5) * len(names) / count)] for i in range(min(count, len(names)))]
+
+
+def choose(known, cpp, cuda):
+    groups = {}
+    for output, command in known.items():
+        groups.setdefault(group(command), []).append(output)
+    counts = {name: max(1, round(cpp * share / 16)) for name, share in SHARE.items()} | {"device": cuda}
+    chosen = [output for name, count in counts.items() for output in spread(groups[name], count)]
+    return chosen, {name: len(outputs) for name, outputs in groups.items()}
+
+
+def compile_one(command, folder, environ):
+    """CPU seconds (user and system, children included)."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, cwd=folder, check=True, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main():
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    for name in ("out", "trees", "ccache"):
+        (FARM / name).mkdir(exist_ok=True)
+    log = FARM / "stats.log"
+    environ = {**os.environ, **settings["environment"], "CCACHE_STATSLOG": str(log)}
+    source, build = FARM / "src", FARM / "src/build"
+    names = list(dict.fromkeys(variant["configuration"] for variant in settings["variants"]))
+    for number, name in enumerate(names):
+        say(f"configure {name}")
+        configure(name, number == 0)
+        if number == 0:
+            shutil.copytree(source, FARM / "trees" / "first", symlinks=True)
+        source.rename(FARM / "trees" / name)
+    shutil.rmtree(FARM / "trees" / "first")
+    known = {name: commands(FARM / "trees" / name) for name in names}
+    chosen, whole = choose(known[names[0]], settings["cpp"], settings["cuda"])
+    say(f"{len(chosen)} objects of {whole}")
+    rows, proofs = [], []
+    deadline = time.monotonic() + settings["minutes"] * 60
+    ended = "complete"
+    for position, output in enumerate(chosen):  # an object for all variants, so that an early end leaves whole objects
+        if time.monotonic() > deadline:
+            ended = f"time was up after {position} of {len(chosen)} objects"
+            break
+        for variant in settings["variants"]:
+            tree = FARM / "trees" / variant["configuration"]
+            text = known[variant["configuration"]].get(output)
+            if text is None:
+                sys.exit(f"{variant['name']} does not compile {output}")
+            text = text.replace(PYTHON_INCLUDE, variant["python_include"])
+            command = shlex.split(text)
+            tree.rename(source)
+            try:
+                (build / output).parent.mkdir(parents=True, exist_ok=True)
+                (build / output).unlink(missing_ok=True)
+                log.write_text("")
+                seconds = compile_one(["ccache", *command], build, environ)
+                sha256 = hashlib.sha256((build / output).read_bytes()).hexdigest()
+                result = "hit" if "cache_hit" in log.read_text().replace("remote_storage", "") else "miss"
+                rows.append({
+                    "variant": variant["name"], "object": output, "group": group(text), "result": result,
+                    "counters": log.read_text().split("\n")[1:-1], "seconds": round(seconds, 3), "sha256": sha256,
+                })  # fmt: skip
+                if result == "hit" and not any(p["object"] == output for p in proofs):
+                    if len(proofs) < settings["proofs"] or position % settings["proof_every"] == 0:
+                        (build / output).unlink()
+                        compile_one(command, build, environ)
+                        again = hashlib.sha256((build / output).read_bytes()).hexdigest()
+                        proofs.append({"variant": variant["name"], "object": output, "same": again == sha256})
+            finally:
+                source.rename(tree)
+        last = rows[-len(settings["variants"]) :]
+        done = f"{sum(r['result'] == 'miss' for r in last)} of {len(last)} compiled"
+        say(f"{position + 1}/{len(chosen)} {last[0]['group']} {output}: {done}, {last[0]['seconds']:.1f} s first")
+        results = {"ended": ended, "chosen": len(chosen), "whole": whole, "rows": rows, "proofs": proofs}
+        (FARM / "out" / "results.json").write_text(json.dumps({**results, "ended": "running"}, indent=1))
+    results["ended"] = ended
+    (FARM / "out" / "results.json").write_text(json.dumps(results, indent=1))
+    say(ended)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""PyTorch's own tests against an installed wheel: `tools/torch_tests.py --python ENV/bin/python --source TREE -o DIR`.
+
+TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel installed, with numpy,
+pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that `import torch` finds the wheel and not the
+tree. Which tests, and which failures are understood: torch_tests.yaml. Leaves in DIR one log a file, results.json (every
+test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2: usage.
+
+This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes takes
+the interpreter with it. The rest then runs in a new one.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+MAX_CRASHES = 10
+RULES = "TORCH_TESTS_RULES"
+KEPT = 800  # characters of a failure
+
+
+# --- the plugin: runs in the environment of the wheel, under any Python that pytest runs under ---
+
+
+def _rules():
+    return json.loads(os.environ[RULES])
+
+
+def _note(line):
+    with Path(_rules()["log"]).open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+def pytest_collection_modifyitems(items):
+    """Keeps every N-th test, without those that are skipped by rule or that have a result already."""
+    rules = _rules()
+    done = {line["test"] for line in read(Path(rules["log"])) if "test" in line}
+    _note({"collected": len(items)})
+    chosen = [item for item in items[:: rules["every"]] if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
+    items[:] = [item for item in chosen if item.nodeid not in done]
+
+
+def pytest_runtest_logstart(nodeid):
+    _note({"test": nodeid, "outcome": "crashed"})  # until there is a result
+
+
+def pytest_runtest_logreport(report):
+    if report.when != "call" and report.outcome == "passed":
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+    outcome = "xfailed" if report.outcome == "skipped" and hasattr(report, "wasxfail") else report.outcome
+    _note({"test": report.nodeid, "outcome": outcome, "seconds": round(report.duration, 2), "text": reason[-KEPT:]})
+
+
+# --- the command ---
+
+
+def read(log):
+    """The lines of a log, without a last one that was cut off."""
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
+def results(log):
+    """Test -> its result; a failure, in whichever phase, outweighs what else was reported."""
+    found = {}
+    for line in read(log):
+        if "test" in line and found.get(line["test"], {}).get("outcome") != "failed":
+            found[line["test"]] = line
+    return found
+
+
+def run_file(python, tests, name, rules, limit_s, environment, out):
+    """Runs one file to its end or limit; returns (results, tests collected, why it ended early or '')."""
+    log = out / f"{name}.jsonl"
+    log.unlink(missing_ok=True)
+    environ = {**os.environ, **environment, RULES: json.dumps({**rules, "log": str(log)})}
+    environ["PYTHONPATH"] = str(Path(__file__).parent)
+    command = [python, "-m", "pytest", "-q", "-p", "torch_tests", "-p", "no:cacheprovider", f"{name}.py"]
+    end = time.monotonic() + limit_s
+    with (out / f"{name}.log").open("w", encoding="utf-8") as output:
+        for _ in range(MAX_CRASHES):
+            try:
+                code = subprocess.run(
+                    command, cwd=tests, env=environ, stdout=output, stderr=output, check=False,
+                    stdin=subprocess.DEVNULL, timeout=max(1.0, end - time.monotonic()),
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                why = f"stopped at its limit of {limit_s} s"
+                break
+            if code in (0, 1, 5):  # passed, some failed, nothing (left) to run
+                why = ""
+                break
+            crashed = [test for test, result in results(log).items() if result["outcome"] == "crashed"]
+            if code > 0 or not crashed:
+                why = f"pytest ended with exit code {code}: see {name}.log"
+                break
+        else:
+            why = f"crashed {MAX_CRASHES} times"
+    collected = [line["collected"] for line in read(log) if "collected" in line]
+    found = results(log)
+    if why.startswith("stopped"):
+        found = {test: result for test, result in found.items() if result["outcome"] != "crashed"}  # it was running
+    return found, collected[0] if collected else 0, why
+
+
+def explanation(test, rules):
+    """The reason that a rule file gives for a test, by the first pattern that fits."""
+    return next((reason for pattern, reason in rules.items() if fnmatchcase(test, pattern)), None)
+
+
+def report(file, found, collected, why, seconds, known):
+    """(lines of the summary, failures without an explanation)."""
+    count = Counter(result["outcome"] for result in found.values())
+    bad = {test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")}
+    unexplained = [test for test in bad if explanation(test, known) is None]
+    head = f"{file['file']}: {collected} collected, every {file['every']}: {len(found)} run, {count['passed']} passed, "
+    head += f"{len(bad)} failed ({len(bad) - len(unexplained)} explained), {count['xfailed']} failed as upstream expects, "
+    head += f"{count['skipped']} skipped, {seconds:.0f} s"
+    lines = [head + (f"; {why}" if why else "")]
+    for test, result in sorted(bad.items()):
+        lines.append(f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}")
+    for test, result in sorted(found.items()):
+        if result["outcome"] == "passed" and explanation(test, known):
+            lines.append(f"  passed, though explained as failing: {test}")
+    return lines, unexplained
+
+
+def main():
+    import yaml  # noqa: PLC0415 the plugin runs where there may be none
+
+    here = Path(__file__).parent
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--python", required=True, help="interpreter of the environment that has the wheel")
+    parser.add_argument("--source", required=True, type=Path, help="the release's source tree")
+    parser.add_argument("--rules", type=Path, default=here / "torch_tests.yaml")
+    parser.add_argument("--file", action="append", help="only this one of the selection; may be repeated")
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    args = parser.parse_args()
+    rules = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
+    if not (args.source / "test" / "test_torch.py").is_file():
+        parser.error(f"{args.source}: no test/test_torch.py in it")
+    asked = subprocess.run(
+        [args.python, "-c", "import torch; print(torch.__version__)"],
+        capture_output=True, text=True, check=False, cwd=args.output.parent,
+    )  # fmt: skip
+    version = asked.stdout.strip()
+    if version.partition("+")[0] != rules["release"]:
+        parser.error(f"{args.python}: torch is {version or 'not importable'}; the rules are for {rules['release']}")
+    out = args.output.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    everything, lines, unexplained, early = {}, [f"torch {version}"], [], False
+    with tempfile.TemporaryDirectory(prefix="torch-tests-") as folder:
+        tests = Path(shutil.copytree(args.source / "test", Path(folder, "test"), symlinks=True))
+        for file in rules["selection"]:
+            if args.file and file["file"] not in args.file:
+                continue
+            begun = time.monotonic()
+            limit = rules["timeout_s"][file["file"]]
+            rule = {"every": file["every"], "skip": list(rules["skip"])}
+            found, collected, why = run_file(
+                args.python, tests, file["file"], rule, limit, rules["environment"], out
+            )  # fmt: skip
+            more, bad = report(file, found, collected, why, time.monotonic() - begun, rules["known"])
+            print("\n".join(more), flush=True)
+            lines += more
+            unexplained += bad
+            early = early or bool(why) or not found
+            everything[file["file"]] = {"collected": collected, "ended_early": why, "tests": list(found.values())}
+    (out / "results.json").write_text(json.dumps({"torch": version, "files": everything}, indent=1) + "\n")
+    (out / "summary.txt").write_text("\n".join(lines) + "\n")
+    return 1 if unexplained or early else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
