@@ -16,7 +16,8 @@ from pathlib import Path
 
 from farm.engines.admission import Admission, Running, Task, Worker, fits
 from farm.engines.base import FINAL
-from farm.errors import FarmError, InfrastructureError, NoRunnerError
+from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
+from farm.pipeline import needs
 from farm.pipeline.backends import Backend, labels_for, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
 from farm.pipeline.report import Outcomes
@@ -144,6 +145,7 @@ class Dispatcher:
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{plan.base} {plan.channel}",
             excluded=frozenset(attempt.runner for attempt in lost),
+            after=needs.builders(self.journal.open_runs(), plan),
         )
         self._tracked[run.id] = _Tracked(run, plan, on, task, losses=len(lost))
 
@@ -188,7 +190,15 @@ class Dispatcher:
                 one.task = replace(one.task, excluded=frozenset())
         admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
-        decision = admission.decide(now, [one.task for one in waiting], workers, running)
+        before = [self.journal.run(name) for name in {name for one in waiting for name in one.task.after}]
+        decision = admission.decide(
+            now,
+            [one.task for one in waiting],
+            workers,
+            running,
+            done=[run.id for run in before if run.result == "success"],
+            failed=[run.id for run in before if run.finished and run.result != "success"],
+        )
         for placement in decision.placed:
             self._kept[placement.worker].add(placement.task.cache_key)
             self._start(self._tracked[placement.task.id], placement.worker, now, _speed(workers, placement.worker))
@@ -196,6 +206,11 @@ class Dispatcher:
             if workers:
                 self._say(self._tracked[name], why, now)
         for name, why in decision.refused.items():
+            if any(
+                run.id in self._tracked[name].task.after and run.finished for run in before if run.result != "success"
+            ):
+                self._end(self._tracked[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
+                continue
             hint = "`farm status` tells what it needs; add a runner or set its labels, then `farm retry`"
             self._end(self._tracked[name], NoRunnerError(f"no runner of {on} takes it: {why}", hint=hint))
 

@@ -1,6 +1,7 @@
 """The published wheels that a build needs: torch of the same variant for torchvision and torchaudio."""
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -11,12 +12,24 @@ from farm.index.pages import File, json_key, parse_page, wheel_key
 from farm.index.stores import Store, open_store
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
+from farm.runs import Run
 from farm.variant import Variant
 
 SYSTEMS = {"linux": "linux", "windows": "win", "macos": "macosx"}
 """What a wheel's platform tag holds, by the platform of a plan."""
 
 MACHINES = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64",), "arm64": ("arm64",)}
+
+
+def builders(runs: Iterable[Run], plan: Plan) -> frozenset[str]:
+    """The ids of those runs that will publish what the plan needs."""
+    return frozenset(
+        run.id
+        for run in runs
+        if f"{run.plan.get('package')}=={run.plan.get('version')}" in plan.needs
+        and (run.plan.get("variant"), run.plan.get("platform")) == (plan.variant, plan.platform)
+        and run.selectors.get("until", "smoke") in ("publish", "smoke")
+    )
 
 
 def published(setting: Setting, plan: Plan) -> dict[str, File]:

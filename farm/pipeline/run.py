@@ -132,11 +132,18 @@ def plan_of(run: Run) -> Plan:
 def create_detached(
     setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
 ) -> Run:
-    """A run in the journal for the dispatcher to carry out."""
+    """A run in the journal for the dispatcher to carry out.
+
+    Raises:
+        UsageError: A wheel that the build needs is not published, and no run is at work on it.
+        NoRunnerError: No engine can carry it out.
+    """
     check_engine(setting, on)
     check_supported(plan)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
     with open_journal(setting.project, setting.settings) as journal:
+        if not needs.builders(journal.open_runs(), plan):
+            needs.published(setting, plan)
         return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
 
 

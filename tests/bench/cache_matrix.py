@@ -94,7 +94,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         finally:
             engine.release(handle)
         if seen.exit_code:
-            logs = "\n".join(path.read_text()[-2000:] for path in sorted((folder / "out").rglob("configure-*.log"))[-1:])
+            logs = "\n".join(
+                path.read_text()[-2000:] for path in sorted((folder / "out").rglob("configure-*.log"))[-1:]
+            )
             raise SystemExit(f"exit code {seen.exit_code}: {seen.why}\n{logs}")
         found: dict[str, Any] = json.loads(next((folder / "out").rglob("results.json")).read_text())
     return found
@@ -121,7 +123,16 @@ def report(found: dict[str, Any], console: Console) -> None:
     for rows in by_object.values():
         groups[rows[0]["group"]].append(rows)
     table = Table(title="8 variants: 2 SMs x 2 CPU levels x 2 Pythons")
-    for column in ("objects", "of", "s each", "separate, s", "shared, s", "shared/separate", "compiled of 8", "depends on"):
+    for column in (
+        "objects",
+        "of",
+        "s each",
+        "separate, s",
+        "shared, s",
+        "shared/separate",
+        "compiled of 8",
+        "depends on",
+    ):
         table.add_column(column, justify="left" if column == "objects" else "right")
     total_naive = total_shared = scaled_naive = scaled_shared = 0.0
     for name, objects in sorted(groups.items()):
@@ -140,7 +151,9 @@ def report(found: dict[str, Any], console: Console) -> None:
             f"{name}: {len(objects)}", str(found["whole"][name]), f"{naive / len(objects) / 8:.1f}", f"{naive:.0f}",
             f"{shared:.0f}", f"{shared / naive:.1%}", f"{min(compiled)} to {max(compiled)}", ", ".join(depends),
         )  # fmt: skip
-    table.add_row("all measured", "", "", f"{total_naive:.0f}", f"{total_shared:.0f}", f"{total_shared / total_naive:.1%}")
+    table.add_row(
+        "all measured", "", "", f"{total_naive:.0f}", f"{total_shared:.0f}", f"{total_shared / total_naive:.1%}"
+    )
     console.print(table)
     text = f"Weighted by the whole build's number of objects: {scaled_shared / scaled_naive:.1%} of separate builds"
     console.print(f"{text} ({scaled_naive / 3600:.1f} core-hours for eight). {found['ended']}.", highlight=False)
@@ -184,13 +197,17 @@ def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int]
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--image", help="the toolchain image: `docker images farm/toolchain`")
-    parser.add_argument("--sources", type=Path, default=ROOT / "artifacts" / "sources", help="archives, as the farm keeps them")
+    parser.add_argument(
+        "--sources", type=Path, default=ROOT / "artifacts" / "sources", help="archives, as the farm keeps them"
+    )
     parser.add_argument("--python-include", type=Path, help="the headers of Python 3.10: .../include/python3.10")
     parser.add_argument("--cpp", type=int, default=200, help="C++ objects")
     parser.add_argument("--cuda", type=int, default=25, help="CUDA objects")
     parser.add_argument("--minutes", type=float, default=600, help="no further object is begun after this")
     parser.add_argument("--cpus", type=float, default=1)
-    parser.add_argument("--results", type=Path, help="where the measured rows go; read instead of measured if it is there")
+    parser.add_argument(
+        "--results", type=Path, help="where the measured rows go; read instead of measured if it is there"
+    )
     args = parser.parse_args()
     if args.results and args.results.exists():
         found = json.loads(args.results.read_text())

@@ -128,6 +128,45 @@ def test_a_lost_build_is_tried_on_other_runners_twice(fleet, setting, journal, s
     assert len({runner for runner, _ in attempts(journal, run)}) == 3
 
 
+@pytest.fixture
+def pair(journal):
+    """Detached runs of torch and of the torchvision that is built against it; the younger first."""
+
+    def go(package, **selectors):
+        plan = resolve(ROOT, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
+        asked = {"variant": "sm61-avx-py313", "package": package, "on": "swarm", "detached": True, "until": "publish"}
+        return journal.create_run(plan.digest, asked | selectors, json.loads(plan.to_json())).id
+
+    return go
+
+
+def test_what_is_built_against_torch_comes_after_it(fleet, setting, journal, pair):
+    torch, vision = pair("torch"), pair("torchvision", priority=9)
+    fleet.fate = [lost()]  # torch is tried twice; torchvision waits all the time
+    Dispatcher(setting, journal).drain()
+    assert [journal.run(run).result for run in (torch, vision)] == ["success", "success"]
+    first, second = ([a.id for job in journal.jobs(run) for a in job.attempts] for run in (torch, vision))
+    assert (len(first), len(second), max(first) < second[0]) == (2, 1, True)
+    assert [e.data["why"] for e in journal.events(vision) if e.kind == "waiting"] == [f"it comes after {torch}"]
+
+
+def test_what_is_built_against_a_torch_that_failed_is_not_begun(fleet, setting, journal, pair):
+    torch, vision = pair("torch"), pair("torchvision")
+    fleet.fate = [BuildFailedError("no")]
+    Dispatcher(setting, journal).drain()
+    assert [journal.run(run).exit_code for run in (torch, vision)] == [5, 5]
+    assert journal.jobs(vision) == ()
+    [error] = [e.data for e in journal.events(vision) if e.kind == "error"]
+    assert error["text"] == f"{torch}, which it needs, did not succeed"
+
+
+def test_a_torch_that_is_not_published_is_not_waited_for(fleet, setting, journal, pair):
+    pair("torch", until="verify")
+    vision = pair("torchvision")
+    Dispatcher(setting, journal).drain()
+    assert not [e for e in journal.events(vision) if e.kind == "waiting"]
+
+
 def test_a_third_loss_ends_it(fleet, setting, journal, submit):
     run = submit()
     fleet.fate = [lost(), lost(), lost(), lost()]
