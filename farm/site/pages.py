@@ -16,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from farm.index.pages import wheel_key as wheel_place
+from farm.index.records import record_key
 from farm.site import charts
 from farm.site.offers import Offer
 from farm.site.payload import GROUP
@@ -171,6 +172,7 @@ def _run(run: RunView, links: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "why": run.why if run.result != "success" else "",
         "time": charts.duration(run.seconds),
         "bar": charts.bar(run.steps),
+        "cache": f"{run.cached[0] / run.cached[1]:.0%} of {run.cached[1]}" if run.cached else "-",
         "links": links,
     }
 
@@ -179,6 +181,7 @@ def _wheel(wheel: Wheel) -> dict[str, str]:
     return {
         "filename": wheel.filename,
         "url": quote(wheel_place(wheel.filename)),
+        "record": quote(record_key(wheel.filename)),
         "date": wheel.uploaded[:10],
         "size": megabytes(wheel.size),
         "sha256": wheel.sha256,

@@ -10,10 +10,12 @@ from typing import Any, Literal
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from farm.errors import UsageError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.stores import Store
 from farm.runs import Journal, Run
+from farm.runs.cache import FILE, lines, read_counts
 from farm.site.offers import Offer, wheel_key
 from farm.text import plain
 
@@ -66,7 +68,13 @@ class Step:
 
 @dataclass(frozen=True)
 class RunView:
-    """One run as the site shows it. `why` explains a wait or a failure; `files` are what can be linked."""
+    """One run as the site shows it.
+
+    Attributes:
+        why: Explains a wait or a failure.
+        files: What can be linked.
+        cached: Compiles that the compiler cache answered, and all; None where there was no cache.
+    """
 
     id: str
     created: str
@@ -80,6 +88,7 @@ class RunView:
     why: str
     smokes: tuple[Smoke, ...] = ()
     files: tuple[Path, ...] = field(default=())
+    cached: tuple[int, int] | None = None
 
     @property
     def seconds(self) -> float:
@@ -171,7 +180,17 @@ def _run(journal: Journal, run: Run, folder: Path) -> RunView:
         why=why,
         smokes=tuple(_smokes(run, files)),
         files=files,
+        cached=_cached(folder / FILE),
     )
+
+
+def _cached(path: Path) -> tuple[int, int] | None:
+    try:
+        counted = lines(read_counts(path)) if path.is_file() else []
+    except UsageError:
+        return None  # a build machine wrote it
+    compiles = sum(line.compiles for line in counted)
+    return (sum(line.direct + line.preprocessed for line in counted), compiles) if compiles else None
 
 
 def _seconds(value: Any) -> float:

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from urllib.parse import unquote
 
 import jsonschema
 import pytest
@@ -158,6 +159,15 @@ def test_logs_are_plain_and_only_their_end_is_shown(tmp_path, offered, known, ev
     assert text.startswith("[the last 256 KiB of 0.6 MB]")
     assert text.rstrip().endswith("the end")
     assert "\x1b" not in text
+
+
+def test_a_wheel_leads_to_its_record_and_a_run_tells_its_cache(offered, known, store, evil_run):
+    (wheel,) = known.wheels
+    run = replace(evil_run, cached=(75, 100))
+    page = make(offered, Known.of([wheel], [run]))["farm.html"]
+    (link,) = (value for _, value in read(page).attributes if value and value.startswith("records/"))
+    assert json.loads(store.get(unquote(link)).data)["sha256"] == wheel.sha256
+    assert b"<td>75% of 100<td>" in page
 
 
 def test_the_feed_is_atom_newest_first():

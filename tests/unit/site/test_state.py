@@ -71,6 +71,22 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
     assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", "passed")]
 
 
+def test_what_the_compiler_cache_answered_is_added_up(journal, tmp_path):
+    run = journal.create_run("a" * 64, {}, PLAN)
+    built = tmp_path / "runs" / run.id / "built"
+    built.mkdir(parents=True)
+    row = {"language": "C++", "axis": "cpu"}
+    counts = {"direct": 70, "preprocessed": 5, "miss": 20, "other": 5}
+    rows = [row | {"result": result, "count": count} for result, count in counts.items()]
+    (built / "cache.json").write_text(json.dumps({"schema": 1, "rows": rows}))
+    (seen,) = view(journal, tmp_path)
+    assert seen.cached == (75, 100)
+    for wrong in (b"", b"[]", b'{"schema": 1, "rows": []}', b'{"schema": 1, "rows": [{"count": -1}]}', b"[" * 100_000):
+        (built / "cache.json").write_bytes(wrong)
+        (seen,) = view(journal, tmp_path)
+        assert seen.cached is None
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"outcome": 3', b"\xff\xfe", b"[" * 100_000])
 def test_a_report_that_is_none_tells_nothing(journal, tmp_path, raw):
     run = journal.create_run("a" * 64, {}, PLAN)
