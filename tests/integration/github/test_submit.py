@@ -196,6 +196,7 @@ def test_a_runner_that_vanishes_costs_a_try_and_the_next_goes_to_another(fake, c
     run = carried()
     first = soon(lambda: list(fake.runs))[0]
     taken = json.loads(fake.inputs[first]["labels"])[-1]
+    soon(lambda: line(journal, run)["state"] == "queued" and line(journal, run)["attempts"])
     fake.take(first, taken)
     soon(lambda: line(journal, run)["state"] == "running")
     fake.finish(first, "failure", step=None)
