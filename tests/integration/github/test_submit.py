@@ -162,17 +162,17 @@ def carried(project, journal, farm):
 
     yield go
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
 def soon(check):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60  # of a busy machine
     while time.monotonic() < deadline:
         if found := check():
             return found
         time.sleep(0.02)
-    raise AssertionError("not within 20 s")
+    raise AssertionError("not within 60 s")
 
 
 def line(journal, run):
