@@ -11,6 +11,10 @@ from farm.plan import Plan
 from farm.variant import Variant
 
 PROVE_S = 300
+LOOK = """
+import importlib.util, sys
+print("%d.%d" % sys.version_info[:2], *(m for m in ("build", "setuptools", "wheel") if not importlib.util.find_spec(m)))
+"""
 
 
 def prove_host(setting: Setting, plan: Plan, script: Path, outcomes: Outcomes) -> None:
@@ -24,11 +28,15 @@ def prove_host(setting: Setting, plan: Plan, script: Path, outcomes: Outcomes) -
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {sys.platform}")
     wanted = Variant.parse(plan.variant).python_version
     with outcomes.timed("toolchain", setting.watcher) as step:
-        told = _run(["python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
-        if told.strip() != wanted:
+        told, *absent = _run(["python3", "-c", LOOK]).split()
+        if told != wanted:
             raise NoRunnerError(
-                f"the plan is for Python {wanted}; python3 here is {told.strip()}",
+                f"the plan is for Python {wanted}; python3 here is {told}",
                 hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
+            )
+        if absent:
+            raise NoRunnerError(
+                f"python3 here lacks {', '.join(absent)}", hint=f"python3 -m pip install {' '.join(absent)}"
             )
         command = ["python3", str(script), "--cxx", plan.env["CXX"]]
         if plan.toolkit:

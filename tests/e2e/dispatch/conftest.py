@@ -4,6 +4,7 @@ Nothing of the Docker engine that was here before is touched: the manager too is
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -233,7 +234,15 @@ def _clean(swarm: Swarm) -> None:
 
 
 @pytest.fixture(scope="session")
-def swarm(client: docker.DockerClient) -> Iterator[Swarm]:
+def alone() -> Iterator[None]:
+    """The addresses and names of the swarm are there once on a machine: a second run of these tests waits."""
+    with Path(tempfile.gettempdir(), "farm-e2e-swarm.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
     require("root, for network namespaces", os.geteuid() == 0)
     require("dockerd, ip, nsenter and iptables", all(map(shutil.which, ("dockerd", "ip", "nsenter", "iptables"))))
     if not shutil.which("docker-registry") and shutil.which("apt-get"):

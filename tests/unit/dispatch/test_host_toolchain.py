@@ -1,0 +1,48 @@
+"""What the host engine asks of this machine before a build."""
+
+from pathlib import Path
+
+import pytest
+
+from farm.errors import NoRunnerError
+from farm.pipeline.place import prove_host
+from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.setting import Setting
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def prove(tmp_path, monkeypatch):
+    """Proves a machine whose python3 says so."""
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+
+    def go(said):
+        python = tmp_path / "python3"
+        python.write_text(f'#!/bin/sh\necho "{said}"\n')
+        python.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        setting = Setting(tmp_path, load_settings(ROOT), Silent())
+        outcomes = Outcomes(run="r")
+        prove_host(setting, plan, tmp_path / "script.py", outcomes)
+        return outcomes.steps[0].result
+
+    return go
+
+
+def test_another_python_is_told(prove):
+    with pytest.raises(NoRunnerError, match=r"the plan is for Python 3\.11; python3 here is 3\.9"):
+        prove("3.9 build")
+
+
+def test_what_the_build_needs_and_python_lacks_is_told(prove):
+    with pytest.raises(NoRunnerError, match="python3 here lacks build, wheel") as caught:
+        prove("3.11 build wheel")
+    assert caught.value.hint == "python3 -m pip install build wheel"
+
+
+def test_what_fits_is_noted(prove):
+    assert prove("3.11").startswith("Python 3.11, ")
