@@ -29,6 +29,7 @@ _TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
 _IN_MEMORY = 24 << 20
 _SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
 _PIECE = 1 << 16
+_HEADER = 11  # bytes that hold a block's 74 bits up to the code for its codes, wherever in the first it begins
 _STEP = 1 << 13  # by which the search goes on: a block begins within a few
 _MOST = 72 << 20  # deflate packs at most 1032 to 1
 _WINDOW = 1 << 15
@@ -45,6 +46,8 @@ _BLOCK = re.compile(
         re.escape(bytes(byte for byte in range(256) if 20 <= byte & 31 <= 29)),
     )
 )
+_SHARE = [128 >> length if length else 0 for length in range(8)]
+_SHARES = [_SHARE[two & 7] + _SHARE[two >> 3] for two in range(64)]  # of two lengths
 
 
 class OutOfSightError(Exception):
@@ -133,15 +136,16 @@ class Glimpse:
         """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""
         whole = b"".join(self._archive.span(begin, begin + _SEARCH + _PIECE))
         for start in range(0, _SEARCH, _STEP):
-            span = int.from_bytes(whole[start : start + _STEP + _PIECE], "little")
+            span = int.from_bytes(whole[start : start + _STEP + _HEADER], "little")
             for shift in range(8):
-                moved = (span >> shift).to_bytes(_STEP + _PIECE, "little")
+                moved = (span >> shift).to_bytes(_STEP + _HEADER, "little")
                 for match in _BLOCK.finditer(moved, 0, _STEP):
                     at = match.start()
                     if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
                         continue
+                    block = int.from_bytes(whole[start + at : start + at + _PIECE], "little") >> shift
                     try:
-                        probe = inflater(_LEFT, lenient=True).decompress(moved[at : at + _PIECE])
+                        probe = inflater(_LEFT, lenient=True).decompress(block.to_bytes(_PIECE, "little"))
                     except InflateErrors:
                         continue
                     if len(probe) >= _ENOUGH:
@@ -151,12 +155,11 @@ class Glimpse:
 def _is_complete(header: int) -> bool:
     """Whether the code for the code lengths is complete: the sum of 2^-length over its symbols is 1."""
     count = (header >> 13 & 15) + 4
-    header >>= 17
+    header = header >> 17 & (1 << 3 * count) - 1
     total = 0
-    for _ in range(count):
-        if header & 7:
-            total += 128 >> (header & 7)
-        header >>= 3
+    while header:
+        total += _SHARES[header & 63]
+        header >>= 6
     return total == 128
 
 

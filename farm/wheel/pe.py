@@ -134,9 +134,6 @@ class _Reader:
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
 
-    def at_address(self, layout: str, address: int) -> tuple[int, ...]:
-        return struct.unpack("<" + layout, self.slice_address(address, struct.calcsize("<" + layout)))
-
     def slice_address(self, address: int, size: int) -> bytes:
         start, end = self._place(address)
         if start + size > end:
