@@ -18,9 +18,9 @@ from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
-from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     DistInfo,
     normal_requirement,
