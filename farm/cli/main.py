@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 from farm import __version__
-from farm.cli import index
 from farm.cli.index_options import add_single_writer
 from farm.cli.options import (
     add_detach,
@@ -69,8 +68,28 @@ def _command(
     return parser
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def _add_repair(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
+    repair.add_argument("wheel", type=Path)
+    repair.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
+    where = repair.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
+    where.add_argument(
+        "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
+    )
+    repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    repair.add_argument(
+        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
+    )
+    repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    repair.add_argument(
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
+    )
+    repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
+
+
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line; for `repair`, which takes no longer than that, only what it needs."""
     top = argparse.ArgumentParser(
         prog="farm",
         description="Builds, repairs, verifies, publishes and smoke-tests PyTorch wheels for old hardware.",
@@ -81,6 +100,10 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--project", type=Path, metavar="DIR", help="the checkout with ci/ (default: found from here up)")
     top.add_argument("--traceback", action="store_true", help="show where an error was raised, for bug reports")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    if command == "repair":
+        _add_repair(commands)
+        return top
+    from farm.cli import index
 
     submit = _command(commands, "submit", "build, repair, verify, publish, install and smoke-test: the main job")
     add_selectors(submit)
@@ -135,23 +158,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     inspect.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
 
-    repair = _command(commands, "repair", "add the libraries that a wheel needs, correct its tags and RECORD")
-    repair.add_argument("wheel", type=Path)
-    repair.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
-    where = repair.add_mutually_exclusive_group(required=True)
-    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
-    where.add_argument(
-        "--tools", action="store_true", help="into <name>.libs: auditwheel, patchelf and delvewheel make it be found"
-    )
-    repair.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
-    repair.add_argument(
-        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
-    )
-    repair.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
-    repair.add_argument(
-        "--require", action="append", default=[], metavar="REQUIREMENT", help="METADATA must say it, such as 'numpy<2'"
-    )
-    repair.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
+    _add_repair(commands)
 
     verify = _command(commands, "verify", "does a wheel hold what its name promises?")
     verify.add_argument("wheel", type=Path)
@@ -191,7 +198,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    args = parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    args = parser(given[0] if given else None).parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:

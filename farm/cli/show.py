@@ -1,7 +1,7 @@
 """Printing: tables and errors for people, progress for terminals and for CI logs."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -129,6 +129,8 @@ def inspection(contents: WheelContents) -> None:
         table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
     else:
         say("device code: none")
+    for line in components(contents):
+        say(line)
     libraries = []
     for library in contents.libraries:
         code = library.instructions
@@ -141,6 +143,15 @@ def inspection(contents: WheelContents) -> None:
     table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
     needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
     table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def components(contents: WheelContents) -> Iterator[str]:
+    """A line for each of NVIDIA's components inside a wheel."""
+    for part in contents.components:
+        sass = " ".join(f"sm_{sm}" for sm in part.sass) or "no machine code"
+        ptx = "".join(f" compute_{sm}" for sm in part.ptx)
+        which = f"{sass}, PTX{ptx}" if ptx else sass
+        yield f"{part.name} inside ({len(part.libraries)} libraries), which supports {which}"
 
 
 def _floor(contents: WheelContents) -> str:

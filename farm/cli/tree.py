@@ -10,6 +10,8 @@ from farm.wheel.needs import Need
 def print_tree(contents: WheelContents) -> None:
     """The wheel as a tree of lines."""
     show.say(f"{contents.file} ({contents.size / 1e6:.1f} MB)")
+    for line in show.components(contents):
+        show.say(line)
     by_who: dict[str, list[Need]] = {}
     for need in contents.needs:
         by_who.setdefault(need.who, []).append(need)

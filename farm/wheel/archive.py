@@ -42,6 +42,7 @@ _IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
 _HEADERS = 4 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
+_REGULAR = stat.S_IFREG >> 12
 _MAX_NAME = 1024
 _MAX_DEPTH = 64
 _MAX_LINK = 4096
@@ -270,6 +271,8 @@ class Archive:
 
     def _check_links(self) -> None:
         for entry in self.members.values():
+            if entry.external_attributes >> 28 == _REGULAR and not entry.name.endswith("/"):
+                continue  # what nearly all are, at one look
             kind = stat.S_IFMT(entry.mode)
             if kind == stat.S_IFREG and not entry.is_dir:
                 continue

@@ -120,7 +120,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: 
     files: dict[str, tuple[str, int]] = {}
     libraries = []
     for name, entry in archive.members.items():
-        if entry.is_dir:
+        if name.endswith("/"):
             continue
         known = hashes.get(name)
         if known is None or known[1] != entry.size or name.startswith(folder):

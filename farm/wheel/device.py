@@ -1,13 +1,13 @@
 """Checks of device code: do the kernels run on the GPUs that the name promises?"""
 
-import posixpath
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from farm.wheel.components import is_part
 from farm.wheel.contents import Contents
 from farm.wheel.library import FatbinSet, Library
-from farm.wheel.report import Check, Finding, VerifyPolicy, defaults
+from farm.wheel.report import Check, Finding, VerifyPolicy
 
 _Kind = Literal["sass", "ptx"]
 _WHY = {
@@ -47,7 +47,7 @@ def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tu
             _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
         )
     for library in contents.libraries:
-        if not library.fatbins or _is_cudnn(library):
+        if not library.fatbins or is_part(library, "cudnn"):
             continue
         if _is(library, policy.foreign):
             there = {sm for group in library.fatbins for sm in group.sass}
@@ -90,7 +90,7 @@ def _cudnn(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
     lowest = min(policy.sass, default=None)
     for library in contents.libraries:
         there = sorted({sm for group in library.fatbins for sm in group.sass})
-        if lowest is None or not there or not _is_cudnn(library):
+        if lowest is None or not there or not is_part(library, "cudnn"):
             continue
         if not _runs_on(lowest, there):
             findings.append(
@@ -133,13 +133,8 @@ def _is(library: Library, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(library.path, pattern) for pattern in patterns)
 
 
-def _is_cudnn(library: Library) -> bool:
-    name = posixpath.basename(library.path)
-    return any(fnmatchcase(name, pattern) for pattern in defaults("cudnn"))
-
-
 def _is_others(library: Library, policy: VerifyPolicy) -> bool:
-    return _is_cudnn(library) or _is(library, policy.foreign)
+    return is_part(library, "cudnn") or _is(library, policy.foreign)
 
 
 def _of(group: FatbinSet, kind: _Kind) -> tuple[int, ...]:

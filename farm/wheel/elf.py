@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer, View
+from farm.wheel.magic import ELF_MAGIC
 
-ELF_MAGIC = b"\x7fELF"
 MACHINES = {
     3: "i686",
     21: "ppc64",

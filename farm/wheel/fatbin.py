@@ -21,7 +21,7 @@ from typing import Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import ELF_MAGIC
+from farm.wheel.magic import ELF_MAGIC
 
 FATBIN_SECTION = ".nv_fatbin"
 _CONTAINER = struct.Struct("<IHHQ")

@@ -13,8 +13,9 @@ The search is the one of rapidgzip (Knespel and Brunst, 2023) and pugz (Kerbirio
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import chain, islice
 from typing import IO, overload
 
@@ -29,6 +30,7 @@ _TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
 _IN_MEMORY = 24 << 20
 _SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
 _PIECE = 1 << 16
+_HEADER = 11  # bytes that hold a block's 74 bits up to the code for its codes, wherever in the first it begins
 _STEP = 1 << 13  # by which the search goes on: a block begins within a few
 _MOST = 72 << 20  # deflate packs at most 1032 to 1
 _WINDOW = 1 << 15
@@ -45,14 +47,57 @@ _BLOCK = re.compile(
         re.escape(bytes(byte for byte in range(256) if 20 <= byte & 31 <= 29)),
     )
 )
+_SHARE = [128 >> length if length else 0 for length in range(8)]
+_SHARES = [_SHARE[two & 7] + _SHARE[two >> 3] for two in range(64)]  # of two lengths
 
 
 class OutOfSightError(Exception):
     """The bytes cannot be had cheaply: unpack the member."""
 
 
+class Unpacked:
+    """What has been unpacked of a stream: in memory as it came, or in a temporary file where that is much."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._chunks: list[bytes] = []
+        self._starts: list[int] = []
+        self._file: IO[bytes] | None = None
+
+    def close(self) -> None:
+        """Forget everything."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._chunks.clear()
+        self._starts.clear()
+        self.size = 0
+
+    def add(self, chunk: bytes) -> None:
+        if self._file is None and self.size + len(chunk) > _IN_MEMORY:
+            from tempfile import TemporaryFile  # noqa: PLC0415 (slow to import, and not always needed)
+
+            self._file = TemporaryFile()  # noqa: SIM115 (`close` closes it)
+            self._file.writelines(self._chunks)
+            self._chunks.clear()
+        if self._file is not None:
+            self._file.write(chunk)
+        else:
+            self._starts.append(self.size)
+            self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    def read(self, start: int, stop: int) -> bytes:
+        if self._file is not None:
+            self._file.seek(start)
+            return self._file.read(stop - start)
+        index = max(bisect_right(self._starts, start) - 1, 0)
+        there = b"".join(self._chunks[index : bisect_left(self._starts, stop)])  # of one chunk, no copy
+        return there[start - self._starts[index] : stop - self._starts[index]] if there else b""
+
+
 class Glimpse:
-    """A member that can be sliced like `bytes`. Close it: its tail may lie in a temporary file.
+    """A member that can be sliced like `bytes`. Close it: its end may lie in a temporary file.
 
     Raises (from every access):
         OutOfSightError: The bytes lie too far inside.
@@ -63,7 +108,7 @@ class Glimpse:
         self._archive = archive
         self._entry = entry
         self._head = bytearray()
-        self._tail: IO[bytes] | None = None
+        self._tail: Unpacked | None = None
         self._tail_from = entry.size
         if entry.method == DEFLATED and entry.size > _WHOLE:
             self._more: Iterator[bytes] = archive.inflate(entry, _PIECE)
@@ -97,8 +142,7 @@ class Glimpse:
             size = len(self)
             if size > _WHOLE and self._entry.method == DEFLATED and start > size // 2:
                 tail = self._tail if self._tail and start >= self._tail_from else self._load_tail(start)
-                tail.seek(start - self._tail_from)
-                return tail.read(stop - start)
+                return tail.read(start - self._tail_from, stop - self._tail_from)
             if stop > _HEAD:
                 raise OutOfSightError
             while len(self._head) < stop and (chunk := next(self._more, b"")):
@@ -107,24 +151,22 @@ class Glimpse:
                 raise VerificationFailedError(f"member {self._entry.name!r}: its compressed data are cut off")
         return bytes(self._head[start:stop])
 
-    def _load_tail(self, start: int) -> IO[bytes]:
+    def _load_tail(self, start: int) -> Unpacked:
         entry = self._entry
         wanted = entry.size - start
         end = entry.data_offset + entry.compressed
         back = _SEARCH * 4 + entry.compressed * wanted * 3 // (entry.size * 4)  # tables pack better than code
         while wanted <= _TAIL and back < entry.compressed:
             self.close()
-            from tempfile import SpooledTemporaryFile  # noqa: PLC0415 (slow to import, and not always needed)
-
             for place, shift in islice(self._block_starts(end - back), _TRIES):
                 with ExitStack() as stack:
-                    tail = stack.enter_context(SpooledTemporaryFile(_IN_MEMORY))
+                    tail = stack.enter_context(closing(Unpacked()))
                     if (
                         _unpack(self._archive.span(place, end, _PIECE), shift, tail)
-                        and wanted <= tail.tell() <= entry.size
+                        and wanted <= tail.size <= entry.size
                     ):
                         stack.pop_all()
-                        self._tail, self._tail_from = tail, entry.size - tail.tell()
+                        self._tail, self._tail_from = tail, entry.size - tail.size
                         return tail
             back *= 2
         raise OutOfSightError
@@ -133,15 +175,16 @@ class Glimpse:
         """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""
         whole = b"".join(self._archive.span(begin, begin + _SEARCH + _PIECE))
         for start in range(0, _SEARCH, _STEP):
-            span = int.from_bytes(whole[start : start + _STEP + _PIECE], "little")
+            span = int.from_bytes(whole[start : start + _STEP + _HEADER], "little")
             for shift in range(8):
-                moved = (span >> shift).to_bytes(_STEP + _PIECE, "little")
+                moved = (span >> shift).to_bytes(_STEP + _HEADER, "little")
                 for match in _BLOCK.finditer(moved, 0, _STEP):
                     at = match.start()
                     if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
                         continue
+                    block = int.from_bytes(whole[start + at : start + at + _PIECE], "little") >> shift
                     try:
-                        probe = inflater(_LEFT, lenient=True).decompress(moved[at : at + _PIECE])
+                        probe = inflater(_LEFT, lenient=True).decompress(block.to_bytes(_PIECE, "little"))
                     except InflateErrors:
                         continue
                     if len(probe) >= _ENOUGH:
@@ -151,12 +194,11 @@ class Glimpse:
 def _is_complete(header: int) -> bool:
     """Whether the code for the code lengths is complete: the sum of 2^-length over its symbols is 1."""
     count = (header >> 13 & 15) + 4
-    header >>= 17
+    header = header >> 17 & (1 << 3 * count) - 1
     total = 0
-    for _ in range(count):
-        if header & 7:
-            total += 128 >> (header & 7)
-        header >>= 3
+    while header:
+        total += _SHARES[header & 63]
+        header >>= 6
     return total == 128
 
 
@@ -172,7 +214,7 @@ def _with_start(first: int, shift: int, literal: int) -> bytes:
     return (bits | first >> shift << length).to_bytes((length + 8 - shift) // 8, "little")
 
 
-def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
+def _unpack(pieces: Iterator[bytes], shift: int, known: Unpacked) -> bool:
     """Unpack from bit `shift` of the first piece on; write what is known of the output, up to the stream's end.
 
     Returns:
@@ -193,11 +235,10 @@ def _unpack(pieces: Iterator[bytes], shift: int, known: IO[bytes]) -> bool:
                 return False
             if not settled:
                 if output != right.decompress(piece, _MOST):
-                    known.seek(0)
-                    known.truncate()
+                    known.close()
                     continue
-                settled = known.tell() + len(output) >= _WINDOW
-            known.write(output)
+                settled = known.size + len(output) >= _WINDOW
+            known.add(output)
     except InflateErrors:
         return False
     return settled and left.eof and not left.unused_data

@@ -8,11 +8,14 @@ not counted on: a wheel that works by such luck works until the order of imports
 import posixpath
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from farm.wheel.dlls import resolve_dlls
 from farm.wheel.library import Library
-from farm.wheel.manylinux import SystemNeed, is_system_library
 from farm.wheel.needs import Answer, Need, installed_path
+
+if TYPE_CHECKING:
+    from farm.wheel.manylinux import SystemNeed
 
 __all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "system_needs"]
 
@@ -59,6 +62,8 @@ def _resolve(
             return Need(who=library.path, name=name, answer=Answer.WHEEL, by=by)
     if any(fnmatchcase(name, pattern) for pattern in exclude):
         return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
+    from farm.wheel.manylinux import is_system_library  # noqa: PLC0415 (wheels for Windows do without)
+
     if is_system_library(name):
         return Need(who=library.path, name=name, answer=Answer.SYSTEM)
     by = names.get((name, library.machine))
@@ -79,8 +84,10 @@ def search_folders(library: Library) -> list[str]:
     return folders
 
 
-def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> list[SystemNeed]:
+def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[SystemNeed]":
     """What each library asks of the system: all that the wheel itself does not answer."""
+    from farm.wheel.manylinux import SystemNeed  # noqa: PLC0415
+
     inside: dict[str, set[str]] = {}
     for need in needs:
         if need.answer in (Answer.WHEEL, Answer.UNREACHABLE):

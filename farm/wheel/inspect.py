@@ -5,6 +5,7 @@ from typing import Any
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
+from farm.wheel.components import Component, components
 from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
 from farm.wheel.isa import level_names
@@ -22,6 +23,7 @@ class WheelContents(Frozen):
         size: Bytes of the file.
         unpacked: Bytes of all members.
         libraries: The ELF and PE files; `instructions` count from the lowest CPU level.
+        components: cuDNN and cuBLAS inside, with the architectures that they support.
         needs: Who needs what and who answers.
         manylinux: The lowest level that the libraries satisfy (`manylinux_2_17`), or None, with the reason in
             `manylinux_problem`.
@@ -36,6 +38,7 @@ class WheelContents(Frozen):
     requires_dist: tuple[str, ...]
     tags: tuple[str, ...]
     libraries: tuple[Library, ...]
+    components: tuple[Component, ...]
     needs: tuple[Need, ...]
     manylinux: str | None
     manylinux_problem: str | None
@@ -73,6 +76,7 @@ def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = N
         requires_dist=info.requires_dist,
         tags=tuple(sorted(info.tags)),
         libraries=contents.libraries,
+        components=components(contents.libraries),
         needs=tuple(needs),
         manylinux=earned,
         manylinux_problem=problem,

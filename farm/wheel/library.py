@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import ELF_MAGIC, Elf, read_elf, section_ranges
-from farm.wheel.fatbin import FATBIN_SECTION, read_fatbins
 from farm.wheel.glimpse import Glimpse
-from farm.wheel.pe import PE_FATBIN_SECTION, PE_MAGIC, Pe, read_pe
+from farm.wheel.magic import ELF_MAGIC, PE_MAGIC
+from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
+    from farm.wheel.elf import Elf
     from farm.wheel.isa import IsaResult
 
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
@@ -99,6 +99,8 @@ def read_library(
     try:
         if data[:2] == PE_MAGIC:
             return _read_dll(path, sha256, data, level, on_load)
+        from farm.wheel.elf import read_elf  # noqa: PLC0415 (as below: wheels for Windows do without)
+
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
@@ -147,7 +149,10 @@ def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None,
     )
 
 
-def _elf_ranges(data: Buffer, elf: Elf) -> list[tuple[int, int]]:
+def _elf_ranges(data: Buffer, elf: "Elf") -> list[tuple[int, int]]:
+    from farm.wheel.elf import section_ranges  # noqa: PLC0415
+    from farm.wheel.fatbin import FATBIN_SECTION  # noqa: PLC0415
+
     ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
     return [(start, end) for _, start, end in ranges]
 
@@ -160,6 +165,8 @@ def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
 
 
 def _fatbins(data: Buffer, ranges: list[tuple[int, int]]) -> tuple[tuple[FatbinSet, ...], int]:
+    from farm.wheel.fatbin import read_fatbins  # noqa: PLC0415
+
     count: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     weight: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     for start, end in ranges:
@@ -173,7 +180,7 @@ def _fatbins(data: Buffer, ranges: list[tuple[int, int]]) -> tuple[tuple[FatbinS
     return tuple(sets), empty
 
 
-def _instructions(data: Buffer, elf: Elf, level: str, on_load: bool) -> Instructions:
+def _instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
     # slow to import, and not always needed
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415
     from farm.wheel.isa import scan_isa  # noqa: PLC0415

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import View
+from farm.wheel.magic import PE_MAGIC
 
-PE_MAGIC = b"MZ"
 PE_FATBIN_SECTION = ".nv_fatb"  # a section's name has eight bytes: the end of .nv_fatbin is cut off
 MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
@@ -133,9 +133,6 @@ class _Reader:
             entry=entry,
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
-
-    def at_address(self, layout: str, address: int) -> tuple[int, ...]:
-        return struct.unpack("<" + layout, self.slice_address(address, struct.calcsize("<" + layout)))
 
     def slice_address(self, address: int, size: int) -> bytes:
         start, end = self._place(address)

@@ -115,11 +115,6 @@ def render_record(rows: Iterable[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def urlsafe_digest(hexadecimal: str) -> str:
-    """A sha256 as RECORD writes it: URL-safe base64 without padding (PEP 427)."""
-    return binascii.b2a_base64(bytes.fromhex(hexadecimal), newline=False).translate(_URL_SAFE, b"=").decode()
-
-
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
     """What RECORD says against what the wheel holds.
 

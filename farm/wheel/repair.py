@@ -19,10 +19,9 @@ from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
-from farm.wheel.elf import ELF_MAGIC
 from farm.wheel.imports import Answer, Need, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
-from farm.wheel.manylinux import earned_policy
+from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     DistInfo,
     normal_requirement,
@@ -291,6 +290,8 @@ def _platforms(
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
     if machine is None or platform_machine(info.tags) is None:
         return ()
+    from farm.wheel.manylinux import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
+
     libraries = [*contents.libraries, *(item.library for item in found)]
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)

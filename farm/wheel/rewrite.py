@@ -81,7 +81,7 @@ def rewrite(
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
                 writer.copy(source, kept)
-                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not entry.is_dir]
+                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
                 written = {}
                 for member in new:
                     written[member.name] = writer.add(member)

@@ -11,7 +11,6 @@ unknown encoding.
 import re
 import struct
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import BinaryIO, NamedTuple, Never
 
 from farm.errors import VerificationFailedError
@@ -36,7 +35,6 @@ _MAX_DIRECTORY = 128 << 20
 _USUAL = re.compile(rb"(?:UT(?:\x05\0.{5}|\x09\0.{9}))?(?:ux\x0b\0.{11})?", re.DOTALL)
 
 _USUAL_LENGTH = 28  # of both, the longer way
-_LOCAL_MIDDLE = struct.Struct("<3H3IH")  # from the method to the length of the name
 
 
 class Entry(NamedTuple):
@@ -69,7 +67,7 @@ class Entry(NamedTuple):
         return self.name.endswith("/")
 
 
-_HEADER_OFFSET = Entry._fields.index("header_offset")
+_new = tuple.__new__  # of an Entry from its fields, in half the time of `Entry._make`
 _DATA_OFFSET = Entry._fields.index("data_offset")
 
 
@@ -98,15 +96,15 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
         refuse("not a wheel: the ZIP directory is not where its end record says")
     file.seek(start)
     directory = file.read(length)
-    entries = sorted(_central_entries(directory, count), key=itemgetter(_HEADER_OFFSET))
+    entries = sorted(_central_entries(directory, count), key=_offset)
     position = 0
     checked = []
-    for entry in entries:
+    for entry, middle in entries:
         if entry.header_offset != position:
             if entry.header_offset < position:
                 refuse("overlaps another member", entry.name)
             refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
-        placed, position = _check_local_header(file, entry, start)
+        placed, position = _check_local_header(file, entry, middle, start)
         checked.append(placed)
     if position != start:
         refuse("bytes between the last member and the directory belong to no member")
@@ -141,7 +139,12 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     return count, start, length, end64_at
 
 
-def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
+def _offset(found: tuple[Entry, bytes]) -> int:
+    return found[0].header_offset
+
+
+def _central_entries(directory: bytes, count: int) -> Iterator[tuple[Entry, bytes]]:
+    """Each member, with the bytes of its record that a local header repeats; none of those if it has ZIP64 fields."""
     position = 0
     for _ in range(count):
         if position + _CENTRAL.size > len(directory):
@@ -149,6 +152,7 @@ def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
         fields = _CENTRAL.unpack_from(directory, position)
         (magic, made_by, _, flags, method, time, date, crc, compressed, size) = fields[:10]
         (name_length, extra_length, comment_length, disk, _, external, offset) = fields[10:]
+        middle = directory[position + 8 : position + 30]
         position += _CENTRAL.size
         raw_name = directory[position : position + name_length]
         extra = directory[position + name_length : position + name_length + extra_length]
@@ -162,7 +166,9 @@ def _central_entries(directory: bytes, count: int) -> Iterator[Entry]:
             refuse("encrypted, patched or on another disk", name)
         if extra and not _USUAL.fullmatch(extra):
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
-        yield Entry._make((name, method, time, date, crc, compressed, size, external, made_by, offset, 0, False))
+            middle = b""
+        fields = (name, method, time, date, crc, compressed, size, external, made_by, offset, 0, False)
+        yield _new(Entry, fields), middle
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
 
@@ -200,28 +206,32 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry, int]:
-    """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
+def _check_local_header(file: BinaryIO, entry: Entry, middle: bytes, limit: int) -> tuple[Entry, int]:
+    """(the entry with its data's place, offset behind the member), after comparing the header with the directory.
+
+    `middle`: what of it must stand in the header too, from the flags to the length of the name.
+    """
     expected = entry.name.encode()
-    file.seek(entry.header_offset)
+    start = entry.header_offset
+    file.seek(start)
     length = _LOCAL.size + len(expected)
     raw = file.read(length + _USUAL_LENGTH)
     # What nearly all headers are, at one look: as the directory has it, without flags, with the usual fields.
     if (
-        raw[:4] == b"PK\3\4"
-        and raw[6:8] == b"\0\0"
-        and len(expected) == len(entry.name)
-        and max(entry.compressed, entry.size) < LIMIT32
-        and raw[8:28] == _LOCAL_MIDDLE.pack(*entry[1:7], len(expected))
+        raw[6:28] == middle
+        and middle[:2] == b"\0\0"
+        and raw[:4] == b"PK\3\4"
         and raw[_LOCAL.size : length] == expected
+        and max(entry.compressed, entry.size) < LIMIT32
         and raw[29] == 0
         and length + raw[28] <= len(raw)
         and _USUAL.fullmatch(raw, length, length + raw[28])
     ):
-        data = entry.header_offset + length + raw[28]
-        if data + entry.compressed > limit:
+        data = start + length + raw[28]
+        end = data + entry.compressed
+        if end > limit:
             refuse("its data overlaps the directory", entry.name)
-        return Entry._make((*entry[:_DATA_OFFSET], data, True)), data + entry.compressed
+        return _new(Entry, (*entry[:_DATA_OFFSET], data, True)), end
     raw = raw[:length]
     file.seek(entry.header_offset + len(raw))
     if len(raw) < _LOCAL.size:
@@ -251,7 +261,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
     plain = tidy and not deferred and time == entry.time and date == entry.date
     if deferred:
         end += _descriptor_length(file, entry, end)
-    return Entry._make((*entry[:_DATA_OFFSET], data, plain)), end
+    return _new(Entry, (*entry[:_DATA_OFFSET], data, plain)), end
 
 
 def _is_harmless(extra: bytes) -> bool:
@@ -296,16 +306,15 @@ def needs_zip64(*values: int) -> bool:
 def central_header(entry: Entry) -> bytes:
     """The directory record of a member, with the ZIP64 field only where a value needs it."""
     name, flags = _encode(entry.name)
-    size, compressed, offset = values = (entry.size, entry.compressed, entry.header_offset)
-    extra = b""
-    version = 20
-    if size >= LIMIT32 or compressed >= LIMIT32 or offset >= LIMIT32:
-        wide = [value for value in values if needs_zip64(value)]
-        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
-        size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)
-        version = 45
-    made_by = (entry.made_by & 0xFF00) | version
-    head = (b"PK\1\2", made_by, version, flags, entry.method, entry.time, entry.date, entry.crc, compressed, size)
+    if not needs_zip64(entry.size, entry.compressed, entry.header_offset):
+        least = (b"PK\1\2", (entry.made_by & 0xFF00) | 20, 20, flags, *entry[1:7], len(name), 0, 0, 0, 0)
+        return _CENTRAL.pack(*least, entry.external_attributes, entry.header_offset) + name
+    values = (entry.size, entry.compressed, entry.header_offset)
+    wide = [value for value in values if needs_zip64(value)]
+    extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
+    size, compressed, offset = (LIMIT32_FIELD if needs_zip64(value) else value for value in values)
+    made_by = (entry.made_by & 0xFF00) | 45
+    head = (b"PK\1\2", made_by, 45, flags, entry.method, entry.time, entry.date, entry.crc, compressed, size)
     return _CENTRAL.pack(*head, len(name), len(extra), 0, 0, 0, entry.external_attributes, offset) + name + extra
 
 

@@ -148,9 +148,12 @@ def main() -> None:
     compare("PyTorch 2.0.1 for Windows: one library put back", windows, cache, rounds)
     kept = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("--exclude", name)]
     audit = [tool["auditwheel"], "repair", "--plat", "manylinux_2_28_x86_64", *kept, str(linux)]
+    own = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("-e", name)]
     both: dict[str, Callable[[Path], list[str]]] = {
         "farm repair": farm(linux),
         "auditwheel repair": lambda out: [*audit, "-w", str(out)],
+        "repairwheel": lambda out: [tool["repairwheel"], *own, "-o", str(out), str(linux)],
+        "wheel unpack, wheel pack": lambda _: ["/bin/sh", "-c", unpack, str(linux)],
         "sha256sum": lambda _: ["/usr/bin/sha256sum", str(linux)],
         "cp": lambda out: ["/bin/cp", str(linux), str(out)],
     }

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from farm.cli.show import components
 from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.report import CheckId, Report, VerifyPolicy
@@ -339,3 +340,30 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
     }
     assert (data["manylinux"], data["manylinux_problem"]) == ("manylinux_2_17", None)
     assert inspect(path, instructions=False).libraries[0].instructions is None
+    assert data["components"] == []
+
+
+def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_elf, parts, make_container, make_entry):
+    def holding(*entries):
+        return make_elf(fatbin=b"".join(make_container(make_entry(kind, sm)) for kind, sm in entries))
+
+    path = make_wheel(
+        tmp_path,
+        {
+            **parts,
+            "canary/lib/libcudnn_ops_infer.so.8": holding(("sass", 35), ("sass", 50), ("sass", 60), ("ptx", 60)),
+            "canary/lib/libcudnn_cnn_infer.so.8": holding(("sass", 50), ("sass", 60), ("sass", 70), ("ptx", 60)),
+            "canary/lib/libcudnn.so.8": make_elf(),  # the shim of version 8 has no device code
+            "canary/lib/libcublasLt.so.11": holding(("sass", 35)),
+        },
+        tag=TAG,
+    )
+    seen = inspect(path, instructions=False)
+    assert [(part.name, len(part.libraries), part.sass, part.ptx) for part in seen.components] == [
+        ("cuDNN", 3, (50, 60), (60,)),
+        ("cuBLAS", 1, (35,), ()),
+    ]
+    assert list(components(seen)) == [
+        "cuDNN inside (3 libraries), which supports sm_50 sm_60, PTX compute_60",
+        "cuBLAS inside (1 libraries), which supports sm_35",
+    ]
