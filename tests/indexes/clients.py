@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -111,7 +110,7 @@ def _serve(root, asked, request):
         before(self, status, headers)
 
     handler._head = note
-    thread = threading.Thread(target=serving.serve_forever)
+    thread = threading.Thread(target=serving.serve_forever, args=(0.02,))
     thread.start()
 
     def stop():
@@ -126,8 +125,8 @@ def _serve(root, asked, request):
 @pytest.fixture
 def place(request, tmp_path):
     """An empty index, and the URL of its root for clients."""
-    if request.param in {"s3", "ceph"}:
-        return _bucket(request.getfixturevalue(f"{request.param}_url"), known=request.param == "s3")
+    if request.param == "s3":
+        return _bucket(request.getfixturevalue("s3_url"), known=True)
     return _folder(request.param, tmp_path / "index", request)
 
 
@@ -135,15 +134,6 @@ def place(request, tmp_path):
 def served(tmp_path, request):
     """An empty directory index over HTTP."""
     return _folder("served", tmp_path / "index", request)
-
-
-@pytest.fixture
-def ceph_url(request):
-    """A store URL in a bucket of its own on a real server; where there is none the tests of `tests/e2e` say so."""
-    return make_bucket(request.getfixturevalue("ceph").http, f"clients-{next(_numbers)}")
-
-
-_numbers = itertools.count()
 
 
 def _folder(kind, root, request):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import boto3
+import botocore.session
 import pytest
 
 from farm.index.probe import keep_proof
@@ -31,6 +32,17 @@ def moto_url():
 def aws(monkeypatch):
     """Credentials for a test server, and nothing from this machine's own configuration."""
     name_credentials(monkeypatch)
+    monkeypatch.setattr(boto3, "Session", _session)
+
+
+_LOADER = botocore.session.get_session().get_component("data_loader")
+
+
+def _session(plain=boto3.Session):
+    """A session as boto3 makes it; but the model of S3 is read once, and not for each store."""
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _LOADER)
+    return plain(botocore_session=session)
 
 
 def name_credentials(patch):

@@ -9,16 +9,18 @@ import pytest
 from farm.errors import UsageError
 from farm.index.serve import server
 from farm.index.stores import open_store
+from tests.indexes.fixtures import build_wheel, publish_wheel
 
 
-@pytest.fixture
-def ask(tmp_path, make_wheel, put):
-    root = tmp_path / "index"
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    root = folder / "index"
     store = open_store(str(root))
     for number in range(12):
-        put(store, make_wheel(f"canary-{number}-py3-none-any.whl"))
-    (tmp_path / "secret").write_text("secret")
-    (root / "whl/out").symlink_to(tmp_path / "secret")
+        publish_wheel(store, build_wheel(folder, f"canary-{number}-py3-none-any.whl"))
+    (folder / "secret").write_text("secret")
+    (root / "whl/out").symlink_to(folder / "secret")
     with server(root, quiet=True) as serving:
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()
