@@ -24,6 +24,7 @@ from pathlib import Path
 MAX_CRASHES = 10
 RULES = "TORCH_TESTS_RULES"
 KEPT = 800  # characters of a failure
+SHOWN = 6  # reasons of skips in a summary
 
 
 # --- the plugin: runs in the environment of the wheel, under any Python that pytest runs under ---
@@ -128,6 +129,8 @@ def report(file, found, collected, why, seconds, known):
     lines = [head + (f"; {why}" if why else "")]
     for test, result in sorted(bad.items()):
         lines.append(f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}")
+    reasons = Counter(result["text"].splitlines()[0][:90] for result in found.values() if result["outcome"] == "skipped")
+    lines += [f"  {number} skipped: {reason.removeprefix('Skipped: ')}" for reason, number in reasons.most_common(SHOWN)]
     for test, result in sorted(found.items()):
         if result["outcome"] == "passed" and explanation(test, known):
             lines.append(f"  passed, though explained as failing: {test}")
@@ -150,7 +153,7 @@ def main():
         parser.error(f"{args.source}: no test/test_torch.py in it")
     asked = subprocess.run(
         [args.python, "-c", "import torch; print(torch.__version__)"],
-        capture_output=True, text=True, check=False, cwd=args.output.parent,
+        capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),  # not in a tree that has a torch
     )  # fmt: skip
     version = asked.stdout.strip()
     if version.partition("+")[0] != rules["release"]:
