@@ -36,7 +36,11 @@ def cmd_cache(args: argparse.Namespace) -> int:
         return (line.language, line.axis, *map(str, numbers), f"{line.hits:.1%}")
 
     columns = ("language", "axis", "compiles", "hits, direct", "hits, preprocessed", "misses", "not cached", "hits")
-    together = {name: sum(getattr(line, name) for line in found) for name in Line.model_fields if name not in ("language", "axis")}
+    together = {
+        name: sum(getattr(line, name) for line in found)
+        for name in Line.model_fields
+        if name not in ("language", "axis")
+    }
     whole = Line(language="all", axis="", **together)
     show.table(f"the compiler cache in {len(names)} runs", columns, [cells(line) for line in (*found, whole)])
     return 0

@@ -178,7 +178,9 @@ def parser() -> argparse.ArgumentParser:
     add_run_commands(partial(_command, commands))
 
     cache = _command(commands, "cache", "what the compiler cache did for the builds, by language and axis")
-    cache.add_argument("action", choices=["report"], help="hits and misses; gpu, cpu, python: what the objects depend on")
+    cache.add_argument(
+        "action", choices=["report"], help="hits and misses; gpu, cpu, python: what the objects depend on"
+    )
     cache.add_argument("run", nargs="*", metavar="RUN", help="runs by their ids (default: all that have counts)")
 
     site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")

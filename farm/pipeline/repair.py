@@ -21,7 +21,9 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     requires = [f"numpy{plan.verify.numpy}"] if plan.verify.numpy else []
     exclude, version, opens = plan.exclude, plan.version, opened(dirs, plan.opens)
     if plan.repair == "tools":
-        return repair_by_tools(wheel, dest, lib_dirs=dirs, exclude=exclude, version=version, requires=requires, opens=opens)
+        return repair_by_tools(
+            wheel, dest, lib_dirs=dirs, exclude=exclude, version=version, requires=requires, opens=opens
+        )
     into = plan.vendor_into
     return repair(
         wheel, dest, lib_dirs=dirs, vendor_into=into, exclude=exclude, version=version, requires=requires, opens=opens

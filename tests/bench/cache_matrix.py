@@ -1,12 +1,13 @@
-"""Compile work for a matrix with a shared compiler cache, against separate builds: real PyTorch 1.13.1, a fixed subset.
+"""Compile work for a matrix with a shared compiler cache, against separate builds: a fixed subset of PyTorch 1.13.1.
 
     python tests/bench/cache_matrix.py --image TOOLCHAIN --sources CACHE --python-include DIR [--cpp N] [--cuda M]
 
-2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles N
-C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one empty
-ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker engine, the
-toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source archives, and the
-headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and system.
+2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles
+N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one
+empty ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker
+engine, the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source
+archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and
+system.
 """
 
 import argparse
@@ -94,7 +95,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         finally:
             engine.release(handle)
         if seen.exit_code:
-            logs = "\n".join(path.read_text()[-2000:] for path in sorted((folder / "out").rglob("configure-*.log"))[-1:])
+            logs = "\n".join(
+                path.read_text()[-2000:] for path in sorted((folder / "out").rglob("configure-*.log"))[-1:]
+            )
             raise SystemExit(f"exit code {seen.exit_code}: {seen.why}\n{logs}")
         found: dict[str, Any] = json.loads(next((folder / "out").rglob("results.json")).read_text())
     return found
@@ -121,7 +124,16 @@ def report(found: dict[str, Any], console: Console) -> None:
     for rows in by_object.values():
         groups[rows[0]["group"]].append(rows)
     table = Table(title="8 variants: 2 SMs x 2 CPU levels x 2 Pythons")
-    for column in ("objects", "of", "s each", "separate, s", "shared, s", "shared/separate", "compiled of 8", "depends on"):
+    for column in (
+        "objects",
+        "of",
+        "s each",
+        "separate, s",
+        "shared, s",
+        "shared/separate",
+        "compiled of 8",
+        "depends on",
+    ):
         table.add_column(column, justify="left" if column == "objects" else "right")
     total_naive = total_shared = scaled_naive = scaled_shared = 0.0
     for name, objects in sorted(groups.items()):
@@ -140,7 +152,9 @@ def report(found: dict[str, Any], console: Console) -> None:
             f"{name}: {len(objects)}", str(found["whole"][name]), f"{naive / len(objects) / 8:.1f}", f"{naive:.0f}",
             f"{shared:.0f}", f"{shared / naive:.1%}", f"{min(compiled)} to {max(compiled)}", ", ".join(depends),
         )  # fmt: skip
-    table.add_row("all measured", "", "", f"{total_naive:.0f}", f"{total_shared:.0f}", f"{total_shared / total_naive:.1%}")
+    table.add_row(
+        "all measured", "", "", f"{total_naive:.0f}", f"{total_shared:.0f}", f"{total_shared / total_naive:.1%}"
+    )
     console.print(table)
     text = f"Weighted by the whole build's number of objects: {scaled_shared / scaled_naive:.1%} of separate builds"
     console.print(f"{text} ({scaled_naive / 3600:.1f} core-hours for eight). {found['ended']}.", highlight=False)
@@ -153,7 +167,7 @@ def report(found: dict[str, Any], console: Console) -> None:
 
 
 def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int], console: Console) -> None:
-    """The channel's wheels of torch for Linux, with the measured seconds: an object is compiled once per thing that it depends on.
+    """The channel's wheels of torch for Linux, with the measured seconds: one compile for what an object depends on.
 
     Builds for ARM and for x86-64, and those with and without CUDA, share nothing here.
     """
@@ -177,20 +191,25 @@ def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int]
                 count += 1
             naive += count * seconds
             shared += len(keys) * seconds + (count - len(keys)) * hit
-    text = f"Projected to the {len(rows)} wheels of torch for Linux in channel {PROJECTED}: {shared / naive:.1%} of separate builds"
-    console.print(f"{text}: {shared / 3600:.0f} of {naive / 3600:.0f} core-hours.", highlight=False)
+    console.print(f"Projected to the {len(rows)} wheels of torch for Linux in channel {PROJECTED}:", highlight=False)
+    text = f"{shared / naive:.1%} of separate builds"
+    console.print(f"{text}, {shared / 3600:.0f} of {naive / 3600:.0f} core-hours.", highlight=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--image", help="the toolchain image: `docker images farm/toolchain`")
-    parser.add_argument("--sources", type=Path, default=ROOT / "artifacts" / "sources", help="archives, as the farm keeps them")
+    parser.add_argument(
+        "--sources", type=Path, default=ROOT / "artifacts" / "sources", help="archives, as the farm keeps them"
+    )
     parser.add_argument("--python-include", type=Path, help="the headers of Python 3.10: .../include/python3.10")
     parser.add_argument("--cpp", type=int, default=200, help="C++ objects")
     parser.add_argument("--cuda", type=int, default=25, help="CUDA objects")
     parser.add_argument("--minutes", type=float, default=600, help="no further object is begun after this")
     parser.add_argument("--cpus", type=float, default=1)
-    parser.add_argument("--results", type=Path, help="where the measured rows go; read instead of measured if it is there")
+    parser.add_argument(
+        "--results", type=Path, help="where the measured rows go; read instead of measured if it is there"
+    )
     args = parser.parse_args()
     if args.results and args.results.exists():
         found = json.loads(args.results.read_text())

@@ -2,65 +2,27 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-FILES = 24
-"""Generated sources; each takes a second or more, so that there is time to kill between two."""
+from tests.larger_canary import larger_canary
+
+FILES = 14
+"""Generated sources; each takes a moment, so that there is time to kill between two."""
 STEP = re.compile(r"^\[(\d+)/(\d+)\] Building \w+ object (\S+)", re.MULTILINE)
 WAIT_S = 900
 
-HEAVY = """\
-#include <functional>
-#include <map>
-#include <regex>
-#include <string>
-#include <unordered_map>
-// The work of one file: templates of its own types.
-namespace n{number} {{
-struct Own {{ std::map<std::string, std::unordered_map<int, std::function<int(const std::string&)>>> all; }};
-int use(Own& own, const std::string& text) {{
-  std::regex pattern("([a-z]+)" + std::to_string({number}));
-  own.all[text][{number}] = [pattern](const std::string& word) {{ return int(std::regex_search(word, pattern)); }};
-  return own.all[text][{number}](text);
-}}
-}}
-"""
-
 
 @pytest.fixture
-def code(tmp_path: Path) -> Iterator[Path]:
+def code(tmp_path: Path) -> Path:
     """The farm with a canary that has more to compile, and compiles through ccache as PyTorch does."""
-    folder = tmp_path / "code"
-    shutil.copytree(ROOT / "farm", folder / "farm", ignore=shutil.ignore_patterns("__pycache__"))
-    recipe = folder / "farm/recipes/canary"
-    for number in range(FILES):
-        (recipe / f"src/csrc/heavy_{number}.cpp").write_text(HEAVY.format(number=number))
-    cmake = recipe / "src/CMakeLists.txt"
-    names = " ".join(f"csrc/heavy_{number}.cpp" for number in range(FILES))
-    text = cmake.read_text()
-    assert "csrc/tensor.cpp " in text
-    cmake.write_text(text.replace("csrc/tensor.cpp ", f"csrc/tensor.cpp {names} ", 1))
-    yaml = (recipe / "recipe.yaml").read_text()
-    assert "apt: [cmake," in yaml
-    yaml = yaml.replace("apt: [cmake,", "apt: [ccache, cmake,", 1)
-    (recipe / "recipe.yaml").write_text(yaml.replace("env:\n", "env:\n  CMAKE_CXX_COMPILER_LAUNCHER: ccache\n", 1))
-    yield folder
-
-
-def attempts(farm: Any, run: str) -> list[dict[str, Any]]:
-    (job,) = [job for job in farm.json("status", run)["jobs"] if job["kind"] == "build"]
-    found: list[dict[str, Any]] = job["attempts"]
-    return found
+    return larger_canary(tmp_path / "code", FILES, ccache=True)
 
 
 def build_container(client: Any, farm: Any, process: subprocess.Popen[str], seen: set[str]) -> Any:
@@ -100,12 +62,12 @@ def test_killed_at_several_points(farm, client, code):
     told = None
     # (objects compiled before the kill, what is killed): the machine of the build together with its controller; the
     # build alone; somebody at the keyboard; the controller alone.
-    points = ((0, "both"), (3, "both"), (8, "build"), (14, "keyboard"), (18, "controller"))
+    points = ((0, "both"), (2, "both"), (5, "build"), (8, "keyboard"), (11, "controller"))
     for steps, what in points:
         process = made.start(*arguments)
         container = build_container(client, made, process, seen)
         wait_for(container, steps)
-        if steps == 14:
+        if what == "keyboard":
             told = progress_of(made, container)
         if what in ("both", "controller"):
             process.send_signal(signal.SIGKILL)
@@ -144,7 +106,9 @@ def test_killed_at_several_points(farm, client, code):
     assert second["run"] != said["run"]
     assert Path(second["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
     (line,) = [
-        line for line in made.json("cache", "report", second["run"])["lines"] if (line["language"], line["axis"]) == ("C++", "cpu")
+        line
+        for line in made.json("cache", "report", second["run"])["lines"]
+        if (line["language"], line["axis"]) == ("C++", "cpu")
     ]
     assert line["compiles"] >= FILES
     assert (line["miss"], line["hits"]) == (0, 1.0)

@@ -41,7 +41,8 @@ def tool(tmp_path):
 
     def run(*arguments, known=None, **changed):
         rules = {
-            "release": "1.13.1", "environment": {"ASKED": "yes"}, "skip": {"*test_f*": "left out"}, "known": known or {},
+            "release": "1.13.1", "environment": {"ASKED": "yes"}, "skip": {"*test_f*": "left out"},
+            "known": known or {},
             "timeout_s": {"test_torch": 120, "test_many": 120, "test_slow": 15},
             "selection": [{"file": "test_torch", "every": 1}, {"file": "test_many", "every": 4}], **changed,
         }  # fmt: skip

@@ -273,7 +273,9 @@ def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(tmp_path, w
         (libs[1] / name).write_bytes(make_elf(soname=name, needed=needs, runpath="$ORIGIN"))
     result = run(wheel, tmp_path, lib_dirs=libs, opens=opened(libs, ["libbuiltins.so.*"]))
     added = [item.path for item in result.vendored]
-    assert added == [f"canary/{n}" for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")]
+    assert added == [
+        f"canary/{n}" for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")
+    ]
     assert contents(result.wheel)["canary/libbuiltins.so.11.8"] == (libs[1] / "libbuiltins.so.11.8").read_bytes()
     (tmp_path / "again").mkdir()
     again = repair(
