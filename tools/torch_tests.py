@@ -2,11 +2,11 @@
 
 TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel installed, with numpy,
 pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that `import torch` finds the wheel and not the
-tree. Which tests, and which failures are understood: torch_tests.yaml. Leaves in DIR one log a file, results.json (every
-test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2: usage.
+tree. Which tests, and which failures are understood: torch_tests.yaml. Leaves in DIR one log a file, results.json
+(every test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2: usage.
 
-This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes takes
-the interpreter with it. The rest then runs in a new one.
+This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes
+takes the interpreter with it. The rest then runs in a new one.
 """
 
 import argparse
@@ -20,25 +20,27 @@ import time
 from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 MAX_CRASHES = 10
 RULES = "TORCH_TESTS_RULES"
 KEPT = 800  # characters of a failure
+SHOWN = 6  # reasons of skips in a summary
 
 
 # --- the plugin: runs in the environment of the wheel, under any Python that pytest runs under ---
 
 
-def _rules():
+def _rules() -> "dict[str, Any]":
     return json.loads(os.environ[RULES])
 
 
-def _note(line):
+def _note(line: "dict[str, Any]") -> None:
     with Path(_rules()["log"]).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(items: "list[Any]") -> None:
     """Keeps every N-th test, without those that are skipped by rule or that have a result already."""
     rules = _rules()
     done = {line["test"] for line in read(Path(rules["log"])) if "test" in line}
@@ -47,11 +49,11 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for item in chosen if item.nodeid not in done]
 
 
-def pytest_runtest_logstart(nodeid):
+def pytest_runtest_logstart(nodeid: str) -> None:
     _note({"test": nodeid, "outcome": "crashed"})  # until there is a result
 
 
-def pytest_runtest_logreport(report):
+def pytest_runtest_logreport(report: Any) -> None:
     if report.when != "call" and report.outcome == "passed":
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
@@ -62,14 +64,14 @@ def pytest_runtest_logreport(report):
 # --- the command ---
 
 
-def read(log):
+def read(log: Path) -> "list[dict[str, Any]]":
     """The lines of a log, without a last one that was cut off."""
     if not log.exists():
         return []
     return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
 
 
-def results(log):
+def results(log: Path) -> "dict[str, dict[str, Any]]":
     """Test -> its result; a failure, in whichever phase, outweighs what else was reported."""
     found = {}
     for line in read(log):
@@ -78,11 +80,15 @@ def results(log):
     return found
 
 
-def run_file(python, tests, name, rules, limit_s, environment, out):
+def run_file(
+    python: str, tests: Path, file: "dict[str, Any]", rules: "dict[str, Any]", out: Path
+) -> "tuple[dict[str, dict[str, Any]], int, str]":
     """Runs one file to its end or limit; returns (results, tests collected, why it ended early or '')."""
+    name, limit_s = file["file"], rules["timeout_s"][file["file"]]
     log = out / f"{name}.jsonl"
     log.unlink(missing_ok=True)
-    environ = {**os.environ, **environment, RULES: json.dumps({**rules, "log": str(log)})}
+    own = {"every": file["every"], "skip": list(rules["skip"]), "log": str(log)}
+    environ = {**os.environ, **rules["environment"], RULES: json.dumps(own)}
     environ["PYTHONPATH"] = str(Path(__file__).parent)
     command = [python, "-m", "pytest", "-q", "-p", "torch_tests", "-p", "no:cacheprovider", f"{name}.py"]
     end = time.monotonic() + limit_s
@@ -108,33 +114,46 @@ def run_file(python, tests, name, rules, limit_s, environment, out):
     collected = [line["collected"] for line in read(log) if "collected" in line]
     found = results(log)
     if why.startswith("stopped"):
-        found = {test: result for test, result in found.items() if result["outcome"] != "crashed"}  # it was running
+        running = [line["test"] for line in read(log) if "test" in line][-1:]
+        found = {test: r for test, r in found.items() if test not in running or r["outcome"] != "crashed"}
     return found, collected[0] if collected else 0, why
 
 
-def explanation(test, rules):
+def explanation(test: str, rules: "dict[str, str]") -> "str | None":
     """The reason that a rule file gives for a test, by the first pattern that fits."""
     return next((reason for pattern, reason in rules.items() if fnmatchcase(test, pattern)), None)
 
 
-def report(file, found, collected, why, seconds, known):
+def report(
+    file: "dict[str, Any]",
+    found: "dict[str, dict[str, Any]]",
+    collected: int,
+    why: str,
+    seconds: float,
+    known: "dict[str, str]",
+) -> "tuple[list[str], list[str]]":
     """(lines of the summary, failures without an explanation)."""
     count = Counter(result["outcome"] for result in found.values())
     bad = {test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")}
     unexplained = [test for test in bad if explanation(test, known) is None]
     head = f"{file['file']}: {collected} collected, every {file['every']}: {len(found)} run, {count['passed']} passed, "
-    head += f"{len(bad)} failed ({len(bad) - len(unexplained)} explained), {count['xfailed']} failed as upstream expects, "
+    head += (
+        f"{len(bad)} failed ({len(bad) - len(unexplained)} explained), {count['xfailed']} failed as upstream expects, "
+    )
     head += f"{count['skipped']} skipped, {seconds:.0f} s"
     lines = [head + (f"; {why}" if why else "")]
     for test, result in sorted(bad.items()):
         lines.append(f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}")
+    skipped = (result["text"] or "no reason" for result in found.values() if result["outcome"] == "skipped")
+    reasons = Counter(text.removeprefix("Skipped: ").splitlines()[0][:90] for text in skipped)
+    lines += [f"  {number} skipped: {reason}" for reason, number in reasons.most_common(SHOWN)]
     for test, result in sorted(found.items()):
         if result["outcome"] == "passed" and explanation(test, known):
             lines.append(f"  passed, though explained as failing: {test}")
     return lines, unexplained
 
 
-def main():
+def main() -> int:
     import yaml  # noqa: PLC0415 the plugin runs where there may be none
 
     here = Path(__file__).parent
@@ -150,7 +169,7 @@ def main():
         parser.error(f"{args.source}: no test/test_torch.py in it")
     asked = subprocess.run(
         [args.python, "-c", "import torch; print(torch.__version__)"],
-        capture_output=True, text=True, check=False, cwd=args.output.parent,
+        capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),  # not in a tree that has a torch
     )  # fmt: skip
     version = asked.stdout.strip()
     if version.partition("+")[0] != rules["release"]:
@@ -164,11 +183,7 @@ def main():
             if args.file and file["file"] not in args.file:
                 continue
             begun = time.monotonic()
-            limit = rules["timeout_s"][file["file"]]
-            rule = {"every": file["every"], "skip": list(rules["skip"])}
-            found, collected, why = run_file(
-                args.python, tests, file["file"], rule, limit, rules["environment"], out
-            )  # fmt: skip
+            found, collected, why = run_file(args.python, tests, file, rules, out)
             more, bad = report(file, found, collected, why, time.monotonic() - begun, rules["known"])
             print("\n".join(more), flush=True)
             lines += more

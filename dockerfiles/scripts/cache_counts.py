@@ -51,7 +51,7 @@ def count(text: str, known: "dict[str, str]") -> "list[dict[str, object]]":
         language = LANGUAGES.get(Path(file).suffix, "C++")
         counted[language, known.get(file, "configure"), result or "other"] += 1
     names = ("language", "axis", "result")
-    return [{**dict(zip(names, key)), "count": number} for key, number in sorted(counted.items())]
+    return [{**dict(zip(names, key)), "count": number} for key, number in sorted(counted.items())]  # noqa: B905 Python 3.9
 
 
 def main() -> int:

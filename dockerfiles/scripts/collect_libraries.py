@@ -1,6 +1,6 @@
 """Copies the shared libraries that a wheel's own libraries load from this system: what repair may vendor.
 
-Usage: collect_libraries.py WHEEL_FOLDER DEST [PATTERN...]. Runs in the build image, where the dynamic linker can answer.
+Usage: collect_libraries.py WHEEL_FOLDER DEST [PATTERN...]. Runs in the build image, where the dynamic linker answers.
 The patterns are of libraries that others open by name: no library names them, the linker's cache does.
 """
 

@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
 
+KILLED_FROM_OUTSIDE = "killed from outside, as by a restart of its machine"
+"""The `why` of a job that ended by SIGKILL before its time limit, and not for its memory: no fault of the build's."""
+
 
 @dataclass(frozen=True)
 class Capacity:

@@ -6,6 +6,7 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,12 +16,14 @@ import requests
 from docker.models.containers import Container
 
 from farm.engines import transfer
-from farm.engines.base import Capacity, Job, Observation
+from farm.engines.base import KILLED_FROM_OUTSIDE, Capacity, Job, Observation
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
 STOP_GRACE_S = 5
-OUT_OF_MEMORY = 137
+TIMED_OUT, KILLED = 124, 137
+CRASHED = 255
+"""What Docker notes for a container that ran when the engine itself was killed."""
 IN_USE = 409
 
 P = ParamSpec("P")
@@ -47,6 +50,12 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
             raise _engine_error(error) from error
 
     return guarded
+
+
+def _seconds(state: dict[str, Any]) -> float:
+    """How long a container ran."""
+    began, ended = (datetime.fromisoformat(state[name]) for name in ("StartedAt", "FinishedAt"))
+    return (ended - began).total_seconds()
 
 
 def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
@@ -103,7 +112,7 @@ class DockerEngine:
             job.image,
             # The limit also holds when nobody is left to watch.
             ["timeout", "-k", "30", str(job.timeout_s), *job.command],
-            labels={"farm.job": job.name, "farm.output": job.output, **job.labels},
+            labels={"farm.job": job.name, "farm.output": job.output, "farm.limit": str(job.timeout_s), **job.labels},
             environment=job.environment,
             network_mode="none",
             nano_cpus=int(job.limits.cpus * 1e9),
@@ -152,8 +161,10 @@ class DockerEngine:
         why = None
         if state.get("OOMKilled"):
             why = "out of memory: the kernel killed it at the job's memory limit"
-        elif code in (124, 137):
-            why = "killed: at the time limit of the recipe, or from outside"
+        elif code == TIMED_OUT or (code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])):
+            why = "killed at the time limit of the recipe"
+        elif code in (KILLED, CRASHED):
+            why = KILLED_FROM_OUTSIDE
         return Observation("done", why=why, exit_code=code)
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
+from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Capacity, Engine, Job, Observation
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
 from farm.plan import Plan
@@ -109,10 +109,14 @@ def judge(seen: Observation, log: Path) -> None:
 
     Raises:
         BuildFailedError: The build's own fault, with the last lines of the failing step and where the log is.
-        InfrastructureError: The engine lost it.
+        InfrastructureError: The engine lost it, or it was killed from outside.
     """
     if seen.state != "done":
         raise InfrastructureError(f"the build was {seen.state}: {seen.why}", hint="run the same command again")
+    if seen.why == KILLED_FROM_OUTSIDE:
+        raise InfrastructureError(
+            f"the build was {seen.why}", hint="run the same command again: it goes on with what is compiled"
+        )
     if seen.exit_code != 0:
         why = f" ({seen.why})" if seen.why else ""
         lines = "\n".join("    " + line for line in failing_lines(log))

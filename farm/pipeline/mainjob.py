@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from farm.engines.base import FINAL, Engine, Observation
+from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.pipeline import build, needs
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
@@ -150,12 +150,13 @@ class MainJob:
             seen = engine.observe(str(last.handle))
         except InfrastructureError as error:
             raise StillRunningError(str(error), hint=error.hint) from error
-        if seen.state == "lost":
+        lost = seen.state == "lost" or seen.why == KILLED_FROM_OUTSIDE
+        if lost:
             self.journal.set_state(last.id, "lost", "infra", why=seen.why)
             engine.release(str(last.handle))
             if self.runner is not None:
                 raise InfrastructureError(f"the build was lost: {seen.why}")
-        return seen.state == "lost"
+        return lost
 
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         sources = self.folder / "sources"

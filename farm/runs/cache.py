@@ -21,7 +21,7 @@ Result = Literal["direct", "preprocessed", "miss", "other"]
 class Row(Model):
     """Compiles with the same result. `axis` is what their objects depend on; `other`: the cache did not look.
 
-    `direct` and `preprocessed` are ccache's words for hits found by the sources, and by what the preprocessor makes of them.
+    `direct` and `preprocessed` are ccache's words for hits: by the sources, or by what they are preprocessed to.
     """
 
     language: Literal["C", "C++", "CUDA"]

@@ -350,8 +350,15 @@ def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...], seed:
 
 
 def arch_list(module: Any) -> list[str]:
-    """The architectures in the wheel. torch answers [] without a GPU; its configuration text knows them still."""
+    """The architectures in the wheel.
+
+    torch answers [] without a GPU. What it asks itself knows them still (torch.cuda.get_arch_list, 1.13.1), and with
+    some builds its configuration text.
+    """
     archs = [str(arch) for arch in module.cuda.get_arch_list()]
+    if not archs:
+        flags = getattr(getattr(module, "_C", None), "_cuda_getArchFlags", None)
+        archs = str((flags() if flags else None) or "").split()
     return archs or re.findall(r"\bcode=((?:sm|compute)_\d+[af]?)\b", module.__config__.show())
 
 

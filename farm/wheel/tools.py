@@ -38,9 +38,9 @@ def repair_by_tools(
 ) -> RepairResult:
     """As `farm.wheel.repair.repair`, with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
 
-    What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that auditwheel
-    gives the package's own libraries: the loader asks that of every library on the way to the one that opens
-    (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn).
+    What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
+    auditwheel gives the package's own libraries: the loader asks that of every library on the way to the one that
+    opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn).
 
     Raises:
         UsageError: As `repair`.

@@ -1,12 +1,13 @@
-"""Compile work for a matrix with a shared compiler cache, against separate builds: real PyTorch 1.13.1, a fixed subset.
+"""Compile work for a matrix with a shared compiler cache, against separate builds: a fixed subset of PyTorch 1.13.1.
 
     python tests/bench/cache_matrix.py --image TOOLCHAIN --sources CACHE --python-include DIR [--cpp N] [--cuda M]
 
-2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles N
-C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one empty
-ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker engine, the
-toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source archives, and the
-headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and system.
+2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles
+N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one
+empty ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker
+engine, the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source
+archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and
+system.
 """
 
 import argparse
@@ -166,7 +167,7 @@ def report(found: dict[str, Any], console: Console) -> None:
 
 
 def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int], console: Console) -> None:
-    """The channel's wheels of torch for Linux, with the measured seconds: an object is compiled once per thing that it depends on.
+    """The channel's wheels of torch for Linux, with the measured seconds: one compile for what an object depends on.
 
     Builds for ARM and for x86-64, and those with and without CUDA, share nothing here.
     """
@@ -190,8 +191,9 @@ def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int]
                 count += 1
             naive += count * seconds
             shared += len(keys) * seconds + (count - len(keys)) * hit
-    text = f"Projected to the {len(rows)} wheels of torch for Linux in channel {PROJECTED}: {shared / naive:.1%} of separate builds"
-    console.print(f"{text}: {shared / 3600:.0f} of {naive / 3600:.0f} core-hours.", highlight=False)
+    console.print(f"Projected to the {len(rows)} wheels of torch for Linux in channel {PROJECTED}:", highlight=False)
+    text = f"{shared / naive:.1%} of separate builds"
+    console.print(f"{text}, {shared / 3600:.0f} of {naive / 3600:.0f} core-hours.", highlight=False)
 
 
 def main() -> None:

@@ -73,8 +73,12 @@ def choose(known, cpp, cuda):
     for output, command in known.items():
         groups.setdefault(group(command), []).append(output)
     counts = {name: max(1, round(cpp * share / 16)) for name, share in SHARE.items()} | {"device": cuda}
-    chosen = [output for name, count in counts.items() for output in spread(groups[name], count)]
-    return chosen, {name: len(outputs) for name, outputs in groups.items()}
+    chosen = []
+    for name, count in counts.items():
+        found = spread(groups[name], count)
+        chosen += [((i + 0.5) / len(found), output) for i, output in enumerate(found)]
+    # The groups take turns, so that an early end has something of each.
+    return [output for _, output in sorted(chosen)], {name: len(outputs) for name, outputs in groups.items()}
 
 
 def compile_one(command, folder, environ):
@@ -94,12 +98,14 @@ def main():
     source, build = FARM / "src", FARM / "src/build"
     names = list(dict.fromkeys(variant["configuration"] for variant in settings["variants"]))
     for number, name in enumerate(names):
+        if (FARM / "trees" / name).is_dir():  # of a run before, in the same container
+            continue
         say(f"configure {name}")
         configure(name, number == 0)
         if number == 0:
             shutil.copytree(source, FARM / "trees" / "first", symlinks=True)
         source.rename(FARM / "trees" / name)
-    shutil.rmtree(FARM / "trees" / "first")
+    shutil.rmtree(FARM / "trees" / "first", ignore_errors=True)
     known = {name: commands(FARM / "trees" / name) for name in names}
     chosen, whole = choose(known[names[0]], settings["cpp"], settings["cuda"])
     say(f"{len(chosen)} objects of {whole}")
@@ -129,12 +135,12 @@ def main():
                     "variant": variant["name"], "object": output, "group": group(text), "result": result,
                     "counters": log.read_text().split("\n")[1:-1], "seconds": round(seconds, 3), "sha256": sha256,
                 })  # fmt: skip
-                if result == "hit" and not any(p["object"] == output for p in proofs):
-                    if len(proofs) < settings["proofs"] or position % settings["proof_every"] == 0:
-                        (build / output).unlink()
-                        compile_one(command, build, environ)
-                        again = hashlib.sha256((build / output).read_bytes()).hexdigest()
-                        proofs.append({"variant": variant["name"], "object": output, "same": again == sha256})
+                wanted = len(proofs) < settings["proofs"] or position % settings["proof_every"] == 0
+                if result == "hit" and wanted and not any(p["object"] == output for p in proofs):
+                    (build / output).unlink()
+                    compile_one(command, build, environ)
+                    again = hashlib.sha256((build / output).read_bytes()).hexdigest()
+                    proofs.append({"variant": variant["name"], "object": output, "same": again == sha256})
             finally:
                 source.rename(tree)
         last = rows[-len(settings["variants"]) :]

@@ -84,6 +84,17 @@ def test_architectures_from_the_configuration_where_the_module_hides_them():
     assert probe.arch_list(module) == ["sm_35", "compute_37"]
 
 
+@pytest.mark.parametrize(("flags", "expected"), [("sm_35 compute_35", ["sm_35", "compute_35"]), (None, []), ("", [])])
+def test_architectures_as_torch_itself_asks_for_them(flags, expected):
+    """torch 1.13.1 without a GPU: get_arch_list is empty, and so is the configuration's part about CUDA."""
+    module = SimpleNamespace(
+        cuda=SimpleNamespace(get_arch_list=list),
+        __config__=SimpleNamespace(show=lambda: "PyTorch built with: GCC 11.3"),
+        _C=SimpleNamespace(_cuda_getArchFlags=lambda: flags),
+    )
+    assert probe.arch_list(module) == expected
+
+
 def test_the_bound_is_highams():
     # One element, n = 3, u = 2^-24: gamma = 3u/(1-3u), sum |a||b| = 0.75 + 0.5 + 0.25 = 1.5.
     u = 2.0**-24

@@ -1,0 +1,125 @@
+"""A build that is killed at several points goes on where it was: nothing that was compiled is compiled again."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.larger_canary import larger_canary
+
+FILES = 14
+"""Generated sources; each takes a moment, so that there is time to kill between two."""
+STEP = re.compile(r"^\[(\d+)/(\d+)\] Building \w+ object (\S+)", re.MULTILINE)
+WAIT_S = 900
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The farm with a canary that has more to compile, and compiles through ccache as PyTorch does."""
+    return larger_canary(tmp_path / "code", FILES, ccache=True)
+
+
+def build_container(client: Any, farm: Any, process: subprocess.Popen[str], seen: set[str]) -> Any:
+    """The newest container of this project's runs that is not in `seen`."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        runs = farm.project / "artifacts" / "runs"
+        for run in runs.iterdir() if runs.is_dir() else ():
+            for container in client.containers.list(filters={"label": [f"farm.run={run.name}", "farm.kind=build"]}):
+                if container.id not in seen:
+                    seen.add(container.id)
+                    return container
+        time.sleep(0.2)
+    raise AssertionError("no container came")
+
+
+def built(container: Any) -> list[str]:
+    """The objects whose compile had ended, as ninja said."""
+    return [match[2] for match in STEP.findall(container.logs().decode(errors="replace"))]
+
+
+def wait_for(container: Any, steps: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while len(built(container)) < steps:
+        container.reload()
+        assert container.status == "running", container.logs().decode()[-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_killed_at_several_points(farm, client, code):
+    made = type(farm)(farm.project, code)
+    arguments = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--no-smoke", "--json")
+    seen: set[str] = set()
+    compiled: list[str] = []
+    told = None
+    # (objects compiled before the kill, what is killed): the machine of the build together with its controller; the
+    # build alone; somebody at the keyboard; the controller alone.
+    points = ((0, "both"), (2, "both"), (5, "build"), (8, "keyboard"), (11, "controller"))
+    for steps, what in points:
+        process = made.start(*arguments)
+        container = build_container(client, made, process, seen)
+        wait_for(container, steps)
+        if what == "keyboard":
+            told = progress_of(made, container)
+        if what in ("both", "controller"):
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        if what == "keyboard":
+            compiled += built(container)  # the container goes away
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=WAIT_S)
+            assert process.returncode == 130
+        if what in ("both", "build"):
+            container.kill()
+            compiled += built(container)
+        if what == "build":
+            _, err = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 9, err
+            assert "killed from outside" in err
+            assert "goes on with what is compiled" in err
+    done = made.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    compiled += [match[2] for match in STEP.findall((made.folder(said["run"]) / "build.log").read_text())]
+    count = Counter(compiled)
+    heavy = [name for name in count if "heavy_" in name]
+    assert len(heavy) == FILES
+    # Of each kill, at most what ended in the moment between the look at the log and the kill is not seen, and nothing
+    # that was seen is there twice.
+    assert [name for name, times in count.items() if times > 1] == []
+    assert told is not None
+    assert told["total"] >= FILES
+    assert 0 < told["done"] <= told["total"]
+
+    # With the tree gone, the compiler cache has every object, and the wheel is the same.
+    again = made.run(*arguments)
+    assert again.returncode == 0, again.stderr
+    second = json.loads(again.stdout)
+    assert second["run"] != said["run"]
+    assert Path(second["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
+    (line,) = [
+        line
+        for line in made.json("cache", "report", second["run"])["lines"]
+        if (line["language"], line["axis"]) == ("C++", "cpu")
+    ]
+    assert line["compiles"] >= FILES
+    assert (line["miss"], line["hits"]) == (0, 1.0)
+
+
+def progress_of(farm: Any, container: Any) -> dict[str, Any]:
+    """What `farm status` says of the run; it notes the steps every ten seconds."""
+    run = container.labels["farm.run"]
+    for _ in range(100):
+        reached: dict[str, Any] | None = farm.json("status", run)["progress"]
+        if reached:
+            return reached
+        time.sleep(0.5)
+    raise AssertionError("status told no progress")

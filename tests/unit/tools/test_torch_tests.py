@@ -1,0 +1,106 @@
+"""The tool that runs PyTorch's own tests: what it selects, what it makes of failures and of crashes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+TOOL = ROOT / "tools" / "torch_tests.py"
+
+TESTS = """\
+import os, unittest
+class TestTorch(unittest.TestCase):
+    def test_a_passes(self): pass
+    def test_b_fails(self): self.assertEqual(1, 2)
+    def test_c_crashes(self): os.abort()
+    def test_d_is_skipped(self): self.skipTest("no card")
+    @unittest.expectedFailure
+    def test_e_fails_as_expected(self): self.fail()
+    def test_f_is_left_out(self): raise SystemExit(3)
+    def test_g_passes(self): self.assertEqual(os.environ["ASKED"], "yes")
+"""
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """Runs the tool on a source tree of its own; returns (exit code, output, results by test)."""
+    tests = tmp_path / "source" / "test"
+    tests.mkdir(parents=True)
+    (tests / "test_torch.py").write_text(TESTS)
+    numbers = "".join(f"    def test_{n:02d}(self): pass\n" for n in range(10))
+    (tests / "test_many.py").write_text(f"import unittest\nclass TestMany(unittest.TestCase):\n{numbers}")
+    (tests / "test_slow.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(60)\n")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "torch.py").write_text("__version__ = '1.13.1+cpu.avx'\n")
+
+    def run(*arguments, known=None, **changed):
+        rules = {
+            "release": "1.13.1", "environment": {"ASKED": "yes"}, "skip": {"*test_f*": "left out"},
+            "known": known or {},
+            "timeout_s": {"test_torch": 120, "test_many": 120, "test_slow": 15},
+            "selection": [{"file": "test_torch", "every": 1}, {"file": "test_many", "every": 4}], **changed,
+        }  # fmt: skip
+        (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+        out = tmp_path / "out"
+        done = subprocess.run(
+            [sys.executable, TOOL, "--python", sys.executable, "--source", tmp_path / "source",
+             "--rules", tmp_path / "rules.yaml", "-o", out, *arguments],
+            capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(site)},
+        )  # fmt: skip
+        told = json.loads((out / "results.json").read_text()) if (out / "results.json").exists() else {"files": {}}
+        tests = [test for file in told["files"].values() for test in file["tests"]]
+        return done, {test["test"].rpartition("::")[2]: test["outcome"] for test in tests}
+
+    return run
+
+
+OUTCOMES = {
+    "test_a_passes": "passed", "test_b_fails": "failed", "test_c_crashes": "crashed", "test_d_is_skipped": "skipped",
+    "test_e_fails_as_expected": "xfailed", "test_g_passes": "passed", "test_00": "passed", "test_04": "passed",
+    "test_08": "passed",
+}  # fmt: skip
+
+
+def test_every_selected_test_has_its_outcome_and_a_crash_costs_one(tool):
+    done, outcomes = tool()
+    assert outcomes == OUTCOMES
+    assert done.returncode == 1
+    assert "failed: test_torch.py::TestTorch::test_b_fails: NOT EXPLAINED" in done.stdout
+    assert "test_torch: 7 collected, every 1: 6 run, 2 passed, 2 failed (0 explained)" in done.stdout
+    assert "test_many: 10 collected, every 4: 3 run, 3 passed, 0 failed" in done.stdout
+    assert "1 skipped: no card" in done.stdout
+
+
+def test_a_run_whose_failures_are_explained_succeeds(tool):
+    known = {"*::test_b_fails": "one is not two", "*::test_c_*": "it aborts", "*::test_a_passes": "once it failed"}
+    done, outcomes = tool(known=known)
+    assert (done.returncode, outcomes) == (0, OUTCOMES)
+    assert "crashed: test_torch.py::TestTorch::test_c_crashes: it aborts" in done.stdout
+    assert "passed, though explained as failing: test_torch.py::TestTorch::test_a_passes" in done.stdout
+
+
+def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
+    done, outcomes = tool(selection=[{"file": "test_slow", "every": 1}])
+    assert done.returncode == 1
+    assert outcomes == {"test_one": "passed"}
+    assert "stopped at its limit of 15 s" in done.stdout
+
+
+def test_another_release_is_refused(tool):
+    done, _ = tool(release="2.0.1")
+    assert done.returncode == 2
+    assert "torch is 1.13.1+cpu.avx; the rules are for 2.0.1" in done.stderr
+
+
+def test_the_rules_of_the_project_are_complete():
+    rules = yaml.safe_load((ROOT / "tools" / "torch_tests.yaml").read_text())
+    files = [entry["file"] for entry in rules["selection"]]
+    assert files == ["test_torch", "test_nn", "test_autograd", "test_ops"]
+    assert set(rules["timeout_s"]) == set(files)
+    assert all(reason.strip() for reason in (*rules["skip"].values(), *rules["known"].values()))
