@@ -132,7 +132,11 @@ def test_the_debian_toolkit_is_for_one_machine(root):
 @pytest.mark.parametrize(
     ("alias", "error", "text"),
     [
-        ("torchvision-python313-cuda12_8-sm61-avx", UsageError, "build torch for this variant first"),
+        (
+            "torchvision-python313-cuda12_8-sm61-avx",
+            UsageError,
+            r"built against torch==2\.8\.0\+cu128\.sm61\.avx, and the index has no such wheel",
+        ),
         ("pytorch-python313-darwin-mps", NoRunnerError, "is built on a macos host"),
     ],
 )
