@@ -103,7 +103,15 @@ def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
 def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
     """The toolkit provider has this CUDA version."""
     base = catalog.debian_releases().get(stack.base or "")
-    if base and stack.toolkit == "debian" and stack.cuda is not None and stack.cuda != base.cuda:
+    if stack.platform != "linux" and stack.toolkit == "debian" and stack.cuda is not None:
+        yield Reason(
+            "toolkit-platform",
+            f"the debian toolkit is for Linux, not for {stack.platform}",
+            "it is taken out of Debian's packages, whose compilers and libraries are ELF files",
+            "farm/catalog/debian.yaml",
+            change=("toolkit",),
+        )
+    elif base and stack.toolkit == "debian" and stack.cuda is not None and stack.cuda != base.cuda:
         yield Reason(
             "toolkit-cuda",
             f"the debian toolkit of {stack.base} has CUDA {base.cuda}, not {stack.cuda}"

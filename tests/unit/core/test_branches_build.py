@@ -129,6 +129,12 @@ def test_the_debian_toolkit_is_for_one_machine(root):
     assert "toolkit-machine" in {reason.rule for reason in judge(root, selectors).rules}
 
 
+def test_the_debian_toolkit_is_for_linux(root):
+    selectors = Selectors(Variant.parse("sm35-sse41-py311"), "torch", "windows", options={"toolkit": ("debian", "")})
+    [reason] = [reason for reason in judge(root, selectors).advised() if reason.rule == "toolkit-platform"]
+    assert (reason.severity, reason.nearest) == ("error", "--toolkit nvidia")
+
+
 @pytest.mark.parametrize(
     ("alias", "error", "text"),
     [
