@@ -162,3 +162,10 @@ def test_code_that_ends_in_the_middle_of_an_instruction(make_elf, before):
     raw = make_elf(text=b"\x90" * before + MOVABS[:4], symbols={"ctor": 0}, init=[0])
     found = scan_starts(raw, read_elf(raw), "avx")
     assert (found.instructions, found.result.undecodable) == (before + 1, 1)
+
+
+def test_code_that_ends_with_an_instruction_across_a_window(make_elf):
+    for before in range(240, 260):
+        raw = make_elf(text=b"\x90" * before + MOVABS, symbols={"ctor": 0}, init=[0])
+        found = scan_starts(raw, read_elf(raw), "avx")
+        assert (found.instructions, found.result.undecodable) == (before + 1, 0)
