@@ -2,8 +2,8 @@
 
 All three read deflate (RFC 1951), but not the same of what is none: of 450,000 damaged streams isal took 784 that zlib
 refuses (codes that are not complete), and never the other way round. Installers use zlib. So what vouches for a
-wheel uses zlib or zlib-ng, a fork of zlib with the same checks (Python for Windows is built with it from 3.14 on),
-which took and refused the same of as many; isal serves to look for what a library needs.
+wheel uses zlib or zlib-ng, a fork of zlib with the same checks (Python for Windows is built with it from 3.14 on;
+the tests compare the two on damaged streams); isal serves to look for what a library needs.
 """
 
 import zlib

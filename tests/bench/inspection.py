@@ -110,8 +110,10 @@ def main() -> None:
     table = Table(title=f"medians of {ROUNDS}; wall s / CPU s / MB")
     for column in ("wheel", "MB", "inspect", "verify", "largest library", "reader : cuobjdump, CPU ms"):
         table.add_column(column, justify="left" if column in ("wheel", "largest library") else "right")
-    for path in map(Path, sys.argv[2:]):
-        texts = ["{:.2f} / {:.2f} / {:.0f}".format(*cost(code, path)) for code in (INSPECT, VERIFY)]
+    wheels = [Path(name) for name in sys.argv[2:]]
+    # All of them first: a process begins with the peak of the one that started it.
+    costs = [["{:.2f} / {:.2f} / {:.0f}".format(*cost(code, path)) for code in (INSPECT, VERIFY)] for path in wheels]
+    for path, texts in zip(wheels, costs, strict=True):
         with tempfile.TemporaryDirectory() as folder:
             library, told = listing(sys.argv[1], path, Path(folder))
         table.add_row("-".join(path.name.split("-")[:2]), f"{path.stat().st_size / 1e6:.0f}", *texts, library, told)

@@ -133,3 +133,39 @@ def test_mutated_libraries_give_one_error_only(make_elf, data):
     except VerificationFailedError:
         return
     assert found.instructions <= len(raw)
+
+
+MOVABS = b"\x48\xb8" + bytes(8)  # ten bytes
+
+
+def test_long_runs_are_decoded_whole(make_elf):
+    """Across the windows that are decoded at a time and across pages, whatever instruction lies over their border."""
+    for shift in range(12):
+        code = b"\x90" * shift + MOVABS * 900 + VPADDD_YMM + RET
+        raw = make_elf(text=code, symbols={"ctor": 0}, init=[0])
+        found = scan_starts(raw, read_elf(raw), "avx")
+        assert found.instructions == shift + 902
+        assert features(found) == {"AVX2": (1, (f"ctor+{hex(shift + 9000)}",))}
+
+
+def test_a_jump_into_a_run_stops_where_that_has_been(make_elf):
+    code = MOVABS * 50 + b"\xeb" + struct.pack("b", -32) + RET  # back to the third movabs from the end
+    raw = make_elf(text=code, symbols={"ctor": 0}, init=[0])
+    assert scan_starts(raw, read_elf(raw), "avx").instructions == 51
+    into = MOVABS * 50 + b"\xeb" + struct.pack("b", -30) + RET  # into the middle of one: other instructions
+    raw = make_elf(text=into, symbols={"ctor": 0}, init=[0])
+    assert scan_starts(raw, read_elf(raw), "avx").instructions > 51
+
+
+@pytest.mark.parametrize("before", [0, 241, 247, 250, 255])
+def test_code_that_ends_in_the_middle_of_an_instruction(make_elf, before):
+    raw = make_elf(text=b"\x90" * before + MOVABS[:4], symbols={"ctor": 0}, init=[0])
+    found = scan_starts(raw, read_elf(raw), "avx")
+    assert (found.instructions, found.result.undecodable) == (before + 1, 1)
+
+
+def test_code_that_ends_with_an_instruction_across_a_window(make_elf):
+    for before in range(240, 260):
+        raw = make_elf(text=b"\x90" * before + MOVABS, symbols={"ctor": 0}, init=[0])
+        found = scan_starts(raw, read_elf(raw), "avx")
+        assert (found.instructions, found.result.undecodable) == (before + 1, 0)
