@@ -32,7 +32,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.index import pages  # noqa: E402
+from farm.index import html, pages  # noqa: E402
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, section_of  # noqa: E402
 from farm.index.probe import prove  # noqa: E402
 from farm.index.publish import publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
@@ -92,14 +93,18 @@ def fill(store: S3Store, wheels: int, *, objects: bool) -> None:
         keys = [key for name in every for key in (pages.wheel_key(name), pages.metadata_key(name))]
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(put, keys))
+    found = store.get(CATALOGUE_KEY)
+    catalogue = parse_catalogue(found.data if found else None)
     for group in {group for group, _ in by_page}:
         made = {project: page_of(project, files) for (its, project), files in by_page.items() if its == group}
         for project, page in made.items():
             store.replace(pages.json_key(group, project), page.render(), None, content_type=pages.JSON)
-            store.replace(pages.html_key(group, project), pages.project_html(page), None, content_type=pages.HTML)
-        sections = {project: pages.links_section(page) for project, page in made.items()}
-        store.replace(pages.links_key(group), pages.links_html(group, sections), None, content_type=pages.HTML)
-        store.replace(pages.root_key(group), pages.root_html(group, set(made)), None, content_type=pages.HTML)
+            store.replace(pages.html_key(group, project), html.project_html(page), None, content_type=pages.HTML)
+            catalogue = catalogue.with_section(group, project, section_of(page))
+        sections = {project: html.links_section(page) for project, page in made.items()}
+        store.replace(pages.links_key(group), html.links_html(group, sections), None, content_type=pages.HTML)
+        store.replace(pages.root_key(group), html.root_html(group, set(made)), None, content_type=pages.HTML)
+    store.replace(CATALOGUE_KEY, catalogue.render(), found.etag if found else None, content_type=CATALOGUE_TYPE)
 
 
 class Meter:
@@ -136,9 +141,9 @@ def regenerate(store: S3Store, wheels: int) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(head, sorted(listed)))
     for (group, project), files in names(wheels).items():
-        html = pages.project_html(page_of(project, files))
+        page = html.project_html(page_of(project, files))
         key = store.full(f"regenerated/{group}/{project}.html")
-        client.put_object(Bucket=bucket, Key=key, Body=html)
+        client.put_object(Bucket=bucket, Key=key, Body=page)
 
 
 def s3pypi(endpoint: str, folder: Path, wheels: int, tools: Path) -> tuple[int, float]:

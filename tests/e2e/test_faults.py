@@ -37,6 +37,21 @@ def test_many_publishers_of_one_project(ceph, made, tmp_path):
     assert count.outcomes == {"0": 16}
 
 
+def test_many_publishers_over_https(ceph, tmp_path):
+    with campaign.publishers() as made:  # which trust the test's authority
+        count = campaign.parallel(make_bucket(ceph.https, "parallel-tls"), tmp_path, made, processes=8, wheels=2)
+    print(count)
+    assert count.clean, count
+    assert count.outcomes == {"0": 8}
+
+
+def test_many_publishers_into_a_folder(made, tmp_path):
+    count = campaign.parallel(str(tmp_path / "index"), tmp_path, made, processes=32, wheels=10)
+    print(count)
+    assert count.clean, count
+    assert count.outcomes == {"0": 32}
+
+
 def test_a_proxy_that_does_harm(ceph, made, tmp_path):
     count = campaign.harmed(make_bucket(ceph.http, "harmed"), tmp_path, made, seeds=range(16))
     print(count)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -74,6 +75,15 @@ def test_what_the_probe_says_of_ceph(ceph):
         "completing an upload in parts heeds If-None-Match",
     ]
     assert list(store.list("")) == []
+
+
+def test_ceph_takes_the_lifecycle_of_the_docs(ceph):
+    store = open_store(make_bucket(ceph.http, "lifecycle"))
+    text = (ROOT / "docs/index-stores.md").read_text()
+    [rules] = re.findall(r'^```json\n(\{"Rules".*?)^```$', text, re.MULTILINE | re.DOTALL)
+    store.client.put_bucket_lifecycle_configuration(Bucket=store.bucket, LifecycleConfiguration=json.loads(rules))
+    kept = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
+    assert {rule["ID"]: rule["Status"] for rule in kept} == {"unfinished uploads": "Enabled", "scratch": "Enabled"}
 
 
 def test_the_authority_is_not_trusted_by_itself(ceph, monkeypatch):

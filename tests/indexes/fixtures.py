@@ -21,6 +21,12 @@ class Wheel(NamedTuple):
     metadata: bytes
 
 
+@pytest.fixture(autouse=True)
+def no_sync(monkeypatch):
+    """Nobody pulls the plug in these tests, and a disk that is synced takes most of their time."""
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+
+
 @pytest.fixture(scope="session")
 def moto_url():
     """An S3 server in this process, on the loopback."""

@@ -1,4 +1,4 @@
-"""This Python's pip and uv, one way each to serve an index; `tests/e2e/index` has every pair, and older pips."""
+"""uv, and once this Python's pip, one way each to serve an index; `tests/e2e/index` has every pair, and older pips."""
 
 from tests.indexes.clients import (  # noqa: F401
     fill,
@@ -20,11 +20,7 @@ from tests.indexes.clients import (  # noqa: F401
     test_what_was_tampered_with_is_refused,
 )
 
-BOTH = {
-    "test_install_by_variant",
-    "test_requirements_with_hashes",
-    "test_the_index_alone_installs_torch_and_what_it_needs",
-}
+BOTH = {"test_install_by_variant"}
 
 
 def pytest_generate_tests(metafunc):
@@ -34,6 +30,6 @@ def pytest_generate_tests(metafunc):
         both = metafunc.function.__name__ in BOTH
         metafunc.parametrize(("install", *where), pairs if both else pairs[:1], indirect=True)
     elif "install" in metafunc.fixturenames:
-        metafunc.parametrize("install", ["pip", "uv"], indirect=True)
+        metafunc.parametrize("install", ["uv"], indirect=True)
     if "resolver" in metafunc.fixturenames:
         metafunc.parametrize("resolver", ["uv"], indirect=True)

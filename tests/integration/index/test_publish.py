@@ -18,7 +18,7 @@ import farm
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import html, pages
 from farm.index.check import check
-from farm.index.probe import probe
+from farm.index.probe import keep_proof, prove
 from farm.index.reader import open_reader
 from farm.index.signing import load_public, load_signer, new_key
 from farm.index.stores import open_store
@@ -177,18 +177,18 @@ def test_other_bytes_under_a_claimed_name_are_an_error(store, make_wheel, put):
 
 def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
     store = fresh()
-    probe(store)
+    keep_proof(store)
     costs = []
-    for number in range(12):
+    for number in range(6):
         watched = Watched(store)
         put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(watched.calls)
-    assert costs == [9] + [10] * 11
+    assert costs == [9] + [10] * 5
 
 
 def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     store = open_store(s3_url)
-    probe(store)
+    keep_proof(store)
     requests = []
     store.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
     put(store, make_wheel(FIRST))
@@ -217,11 +217,10 @@ def key(tmp_path):
 
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("there", "signed", "operations"), [(None, False, 9), (FIRST, False, 9), (OTHER, True, 12), (FIRST, True, 11)]
 )
-def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, when, there, signed, operations):
+def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, there, signed, operations):
     """A reader finds nothing broken, and what was there; signed pages are as signed, or newer. Signed: in a channel."""
     options = {"signer": key[0], "channel": "kepler", "provenance": {"slsa": {}}} if signed else {}
     second = make_wheel(SECOND)
@@ -231,7 +230,7 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, when
         if there:
             put(store, make_wheel(there), **options)
         try:
-            put(Watched(store, **{when: kill_at(number)}), second, **options)
+            put(Watched(store, after=kill_at(number)), second, **options)
         except Killed:
             problems = check(store)
             assert [problem for problem in problems if problem.broken] == [], number
@@ -307,9 +306,9 @@ def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
 
 
 def test_threads_lose_nothing(store, make_wheel, put):
-    probe(store)
-    wheels = [make_wheel(f"canary-{number:02}-py3-none-any.whl") for number in range(16)]
-    with ThreadPoolExecutor(8) as pool:
+    prove(store)
+    wheels = [make_wheel(f"canary-{number:02}-py3-none-any.whl") for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda wheel: put(store, wheel), wheels))
     assert all(result.changed for result in results)
     assert check(store) == []
