@@ -1,9 +1,10 @@
-"""moto, answering one request at a time: `python -m tests.servers.moto PORT`, or `in_thread()`.
+"""moto, answering one request at a time: `python -m tests.servers.moto PORT [HOST]`, or `in_thread()`.
 
 Its own threads check a condition and store the object in two steps: the probe saw 1 of 48 swaps lost with 48 writers.
 """
 
 import contextlib
+import io
 import logging
 import sys
 import threading
@@ -24,6 +25,8 @@ class OneAtATime:
         self._lock = threading.Lock()
 
     def __call__(self, environ, start_response):
+        if length := environ.get("CONTENT_LENGTH"):  # before the lock: a client that is cut off must not keep it
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(length)))
         with self._lock:
             answer = self._application(environ, start_response)
             try:
@@ -33,9 +36,9 @@ class OneAtATime:
                     answer.close()
 
 
-def _server(port: int) -> BaseWSGIServer:
+def _server(port: int, host: str = "127.0.0.1") -> BaseWSGIServer:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each of thousands of requests
-    return make_server("127.0.0.1", port, OneAtATime(DomainDispatcherApplication(create_backend_app)), threaded=True)
+    return make_server(host, port, OneAtATime(DomainDispatcherApplication(create_backend_app)), threaded=True)
 
 
 @contextlib.contextmanager
@@ -62,4 +65,4 @@ def process(log: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    _server(int(sys.argv[1])).serve_forever()
+    _server(int(sys.argv[1]), *sys.argv[2:3]).serve_forever()

@@ -63,7 +63,7 @@ def test_as_many_compilers_as_fit_into_cpus_and_memory(plan, tmp_path, cpus, mem
 class Engine:
     """A real log and a real end, without a container: what `follow` sees of an engine."""
 
-    name = "played"
+    name, poll_s = "played", 0.01
 
     def __init__(self, pieces, *seen):
         self.pieces, self.seen = pieces, list(seen) or [Observation("done", exit_code=0)]
@@ -100,7 +100,15 @@ def test_a_line_without_an_end_stays_bounded(tmp_path):
 
 def test_the_end_is_waited_for(tmp_path):
     end = Observation("done", exit_code=3)
-    assert follow(Engine([], Observation("running"), end), "h", tmp_path / "log", Silent()) is end
+    running = Observation("running")
+    assert follow(Engine([], running, running, end), "h", tmp_path / "log", Silent()) is end
+
+
+def test_how_it_stands_is_told_until_it_runs(tmp_path):
+    seen = [Observation("queued", why="no slot"), Observation("starting", why="pulls"), Observation("running")]
+    end, told = Observation("done", exit_code=0), []
+    assert follow(Engine([b"x"], *seen, end), "h", tmp_path / "log", Silent(), saw=told.append) is end
+    assert told == seen
 
 
 @pytest.mark.parametrize(
