@@ -6,8 +6,8 @@
 N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one
 empty ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker
 engine, the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source
-archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU time, user and
-system.
+archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU
+time, user and system.
 """
 
 import argparse
