@@ -1,6 +1,7 @@
 """The canary with more to compile: for tests and benches that need a build which takes a while."""
 
 import shutil
+import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,6 +14,7 @@ HEAVY = """\
 #include <vector>
 // The work of one file: templates of its own types.
 namespace n{number} {{
+const char* token() {{ return "{token}"; }}
 struct Own {{ std::map<std::string, std::vector<std::function<int(const std::string&)>>> all; }};
 int use(Own& own, const std::string& text) {{
   own.all[text].push_back(
@@ -24,13 +26,18 @@ int use(Own& own, const std::string& text) {{
 
 
 def larger_canary(folder: Path, files: int, *, ccache: bool) -> Path:
-    """A copy of the farm's code in `folder`, with a canary of `files` more sources; each takes about a second."""
+    """A copy of the farm's code in `folder`, with a canary of `files` more sources; each takes about a second.
+
+    No compiler cache knows them from a time before. As PyTorch's own setup.py, it keeps its build folder.
+    """
+    token = uuid.uuid4().hex
     shutil.copytree(ROOT / "farm", folder / "farm", ignore=shutil.ignore_patterns("__pycache__"))
     recipe = folder / "farm/recipes/canary"
     for number in range(files):
-        (recipe / f"src/csrc/heavy_{number}.cpp").write_text(HEAVY.format(number=number))
+        (recipe / f"src/csrc/heavy_{number}.cpp").write_text(HEAVY.format(number=number, token=token))
     names = " ".join(f"csrc/heavy_{number}.cpp" for number in range(files))
     _replace(recipe / "src/CMakeLists.txt", "csrc/tensor.cpp ", f"csrc/tensor.cpp {names} ")
+    _replace(recipe / "src/setup.py", "        shutil.rmtree(build, ignore_errors=True)\n", "")
     if ccache:
         _replace(recipe / "recipe.yaml", "apt: [cmake,", "apt: [ccache, cmake,")
         _replace(recipe / "recipe.yaml", "env:\n", "env:\n  CMAKE_CXX_COMPILER_LAUNCHER: ccache\n")

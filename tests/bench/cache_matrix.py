@@ -6,8 +6,8 @@
 N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one
 empty ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker
 engine, the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source
-archives, and the headers of a second Python (the image has one Python; its compiler is used for both).
-Seconds are CPU time, user and system.
+archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU
+time, user and system.
 """
 
 import argparse
@@ -104,16 +104,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def axes(rows: list[dict[str, Any]]) -> frozenset[str]:
-    """What an object depends on, as its variants' objects show: another one where only this axis differs."""
-    made = {tuple(row["variant"].split("-")): row["sha256"] for row in rows}
-    depends = set()
-    for position, axis in enumerate(("sm", "cpu", "python")):
-        by_rest = defaultdict(set)
-        for key, sha256 in made.items():
-            by_rest[key[:position] + key[position + 1 :]].add(sha256)
-        if any(len(values) > 1 for values in by_rest.values()):
-            depends.add(axis)
-    return frozenset(depends)
+    """What has an object compiled again: the variant that differs from the first in this axis alone was a miss."""
+    missed = {tuple(row["variant"].split("-")): row["result"] == "miss" for row in rows}
+    first = tuple(rows[0]["variant"].split("-"))
+    others = {"sm": SMS[1], "cpu": CPUS[1], "python": PYTHONS[1]}
+    changed = {axis: (*first[:i], other, *first[i + 1 :]) for i, (axis, other) in enumerate(others.items())}
+    return frozenset(axis for axis, key in changed.items() if missed[key])
 
 
 def report(found: dict[str, Any], console: Console) -> None:
@@ -132,7 +128,7 @@ def report(found: dict[str, Any], console: Console) -> None:
         "shared, s",
         "shared/separate",
         "compiled of 8",
-        "depends on",
+        "compiled again for another",
     ):
         table.add_column(column, justify="left" if column == "objects" else "right")
     total_naive = total_shared = scaled_naive = scaled_shared = 0.0
@@ -147,7 +143,7 @@ def report(found: dict[str, Any], console: Console) -> None:
         scale = found["whole"][name] / len(objects)
         total_naive, total_shared = total_naive + naive, total_shared + shared
         scaled_naive, scaled_shared = scaled_naive + naive * scale, scaled_shared + shared * scale
-        depends = sorted({"+".join(sorted(axes(rows))) for rows in objects})
+        depends = sorted({" or ".join(sorted(axes(rows))) for rows in objects})
         table.add_row(
             f"{name}: {len(objects)}", str(found["whole"][name]), f"{naive / len(objects) / 8:.1f}", f"{naive:.0f}",
             f"{shared:.0f}", f"{shared / naive:.1%}", f"{min(compiled)} to {max(compiled)}", ", ".join(depends),
