@@ -330,7 +330,7 @@ def _plan(
         vendor_into=recipe_.vendor_into,
         repair=recipe_.repair,
         exclude=recipe_.exclude,
-        opens=recipe_.opens if values["toolkit"] else [],
+        opens=_opens(recipe_, stack) if platform == "linux" else [],
         verify=VerifyPlan(
             python_tag="cp" + variant.python.removeprefix("py"),
             sass=sms,
@@ -344,6 +344,12 @@ def _plan(
         windows=windows_plan(recipe_, stack, values["blas"]) if platform == "windows" else None,
         origins=origins,
     )
+
+
+def _opens(recipe_: Recipe, stack: Stack) -> list[str]:
+    """What is opened by name, of the libraries that this build has."""
+    there = {"cuda": stack.cuda, "cudnn": stack.cudnn}
+    return [name for part, names in recipe_.opens.items() if there[part] for name in names]
 
 
 def _verify_rules(recipe_: Recipe, pins: Pins) -> dict[str, Any]:

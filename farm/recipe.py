@@ -96,7 +96,8 @@ class Recipe(Model):
     `gcc` is the newest host compiler that it takes. `apt` are Debian's packages of the build environment, `wheels` the
     Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
-    delvewheel put them into `<name>.libs`. `opens`: libraries of the toolkit that its other libraries open by name.
+    delvewheel put them into `<name>.libs`. `opens`: libraries that those of CUDA and of cuDNN open by name on
+    Linux (for Windows: farm/wheel/windows.yaml).
 
     The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
     (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a
@@ -126,7 +127,7 @@ class Recipe(Model):
     vendor_into: str
     repair: Literal["beside", "tools"] = "beside"
     exclude: list[str] = []
-    opens: list[str] = []
+    opens: dict[Literal["cuda", "cudnn"], list[str]] = {}
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan ca77145278ff; runs in the
+# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan 5ae60ba16b5a; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
@@ -54,5 +54,5 @@ if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi
 echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*'
 echo "farm: done"
