@@ -33,7 +33,7 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q --dist worksteal -n $$($(PYTHON) -c 'import os; print(2 * os.cpu_count())')  # many tests wait
 
 e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
 	tests/e2e/run $(BIN)

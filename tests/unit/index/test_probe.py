@@ -46,7 +46,8 @@ class Forgets(DirectoryStore):
 
 
 @pytest.mark.parametrize("kind", [SaysYes, SaysNo, Overwrites, Forgets])
-def test_a_store_that_lies_is_refused(kind, tmp_path):
+def test_a_store_that_lies_is_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 3.0)
     store = kind(tmp_path)
     with pytest.raises(PublishRefusedError, match="does not keep conditional writes") as caught:
         probe(store)
