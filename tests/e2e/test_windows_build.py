@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -257,10 +258,13 @@ def test_a_second_run_takes_up_what_is_there_and_cleans_the_tree(machine):
         ("python.exe", "-m build", ("exit=1",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("exit=-1073741819",), 5, "build", "the first line with FAILED: or error in the log"),
         ("python.exe", "-m build", ("print=done",), 5, "build", "left no wheel, or more than one"),
+        ("python.exe", "-m build", ("write={out}\\wheel\\a.whl", "write={out}\\wheel\\b.whl"), 5, "build", "left no wheel, or more than one"),
+        ("git.exe", "rev-parse HEAD", ("exit=128",), 9, "source", "can this machine reach https://github.com/pytorch/pytorch.git?"),
     ],
 )  # fmt: skip
 def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, actions, code, step, told):
-    machine.change(tool, part, *actions)
+    out = rf"C:\farm\out\{machine.plan.digest[:12]}"
+    machine.change(tool, part, *(action.replace("{out}", out) for action in actions))
     seen, out = machine.run()
     assert seen == code, out
     *_, failed, following = out.strip().splitlines()
@@ -310,6 +314,36 @@ def test_a_machine_without_the_tools_is_told_what_to_install(machine):
     assert (code, "Python 3.11 is missing" in out) == (3, True)
 
 
+def test_a_kit_or_disk_that_cannot_be_used_stops_it_at_once(machine):
+    (machine.c / "farm").mkdir()
+    (machine.c / "farm/out").touch()
+    code, out = machine.run()
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    (machine.c / "farm/out").unlink()
+    (machine.kit / "plan.json").unlink()
+    code, out = machine.run()
+    assert (code, "step folders FAILED" in out) == (9, True), out
+    assert machine.calls() == []
+
+
+def test_a_visual_studio_that_is_not_whole_is_refused(machine):
+    build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
+    build.write_text(build.read_text().replace('set "VCToolsVersion=', 'set "SomethingElse='))
+    code, out = machine.run()
+    assert (code, "set up another toolset than 14.29" in out) == (3, True), out
+    build.unlink()
+    code, out = machine.run()
+    assert (code, "step visual studio FAILED" in out, "14.29: add it" in out) == (3, True, True), out
+    assert not machine.calls("cl.exe")
+
+
+def test_the_python_may_be_given(machine):
+    (machine.c / "tools/py.exe").unlink()
+    code, out = machine.run(FARM_PYTHON=r"C:\tools\pythonhome\python.exe")
+    assert code == 0, out
+    assert machine.calls("python.exe")[0]["path"] == r"C:\tools\pythonhome\python.exe"
+
+
 def test_another_toolset_than_the_pinned_one_is_refused(machine):
     build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
     build.write_text(build.read_text().replace("VCToolsVersion=14.29", "VCToolsVersion=14.44"))
@@ -319,18 +353,41 @@ def test_another_toolset_than_the_pinned_one_is_refused(machine):
     assert not machine.calls("cl.exe")
 
 
-def test_a_held_file_is_waited_for_then_named(machine, wine):
+@contextmanager
+def held(wine, path):
+    """A program that has a file open."""
     folder, environment = wine
+    command = ["wine", folder / "lock.exe", path]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.readline().strip() == b"held"
+            yield holder
+        finally:
+            holder.kill()
+
+
+def test_one_build_at_a_time(machine, wine):
     assert machine.run()[0] == 0
-    held = machine.c / "farm/src/build/held.obj"
-    held.parent.mkdir()
-    held.touch()
-    holder = subprocess.Popen(
-        ["wine", folder / "lock.exe", r"C:\farm\src\build\held.obj"],
-        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        assert holder.stdout.readline().strip() == b"held"
+    with held(wine, r"C:\farm\job\build.cmd"):
+        code, out = machine.run()
+    assert (code, "another build may be running: one at a time on one machine" in out) == (9, True), out
+    assert machine.calls() == []
+
+
+def test_a_library_that_cannot_be_copied_stops_it(machine, wine):
+    assert machine.run()[0] == 0
+    with held(wine, r"C:\farm\tools\zlib\zlibwapi.dll"):
+        code, out = machine.run()
+    assert (code, "step libraries FAILED" in out) == (9, True), out
+    assert "done:" not in out
+
+
+def test_a_held_file_is_waited_for_then_named(machine, wine):
+    assert machine.run()[0] == 0
+    path = machine.c / "farm/src/build/held.obj"
+    path.parent.mkdir()
+    path.touch()
+    with held(wine, r"C:\farm\src\build\held.obj") as holder:
         code, out = machine.run()
         assert (code, "a program holds a file in C:\\farm\\src open" in out) == (9, True), out
         assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
@@ -339,8 +396,6 @@ def test_a_held_file_is_waited_for_then_named(machine, wine):
         holder.communicate(b"\n", timeout=60)
         second.communicate(timeout=TIMEOUT_S)
         assert second.returncode == 0
-    finally:
-        holder.kill()
 
 
 def test_the_number_of_jobs_may_be_given(machine):
