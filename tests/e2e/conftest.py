@@ -97,9 +97,16 @@ class Farm:
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         environ = {**os.environ, "PYTHONPATH": str(self.code), "CI": "true", **environment}
-        command = [sys.executable, "-m", "farm.cli.main", "--project", str(self.project), *arguments]
+        # What a shell starts in the background has SIGINT ignored, and so would its children.
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "farm.cli.main"]
+        command += ["--project", str(self.project), *arguments]
         return subprocess.Popen(
-            command, env=environ, cwd=self.project, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env=environ,
+            cwd=self.project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

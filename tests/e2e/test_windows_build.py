@@ -156,8 +156,19 @@ class Machine:
         )
 
     def run(self, script="build.cmd", folder=None, **environment):
-        process = self.start(script, folder, **environment)
-        out, _ = process.communicate(timeout=TIMEOUT_S)
+        """Exit code and output. Wine's cmd seldom fails to start a program that is there: then once more, from before."""
+        before = self.tmp / "before"
+        shutil.rmtree(before, ignore_errors=True)
+        if there := (self.c / "farm").exists():
+            shutil.copytree(self.c / "farm", before)
+        for _try in range(2):
+            process = self.start(script, folder, **environment)
+            out, _ = process.communicate(timeout=TIMEOUT_S)
+            if b"Can't recognize" not in out:
+                break
+            shutil.rmtree(self.c / "farm", ignore_errors=True)
+            if there:
+                shutil.copytree(before, self.c / "farm")
         return process.returncode, out.decode("utf-8", "replace")
 
     def calls(self, name=None):
