@@ -66,7 +66,7 @@ def digest(chunks: object) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    options.add_argument("stores", nargs="*", default=["directory", "rgw"], choices=["directory", "rgw"])
+    options.add_argument("stores", nargs="*", metavar="STORE", help="directory, rgw (default: both)")
     options.add_argument("--gigabytes", type=float, default=5.5)
     chosen = options.parse_args()
     os.environ.update(KEYS | ISOLATED)
@@ -78,7 +78,7 @@ def main() -> None:
         wheel = make_wheel(folder, int(chosen.gigabytes * 1e9))
         with wheel.open("rb") as stream:
             wanted = digest(iter(lambda: stream.read(1 << 20), b""))
-        for store in chosen.stores:
+        for store in chosen.stores or ("directory", "rgw"):
             url = str(folder / "index")
             if store == "rgw":
                 room = int(chosen.gigabytes * 1.5) + 2
