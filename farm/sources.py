@@ -22,12 +22,12 @@ import requests
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.planfile import PartPlan, SourcePlan
+from farm.render import EPOCH
 from farm.text import plain
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
 MAX_PAGE = 64 << 20
-EPOCH = 315532800  # 1980-01-01
 
 Line = Callable[[str], None]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 def cmd_cache(args: argparse.Namespace) -> int:
     """Hits by language and axis, of the runs that are named or of all."""
     from farm.cli import show
+    from farm.cli.project import project_of
     from farm.errors import UsageError
-    from farm.runs.cache import FILE, Line, lines, read_counts
-    from farm.settings import find_project, load_settings
+    from farm.runs.cache import FILE, Line, lines, read_counts, total
 
-    project = find_project(args.project or Path.cwd())
-    folder = project / load_settings(project).artifacts / "runs"
+    project, settings = project_of(args)
+    folder = project / settings.artifacts / "runs"
     names: Sequence[str] = args.run or sorted(path.parents[1].name for path in folder.glob(f"*/{FILE}"))
     rows = []
     for name in names:
@@ -36,11 +36,5 @@ def cmd_cache(args: argparse.Namespace) -> int:
         return (line.language, line.axis, *map(str, numbers), f"{line.hits:.1%}")
 
     columns = ("language", "axis", "compiles", "hits, direct", "hits, preprocessed", "misses", "not cached", "hits")
-    together = {
-        name: sum(getattr(line, name) for line in found)
-        for name in Line.model_fields
-        if name not in ("language", "axis")
-    }
-    whole = Line(language="all", axis="", **together)
-    show.table(f"the compiler cache in {len(names)} runs", columns, [cells(line) for line in (*found, whole)])
+    show.table(f"the compiler cache in {len(names)} runs", columns, [cells(line) for line in (*found, total(rows))])
     return 0

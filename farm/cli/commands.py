@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli import show, why126
+from farm.cli.project import project_of
 from farm.cli.runs import detached, follow
-from farm.cli.selected import plan_of, project_of, selectors_of
+from farm.cli.selected import plan_of, selectors_of
 from farm.cli.smoke import run_smoke
 from farm.cli.tree import print_tree
 from farm.cli.upload import uploading

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from farm.cli import show
+from farm.cli.project import project_of
 from farm.errors import FarmError, UsageError
 from farm.pipeline.dispatch import WAITING, AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.mainjob import CANCEL
@@ -24,7 +25,6 @@ from farm.pipeline.setting import Setting, open_journal
 from farm.runs import FINAL, Attempt, Journal, Run
 from farm.runs.owner import is_dead
 from farm.runs.progress import progress
-from farm.settings import find_project, load_settings
 from farm.text import plain
 
 PATIENCE_S = 3.0
@@ -34,8 +34,7 @@ COLUMNS = ("run", "package", "variant", "state", "engine", "runner", "why")
 
 
 def _setting(args: argparse.Namespace) -> Setting:
-    project = find_project(args.project or Path.cwd())
-    return Setting(project, load_settings(project), Silent())
+    return Setting(*project_of(args), Silent())
 
 
 def _print_json(data: Any) -> None:

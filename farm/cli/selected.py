@@ -5,18 +5,13 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+from farm.cli.project import project_of
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
 from farm.plan import OPTIONS, Plan, Selectors, environment_options, resolve
-from farm.settings import Settings, find_project, load_settings
+from farm.settings import Settings
 from farm.variant import Variant
-
-
-def project_of(args: argparse.Namespace) -> tuple[Path, Settings]:
-    """The checkout and its settings."""
-    project = find_project(args.project or Path.cwd())
-    return project, load_settings(project)
 
 
 def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:

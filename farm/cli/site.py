@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
+from farm.cli.project import project_of
 from farm.errors import UsageError
 from farm.index.stores import open_store
 from farm.pipeline.release import pip_links, pip_source, public_url
 from farm.pipeline.report import Silent
 from farm.pipeline.setting import Setting, open_journal
-from farm.settings import find_project, load_settings
 from farm.site import build
 from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels
@@ -17,8 +17,8 @@ from farm.site.state import Known, runs, wheels
 
 def cmd_site_build(args: argparse.Namespace) -> int:
     """Build the site from the matrix, the index and the journal; write what changed."""
-    project = find_project(args.project or Path.cwd())
-    setting = Setting(project, load_settings(project), Silent())
+    project, settings = project_of(args)
+    setting = Setting(project, settings, Silent())
     store = open_store(setting.index_url)
     with open_journal(project, setting.settings) as journal:
         known = Known.of(wheels(store), runs(journal, setting.artifacts / "runs"))

@@ -122,7 +122,7 @@ def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes
         key = html_place(group, page.name, channel)
         done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML)  # type: ignore[misc]
         written[key] = done.data
-        add_to_root(store, root_place(group, channel), _title(group, channel), page.name, written, None)
+        add_to_root(store, root_place(group, channel), root_title(group, channel), page.name, written, None)
     return written
 
 
@@ -136,7 +136,8 @@ def root_place(group: str, channel: str | None) -> str:
     return f"{pages.channel_root(channel, group)}index.html" if channel else pages.root_key(group)
 
 
-def _title(group: str, channel: str | None) -> str:
+def root_title(group: str, channel: str | None) -> str:
+    """What such a list is called."""
     return f"{channel}, {group}" if channel else group
 
 
@@ -178,7 +179,7 @@ def _catalogued(
     shown = present.channels if present else set()
     lists: list[str | None] = [] if present else [None]
     for channel in (*lists, *sorted(page.channels - shown)):
-        title = _title(group, channel)
+        title = root_title(group, channel)
         names = known.listed(group, channel)
         guess = guessed(store, found.stored, html.root_html(title, names)) if names and found.stored else Guess(None)
         changed = add_to_root(store, root_place(group, channel), title, page.name, written, guess) or changed

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, fold, read_events, with_state
-from farm.index.listing import html_place, root_place
+from farm.index.listing import html_place, root_place, root_title
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
 from farm.index.provenance import attest
@@ -180,7 +180,7 @@ class _Writer(NamedTuple):
 
         self.swap(links, new_links, pages.HTML)
         for channel, names in by_channel.items():
-            title = f"{channel}, {group}" if channel else group
+            title = root_title(group, channel)
             root = root_place(group, channel)
 
             def new_root(

@@ -20,13 +20,12 @@ from farm.pipeline.report import Outcomes
 from farm.pipeline.run import check_supported
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
-from farm.render import render
+from farm.render import EPOCH, render
 from farm.sources import gather
 
 PART_BYTES = 60 << 20
 MAX_TREE = 4 << 30
 PACK_TIMEOUT_S = 3600
-EPOCH = 315532800
 CARRIED = (
     "__init__.py",
     "errors.py",

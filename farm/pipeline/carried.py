@@ -76,7 +76,7 @@ class Joined(io.RawIOBase):
 
 
 def unpack(manifest: "dict[str, Any]", folders: "list[Path]", state: Path) -> None:
-    """Join the parts into `state`: `root` is the toolchain, `job` and `source` are the build's, `lib` the engine."""
+    """Join the parts into `state`: `root` is the toolchain, `lib` the engine, the others are the build's inputs."""
     ready = state / "unpacked"
     if ready.exists():
         return
@@ -92,7 +92,7 @@ def unpack(manifest: "dict[str, Any]", folders: "list[Path]", state: Path) -> No
         leave(AGAIN, f"parts here: {here}; still to be carried: {', '.join(missing)}")
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
-    for name in ("root", "job", "source", "lib"):
+    for name in ("root", "lib", *manifest["job"]["inputs"].values()):
         shutil.rmtree(state / name, ignore_errors=True)
     state.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BufferedReader(Joined(found), 1 << 20), mode="r|") as archive:

@@ -191,13 +191,14 @@ class Dispatcher:
         admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
         before = [self.journal.run(name) for name in {name for one in waiting for name in one.task.after}]
+        failed = {run.id for run in before if run.finished and run.result != "success"}
         decision = admission.decide(
             now,
             [one.task for one in waiting],
             workers,
             running,
             done=[run.id for run in before if run.result == "success"],
-            failed=[run.id for run in before if run.finished and run.result != "success"],
+            failed=failed,
         )
         for placement in decision.placed:
             self._kept[placement.worker].add(placement.task.cache_key)
@@ -206,9 +207,7 @@ class Dispatcher:
             if workers:
                 self._say(self._tracked[name], why, now)
         for name, why in decision.refused.items():
-            if any(
-                run.id in self._tracked[name].task.after and run.finished for run in before if run.result != "success"
-            ):
+            if self._tracked[name].task.after & failed:
                 self._end(self._tracked[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
                 continue
             hint = "`farm status` tells what it needs; add a runner or set its labels, then `farm retry`"

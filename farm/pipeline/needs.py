@@ -39,7 +39,12 @@ def published(setting: Setting, plan: Plan) -> dict[str, File]:
         UsageError: One is not published; the hint is the command that builds it.
         InfrastructureError: The index does not answer, or holds a page that is not one of ours.
     """
-    store = open_store(setting.index_url)
+    if not plan.needs:
+        return {}  # most builds: the index is not even opened
+    return _published(open_store(setting.index_url), plan)
+
+
+def _published(store: Store, plan: Plan) -> dict[str, File]:
     return {need: _find(store, plan, Requirement(need)) for need in plan.needs}
 
 
@@ -75,7 +80,7 @@ def fetch(setting: Setting, plan: Plan, dest: Path) -> None:
     """
     store = open_store(setting.index_url)
     dest.mkdir(parents=True, exist_ok=True)
-    for need, file in published(setting, plan).items():
+    for need, file in _published(store, plan).items():
         setting.watcher.line(f"{need}: {file.filename} of the index")
         seen = hashlib.sha256()
         part = dest / f"{file.filename}.part"

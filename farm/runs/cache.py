@@ -1,10 +1,10 @@
 """What the compiler cache did for builds, by language and by axis: each build leaves `cache.json` beside its wheel."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -49,9 +49,14 @@ class Line(Model):
     other: int
 
     @property
+    def answered(self) -> int:
+        """Compiles that were hits."""
+        return self.direct + self.preprocessed
+
+    @property
     def hits(self) -> float:
         """The share of hits, 0 to 1."""
-        return (self.direct + self.preprocessed) / self.compiles if self.compiles else 0.0
+        return self.answered / self.compiles if self.compiles else 0.0
 
 
 def read_counts(path: Path) -> list[Row]:
@@ -76,24 +81,20 @@ def read_counts(path: Path) -> list[Row]:
 
 def lines(rows: Iterable[Row]) -> list[Line]:
     """The counts added up, a line for each language and axis."""
-    counted: Counter[tuple[str, str, str]] = Counter()
+    kinds: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        counted[row.language, row.axis, row.result] += row.count
-    found = []
-    for language, axis in sorted({(language, axis) for language, axis, _ in counted}):
-        direct, preprocessed, miss, other = (
-            counted[language, axis, result] for result in ("direct", "preprocessed", "miss", "other")
-        )
-        compiles = direct + preprocessed + miss + other
-        found.append(
-            Line(
-                language=language,
-                axis=axis,
-                compiles=compiles,
-                direct=direct,
-                preprocessed=preprocessed,
-                miss=miss,
-                other=other,
-            )
-        )
-    return found
+        kinds[row.language, row.axis].append(row)
+    return [_line(*kind, alike) for kind, alike in sorted(kinds.items(), key=lambda item: item[0])]
+
+
+def total(rows: Iterable[Row]) -> Line:
+    """All counts in one line."""
+    return _line("all", "", rows)
+
+
+def _line(language: str, axis: str, rows: Iterable[Row]) -> Line:
+    counted: Counter[Result] = Counter()
+    for row in rows:
+        counted[row.result] += row.count
+    each = {result: counted[result] for result in get_args(Result)}
+    return Line(language=language, axis=axis, compiles=counted.total(), **each)

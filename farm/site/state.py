@@ -15,7 +15,7 @@ from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.stores import Store
 from farm.runs import Journal, Run
-from farm.runs.cache import FILE, lines, read_counts
+from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.text import plain
 
@@ -186,11 +186,10 @@ def _run(journal: Journal, run: Run, folder: Path) -> RunView:
 
 def _cached(path: Path) -> tuple[int, int] | None:
     try:
-        counted = lines(read_counts(path)) if path.is_file() else []
+        whole = total(read_counts(path)) if path.is_file() else None
     except UsageError:
         return None  # a build machine wrote it
-    compiles = sum(line.compiles for line in counted)
-    return (sum(line.direct + line.preprocessed for line in counted), compiles) if compiles else None
+    return (whole.answered, whole.compiles) if whole and whole.compiles else None
 
 
 def _seconds(value: Any) -> float:

@@ -86,6 +86,13 @@ def test_other_bytes_than_the_page_says_are_not_used(plan, setting, put, tmp_pat
     assert not list((tmp_path / "needs").iterdir())
 
 
+def test_the_index_is_not_opened_for_a_build_that_needs_nothing(plan, tmp_path):
+    away = Setting(tmp_path, Settings.model_construct(index="gopher://nowhere"), Silent())
+    with pytest.raises(UsageError, match="gopher"):
+        needs.published(away, plan)
+    assert needs.published(away, plan.model_copy(update={"needs": []})) == {}
+
+
 def test_submit_says_what_to_build_first_and_starts_nothing(tmp_path, capsys, monkeypatch):
     project = tmp_path / "project"
     project.mkdir()
