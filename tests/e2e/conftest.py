@@ -54,6 +54,36 @@ def emulator() -> str:
 
 
 @pytest.fixture(scope="session")
+def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a Wine prefix of its own, with MinGW-w64 beside it; root installs what is missing.
+
+    Its server and services run for the whole session, with no pipe of ours: by default they end three seconds after
+    the last program, a reader of that program's pipes waits for them, and one started right then fails to start.
+    """
+    packages = ("wine64", "wine", "gcc-mingw-w64-x86-64")
+    tools = ("wine", "x86_64-w64-mingw32-gcc")
+    if not all(map(shutil.which, tools)) and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-q"], check=False, timeout=TIMEOUT_S)
+        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages]
+        subprocess.run(command, check=False, timeout=TIMEOUT_S)
+    if not all(map(shutil.which, tools)):
+        need("Wine or MinGW-w64", f"install the Debian packages {' '.join(packages)}")
+    prefix = tmp_path_factory.mktemp("wine") / "prefix"
+    environment = {**os.environ, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "DISPLAY": "", "LC_ALL": "C.UTF-8"}
+
+    def run(*command: str) -> None:
+        null = subprocess.DEVNULL
+        subprocess.run(command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_S, check=True)
+
+    run("wine", "cmd", "/c", "exit")
+    run("wineserver", "-k", "-w")
+    run("wineserver", "-p")
+    run("wine", "cmd", "/c", "exit")
+    yield environment
+    run("wineserver", "-k")
+
+
+@pytest.fixture(scope="session")
 def require() -> Callable[[str, object], None]:
     """`need`, for tests that find out late what is missing."""
     return lambda what, reason: need(what, str(reason))

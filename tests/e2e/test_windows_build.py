@@ -5,7 +5,6 @@ What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checkli
 
 # ruff: noqa: E501 - command lines stay on one line
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -21,7 +20,6 @@ from farm.variant import Variant
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "windows_standin"
 GCC = "x86_64-w64-mingw32-gcc"
-PACKAGES = ("wine64", "wine", "gcc-mingw-w64-x86-64")
 TIMEOUT_S = 300
 # A blank, and every character that means something to cmd, in the name of a user who is not ASCII.
 KIT = "users/Jürgen & Söhne (100% !x! ^ Ω)/my kit"
@@ -56,39 +54,21 @@ exit /b {code}
 
 
 @pytest.fixture(scope="session")
-def wine(tmp_path_factory):
-    """A Wine prefix of its own, the stand-in and the file holder compiled; root installs what is missing."""
-    if not (shutil.which(GCC) and shutil.which("wine")) and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-q"], check=False, timeout=TIMEOUT_S)
-        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES]
-        subprocess.run(command, check=False, timeout=3 * TIMEOUT_S)
-    if not (shutil.which(GCC) and shutil.which("wine")):
-        message = f"Wine or MinGW-w64 is missing: install the Debian packages {' '.join(PACKAGES)}"
-        if os.environ.get("FARM_REQUIRE") == "all":
-            pytest.fail(message)
-        pytest.skip(message)
-    folder = tmp_path_factory.mktemp("wine")
+def tools(wine, tmp_path_factory):
+    """A folder with the stand-in and the file holder, compiled."""
+    folder = tmp_path_factory.mktemp("tools")
     for name in ("standin", "lock"):
         command = [GCC, "-municode", "-O1", "-static", "-o", folder / f"{name}.exe", SOURCES / f"{name}.c"]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
-    environment = {
-        **os.environ,
-        "WINEPREFIX": str(folder / "prefix"),
-        "WINEDEBUG": "-all",
-        "DISPLAY": "",
-        "LC_ALL": "C.UTF-8",
-    }
-    subprocess.run(["wine", "cmd", "/c", "exit"], env=environment, timeout=TIMEOUT_S, check=True, capture_output=True)
-    yield folder, environment
-    subprocess.run(["wineserver", "-k"], env=environment, timeout=60, check=False)
+    return folder
 
 
 class Machine:
     """A Windows machine with Visual Studio, Python and Git, where every tool is the stand-in."""
 
     def __init__(self, folder, environment, plan, tmp_path):
-        self.folder, self.plan, self.tmp = folder, plan, tmp_path
-        self.c = folder / "prefix" / "drive_c"
+        self.folder, self.plan = folder, plan
+        self.c = Path(environment["WINEPREFIX"]) / "drive_c"
         for name in ("farm", "vc", "tools"):
             shutil.rmtree(self.c / name, ignore_errors=True)
         shutil.rmtree(self.c / VS, ignore_errors=True)
@@ -156,19 +136,8 @@ class Machine:
         )
 
     def run(self, script="build.cmd", folder=None, **environment):
-        """Exit code and output. Wine's cmd seldom fails to start a program that is there: then once more, from before."""
-        before = self.tmp / "before"
-        shutil.rmtree(before, ignore_errors=True)
-        if there := (self.c / "farm").exists():
-            shutil.copytree(self.c / "farm", before)
-        for _try in range(2):
-            process = self.start(script, folder, **environment)
-            out, _ = process.communicate(timeout=TIMEOUT_S)
-            if b"Can't recognize" not in out:
-                break
-            shutil.rmtree(self.c / "farm", ignore_errors=True)
-            if there:
-                shutil.copytree(before, self.c / "farm")
+        process = self.start(script, folder, **environment)
+        out, _ = process.communicate(timeout=TIMEOUT_S)
         return process.returncode, out.decode("utf-8", "replace")
 
     def calls(self, name=None):
@@ -184,8 +153,8 @@ def plan():
 
 
 @pytest.fixture
-def machine(wine, plan, tmp_path):
-    return Machine(*wine, plan, tmp_path)
+def machine(tools, wine, plan, tmp_path):
+    return Machine(tools, wine, plan, tmp_path)
 
 
 def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
@@ -365,11 +334,10 @@ def test_another_toolset_than_the_pinned_one_is_refused(machine):
 
 
 @contextmanager
-def held(wine, path):
+def held(machine, path):
     """A program that has a file open."""
-    folder, environment = wine
-    command = ["wine", folder / "lock.exe", path]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    command = ["wine", machine.folder / "lock.exe", path]
+    with subprocess.Popen(command, env=machine.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         try:
             assert holder.stdout.readline().strip() == b"held"
             yield holder
@@ -377,28 +345,28 @@ def held(wine, path):
             holder.kill()
 
 
-def test_one_build_at_a_time(machine, wine):
+def test_one_build_at_a_time(machine):
     assert machine.run()[0] == 0
-    with held(wine, r"C:\farm\job\build.cmd"):
+    with held(machine, r"C:\farm\job\build.cmd"):
         code, out = machine.run()
     assert (code, "another build may be running: one at a time on one machine" in out) == (9, True), out
     assert machine.calls() == []
 
 
-def test_a_library_that_cannot_be_copied_stops_it(machine, wine):
+def test_a_library_that_cannot_be_copied_stops_it(machine):
     assert machine.run()[0] == 0
-    with held(wine, r"C:\farm\tools\zlib\zlibwapi.dll"):
+    with held(machine, r"C:\farm\tools\zlib\zlibwapi.dll"):
         code, out = machine.run()
     assert (code, "step libraries FAILED" in out) == (9, True), out
     assert "done:" not in out
 
 
-def test_a_held_file_is_waited_for_then_named(machine, wine):
+def test_a_held_file_is_waited_for_then_named(machine):
     assert machine.run()[0] == 0
     path = machine.c / "farm/src/build/held.obj"
     path.parent.mkdir()
     path.touch()
-    with held(wine, r"C:\farm\src\build\held.obj") as holder:
+    with held(machine, r"C:\farm\src\build\held.obj") as holder:
         code, out = machine.run()
         assert (code, "a program holds a file in C:\\farm\\src open" in out) == (9, True), out
         assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
@@ -415,9 +383,9 @@ def test_the_number_of_jobs_may_be_given(machine):
     assert machine.calls("cl.exe")[-1]["env"]["MAX_JOBS"] == "3"
 
 
-def test_companions_build_against_the_torch_of_the_variant(wine, tmp_path):
+def test_companions_build_against_the_torch_of_the_variant(tools, wine, tmp_path):
     plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torchvision", "windows", "kepler-2.0.1"))
-    machine = Machine(*wine, plan, tmp_path)
+    machine = Machine(tools, wine, plan, tmp_path)
     code, out = machine.run()
     assert (code, "put the wheel into the folder needs" in out) == (5, True), out
     code, out = machine.run(FARM_INDEX_URL="https://wheels.example.org/whl/sm61-avx/simple/?a=b&c=d")
@@ -460,10 +428,10 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
 
 
 @pytest.fixture
-def image(machine):
+def image(machine, tmp_path):
     """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks first."""
     folder = machine.kit.parent / "image"
-    shutil.copytree(machine.tmp / "rendered" / "image", folder)
+    shutil.copytree(tmp_path / "rendered" / "image", folder)
     for name in ("docker", "reg"):
         shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
         shutil.copy(machine.folder / "standin.exe", machine.kit / f"{name}.exe")

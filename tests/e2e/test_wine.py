@@ -14,7 +14,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GCC = "x86_64-w64-mingw32-gcc"
-PACKAGES = ("wine64", "wine", "gcc-mingw-w64-x86-64")
 TIMEOUT_S = 300
 INFO = "torch-1.0.dist-info"
 NOT_FOUND = 126  # ERROR_MOD_NOT_FOUND
@@ -35,38 +34,17 @@ int main(int argc, char **argv) {
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory):
-    """Wine and MinGW-w64; root installs them. Gives the environment for Wine: a prefix of its own."""
-    if not (shutil.which(GCC) and shutil.which("wine")) and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-q"], check=False, timeout=TIMEOUT_S)
-        command = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *PACKAGES]
-        subprocess.run(command, check=False, timeout=3 * TIMEOUT_S)
-    if not (shutil.which(GCC) and shutil.which("wine")):
-        need("Wine or MinGW-w64", f"install the Debian packages {' '.join(PACKAGES)}")
-    prefix = tmp_path_factory.mktemp("wine") / "prefix"
-    return {**os.environ, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "DISPLAY": ""}
-
-
-@pytest.fixture(scope="module")
-def load(tools, tmp_path_factory):
+def load(wine, tmp_path_factory):
     """Loads DLLs one after another in one process; gives GetLastError of each, 0 for one that loaded."""
     folder = tmp_path_factory.mktemp("loader")
     compile_c(folder, "loader.exe", LOADER, "-static")
 
     def run(*paths):
         command = ["wine", str(folder / "loader.exe"), *(f"Z:{path}".replace("/", "\\") for path in paths)]
-        result = subprocess.run(command, env=tools, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        result = subprocess.run(command, env=wine, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         return [int(line) for line in result.stdout.split()]
 
     return run
-
-
-def need(what, reason):
-    """Skip, or fail where everything is required."""
-    message = f"{what} is missing: {reason}"
-    if os.environ.get("FARM_REQUIRE") == "all":
-        pytest.fail(message)
-    pytest.skip(message)
 
 
 def compile_c(folder, name, source, *options):
@@ -108,7 +86,7 @@ def install(wheel, folder):
 
 
 @pytest.fixture(scope="module")
-def built(tools, tmp_path_factory):
+def built(wine, tmp_path_factory):
     """A torch-like wheel that lacks two DLLs, one behind the other, and the folder that has them."""
     folder = tmp_path_factory.mktemp("built")
 
@@ -161,12 +139,12 @@ def test_error_126_before_repair_and_none_after(built, load, tmp_path):
     assert farm("inspect", "--why-126", result["wheel"]).returncode == 0
 
 
-def download(folder, requirement):
+def download(folder, requirement, require):
     options = ["--no-deps", "--only-binary=:all:", "--platform", "win_amd64", "--python-version", "3.11", "-q"]
     command = [sys.executable, "-m", "pip", "download", *options, "-d", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3 * TIMEOUT_S, check=False)
     if done.returncode:
-        need(f"the wheel of {requirement}", done.stderr.strip()[-200:])
+        require(f"the wheel of {requirement}", done.stderr.strip()[-200:])
     return next(folder.glob("*.whl"))
 
 
@@ -181,13 +159,13 @@ def without(wheel, folder, member):
     return path
 
 
-def test_the_official_wheel_gets_its_openmp_back(load, tmp_path):
+def test_the_official_wheel_gets_its_openmp_back(load, require, tmp_path):
     """torch 2.0.1 (172 MB): what is broken is named, repaired, the same twice, and Wine loads it."""
     for name in ("torch", "intel", "broken", "libs"):
         (tmp_path / name).mkdir()
-    official = download(tmp_path / "torch", "torch==2.0.1")
+    official = download(tmp_path / "torch", "torch==2.0.1", require)
     broken = without(official, tmp_path / "broken", "torch/lib/libiomp5md.dll")
-    with zipfile.ZipFile(download(tmp_path / "intel", "intel-openmp==2023.1.0")) as archive:
+    with zipfile.ZipFile(download(tmp_path / "intel", "intel-openmp==2023.1.0", require)) as archive:
         [member] = [name for name in archive.namelist() if name.endswith("Library/bin/libiomp5md.dll")]
         (tmp_path / "libs" / "libiomp5md.dll").write_bytes(archive.read(member))
     told = json.loads(farm("inspect", "--why-126", broken, "--json").stdout)
