@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 VARIANT ?= sm35-avx-py311
 PACKAGE ?= canary
+# Tests start the farm some hundred times: it should not be compiled for each.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help demo test lint unit e2e bench lock clean
 

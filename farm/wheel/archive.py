@@ -62,6 +62,12 @@ _PLAIN_PART = re.compile(
 _SHORT = 512  # characters; a longer path is looked at in full
 
 
+class Spooled(mmap.mmap):
+    """A large member, unpacked to the unnamed file `fd`."""
+
+    fd: int
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
@@ -220,7 +226,8 @@ class Archive:
                     sha.update(chunk)
                     spool.write(chunk)
                 spool.flush()
-                with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                with Spooled(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
+                    view.fd = spool.fileno()
                     yield sha.hexdigest(), view
 
     def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from farm.errors import InfrastructureError, VerificationFailedError
-from farm.wheel.archive import Archive
+from farm.wheel.apart import read_apart
+from farm.wheel.archive import Archive, Spooled
 from farm.wheel.glimpse import Glimpse, OutOfSightError
 from farm.wheel.library import Library, magics, read_library
 
@@ -44,7 +45,10 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
             if data is None:
                 return sha256, None
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
-            return sha256, read_library(name, sha256, data, level_of(name), on_load=on_load)
+            level = level_of(name)
+            if level and isinstance(data, Spooled) and os.name == "posix":
+                return sha256, read_apart(name, sha256, data, level, on_load=on_load)
+            return sha256, read_library(name, sha256, data, level, on_load=on_load)
 
     found = _in_threads(archive, read)
     _check_count(sum(library is not None for _, library in found.values()))
@@ -65,8 +69,8 @@ def _in_threads(
 ) -> dict[str, tuple[str, Library | None]]:
     """`read` of every file, what may be a library first, the large before the small.
 
-    Unpacking and hashing leave Python's lock to the other threads, following a library's code does not: so there had
-    better be files left for them to unpack meanwhile.
+    Unpacking and hashing leave Python's lock to the other threads, following a small library's code does not: so there
+    had better be files left for them to unpack meanwhile.
     """
     waiting = deque(
         sorted(archive.members, key=lambda name: (name.endswith(_NO_LIBRARIES), -archive.members[name].size))

@@ -2,12 +2,13 @@
 
     python tests/bench/cache_matrix.py --image TOOLCHAIN --sources CACHE --python-include DIR [--cpp N] [--cuda M]
 
-2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons. Configures each of the four pairs as the farm does, compiles
-N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants at the same path through one
-empty ccache, and compiles some of the hits again without it: the objects must have the same sha256. Needs a Docker
-engine, the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311`, a folder for source
-archives, and the headers of a second Python (the image has one Python; its compiler is used for both). Seconds are CPU
-time, user and system.
+2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons, and one build without CUDA. Configures each as the farm does,
+compiles N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants, and then what it has of
+them for the ninth, at the same path through one empty ccache. Some of the hits are compiled again without the cache:
+the objects must have the same sha256, but for the name of a temporary file that nvcc notes. Needs a Docker engine, the
+toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311` (used for the ninth too), a folder for
+source archives, and the headers of a second Python (the image has one; its compiler is used for both). With --jobs,
+each job has its share of the objects, a container and a cache. Seconds are CPU time, user and system.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,15 @@ from farm.variant import Variant
 
 ROOT = Path(__file__).parents[2]
 SMS, CPUS, PYTHONS = ("sm35", "sm37"), ("avx", "avx2"), ("py311", "py310")
+WITHOUT_CUDA = "cpu-avx"
 SECOND = "/farm/python-include"
 PROJECTED = "main"
 TIMEOUT_S = 4 * 3600
 
 
 def variants() -> list[dict[str, str]]:
-    """The eight; the Python changes last, so that the first four configure."""
-    return [
+    """The eight, and one without CUDA; the Python changes after SM and CPU, so that the first four configure."""
+    eight = [
         {
             "name": f"{sm}-{cpu}-{python}",
             "configuration": f"{sm}-{cpu}",
@@ -48,34 +51,46 @@ def variants() -> list[dict[str, str]]:
         for cpu in CPUS
         for sm in SMS
     ]
+    last = {"name": f"{WITHOUT_CUDA}-py311", "configuration": WITHOUT_CUDA, "without": "cuda"}
+    return [*eight, last | {"python_include": "/usr/include/python3.11"}]
 
 
-def prepare(folder: Path, sources: Path, args: argparse.Namespace) -> None:
-    """Jobs of the four configurations, the sources and the settings."""
-    for sm in SMS:
-        for cpu in CPUS:
-            plan = resolve(ROOT, Selectors(Variant.parse(f"{sm}-{cpu}-py311"), channel="debian-1.13.1"))
-            rendered = render(ROOT, plan)
-            for name, text in rendered.job.items():
-                path = folder / "in" / f"{sm}-{cpu}" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+def prepare(folder: Path, sources: Path, part: int, args: argparse.Namespace) -> None:
+    """Jobs of the configurations, the sources and the settings."""
+    for configuration in dict.fromkeys(variant["configuration"] for variant in variants()):
+        plan = resolve(ROOT, Selectors(Variant.parse(f"{configuration}-py311"), channel="debian-1.13.1"))
+        for name, text in render(ROOT, plan).job.items():
+            path = folder / "in" / configuration / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
     gather(plan, args.sources, sources, mirror=None, line=print)
     (folder / "in" / "cache_subset.py").write_text((Path(__file__).parent / "cache_subset.py").read_text())
     environment = {"CCACHE_DIR": "/farm/ccache", "CCACHE_NOHASHDIR": "1", "CCACHE_COMPILERCHECK": "content"}
     settings = {"cpp": args.cpp, "cuda": args.cuda, "minutes": args.minutes, "proofs": 3, "proof_every": 4}
-    settings |= {"variants": variants(), "environment": environment}
+    settings |= {"variants": variants(), "environment": environment, "part": [part, args.jobs]}
     (folder / "in" / "settings.json").write_text(json.dumps(settings))
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """What all jobs found, together."""
+    with ThreadPoolExecutor(args.jobs) as pool:
+        parts = list(pool.map(lambda part: run(part, args), range(args.jobs)))
+    found = parts[0]
+    for part in parts[1:]:
+        found["rows"] += part["rows"]
+        found["proofs"] += part["proofs"]
+        found["ended"] += f"; {part['ended']}"
+    return found
+
+
+def run(part: int, args: argparse.Namespace) -> dict[str, Any]:
     engine = DockerEngine(connect(), cpus=args.cpus, memory=8 << 30)
     with tempfile.TemporaryDirectory(prefix="cache-matrix-") as name:
         folder = Path(name)
         (folder / "in").mkdir()
-        prepare(folder, folder / "source", args)
+        prepare(folder, folder / "source", part, args)
         job = Job(
-            name="cache-matrix",
+            name=f"cache-matrix-{part}",
             image=args.image,
             command=("nice", "-n", "10", "python3", "/farm/in/cache_subset.py", "/farm/in/settings.json"),
             inputs={"/farm/in": folder / "in", "/farm/source": folder / "source", SECOND: args.python_include},
@@ -109,13 +124,21 @@ def axes(rows: list[dict[str, Any]]) -> frozenset[str]:
     first = tuple(rows[0]["variant"].split("-"))
     others = {"sm": SMS[1], "cpu": CPUS[1], "python": PYTHONS[1]}
     changed = {axis: (*first[:i], other, *first[i + 1 :]) for i, (axis, other) in enumerate(others.items())}
-    return frozenset(axis for axis, key in changed.items() if missed[key])
+    changed["cuda or none"] = (*WITHOUT_CUDA.split("-"), first[2])
+    return frozenset(axis for axis, key in changed.items() if missed.get(key))
+
+
+def is_without_cuda(row: dict[str, Any]) -> bool:
+    return bool(row["variant"].startswith(WITHOUT_CUDA))
 
 
 def report(found: dict[str, Any], console: Console) -> None:
     by_object = defaultdict(list)
     for row in found["rows"]:
         by_object[row["object"]].append(row)
+    if incomplete := [name for name, rows in by_object.items() if len(rows) < 8]:
+        console.print(f"left out, not compiled for all: {', '.join(incomplete)}")
+    by_object = {name: rows for name, rows in by_object.items() if len(rows) >= 8}
     groups = defaultdict(list)
     for rows in by_object.values():
         groups[rows[0]["group"]].append(rows)
@@ -135,7 +158,7 @@ def report(found: dict[str, Any], console: Console) -> None:
     for name, objects in sorted(groups.items()):
         naive = shared = 0.0
         compiled = []
-        for rows in objects:
+        for rows in ([row for row in each if not is_without_cuda(row)] for each in objects):
             misses = [row["seconds"] for row in rows if row["result"] == "miss"]
             naive += len(rows) * sum(misses) / len(misses)
             shared += sum(row["seconds"] for row in rows)
@@ -154,6 +177,9 @@ def report(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     text = f"Weighted by the whole build's number of objects: {scaled_shared / scaled_naive:.1%} of separate builds"
     console.print(f"{text} ({scaled_naive / 3600:.1f} core-hours for eight). {found['ended']}.", highlight=False)
+    ninth = [row for rows in by_object.values() for row in rows if is_without_cuda(row)]
+    hits = sum(row["result"] == "hit" for row in ninth)
+    console.print(f"A build without CUDA has {len(ninth)} of the objects, and finds {hits} in the cache.")
     same = sum(proof["same"] for proof in found["proofs"])
     console.print(f"Objects from the cache, compiled again without it: {same} of {len(found['proofs'])} the same.")
     for proof in found["proofs"]:
@@ -165,7 +191,7 @@ def report(found: dict[str, Any], console: Console) -> None:
 def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int], console: Console) -> None:
     """The channel's wheels of torch for Linux, with the measured seconds: one compile for what an object depends on.
 
-    Builds for ARM and for x86-64, and those with and without CUDA, share nothing here.
+    Builds for ARM and for x86-64 share nothing here; those with and without CUDA what was seen to be shared.
     """
     builds = load_matrix(ROOT).channel(PROJECTED).builds
     rows = [build for build in builds if build.package == "torch" and build.platform == "linux"]
@@ -183,7 +209,8 @@ def project(groups: dict[str, list[list[dict[str, Any]]]], whole: dict[str, int]
                     continue
                 arm = variant.cpu.startswith("arm")
                 parts = {"sm": variant.gpu, "cpu": variant.cpu, "python": variant.python}
-                keys.add((bool(variant.sms), arm, *(parts[axis] for axis in sorted(depends))))
+                parts["cuda or none"] = str(bool(variant.sms))
+                keys.add((arm, *(parts[axis] for axis in sorted(depends))))
                 count += 1
             naive += count * seconds
             shared += len(keys) * seconds + (count - len(keys)) * hit
@@ -202,7 +229,8 @@ def main() -> None:
     parser.add_argument("--cpp", type=int, default=200, help="C++ objects")
     parser.add_argument("--cuda", type=int, default=25, help="CUDA objects")
     parser.add_argument("--minutes", type=float, default=600, help="no further object is begun after this")
-    parser.add_argument("--cpus", type=float, default=1)
+    parser.add_argument("--cpus", type=float, default=1, help="of each job")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
         "--results", type=Path, help="where the measured rows go; read instead of measured if it is there"
     )
