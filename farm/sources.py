@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import uuid
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -193,7 +194,7 @@ def _get(address: str, limit: int) -> bytes:
 
 def _download(address: str, path: Path, sha256: str) -> None:
     """Download to `path`, which appears only when its hash is right."""
-    part = path.with_suffix(f".{os.getpid()}.part")
+    part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
     total, size = hashlib.sha256(), 0
     try:
         if address.startswith("file://"):

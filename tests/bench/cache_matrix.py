@@ -13,6 +13,7 @@ each job has its share of the objects, a container and a cache. Seconds are CPU 
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
@@ -64,8 +65,11 @@ def prepare(folder: Path, sources: Path, part: int, args: argparse.Namespace) ->
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     gather(plan, args.sources, sources, mirror=None, line=print)
+    if args.sccache:
+        shutil.copy(args.sccache, folder / "in" / "sccache")
     (folder / "in" / "cache_subset.py").write_text((Path(__file__).parent / "cache_subset.py").read_text())
     environment = {"CCACHE_DIR": "/farm/ccache", "CCACHE_NOHASHDIR": "1", "CCACHE_COMPILERCHECK": "content"}
+    environment |= {"SCCACHE_DIR": "/farm/ccache", "SCCACHE_IDLE_TIMEOUT": "0"}
     settings = {"cpp": args.cpp, "cuda": args.cuda, "minutes": args.minutes, "proofs": 3, "proof_every": 4}
     settings |= {"variants": variants(), "environment": environment, "part": [part, args.jobs]}
     (folder / "in" / "settings.json").write_text(json.dumps(settings))
@@ -98,7 +102,7 @@ def run(part: int, args: argparse.Namespace) -> dict[str, Any]:
             environment={"FARM_JOBS": "1"},
             limits=Capacity(cpus=args.cpus, memory=8 << 30),
             timeout_s=TIMEOUT_S,
-            labels={"farm.bench": "cache-matrix"},
+            labels={"farm.bench": f"cache-matrix-{part}"},
         )
         handle = engine.submit(job)
         try:
@@ -230,6 +234,7 @@ def main() -> None:
     parser.add_argument("--cuda", type=int, default=25, help="CUDA objects")
     parser.add_argument("--minutes", type=float, default=600, help="no further object is begun after this")
     parser.add_argument("--cpus", type=float, default=1, help="of each job")
+    parser.add_argument("--sccache", type=Path, help="this program in place of ccache")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
         "--results", type=Path, help="where the measured rows go; read instead of measured if it is there"

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shlex
 import shutil
 import subprocess
@@ -17,7 +16,16 @@ import time
 from pathlib import Path
 
 FARM = Path("/farm")
-GENERATED = ("ATEN_CPU_FILES_GEN_TARGET", "ATEN_CUDA_FILES_GEN_TARGET", "generate-torch-sources")
+GENERATED = (
+    "ATEN_CPU_FILES_GEN_TARGET",
+    "ATEN_CUDA_FILES_GEN_TARGET",
+    "generate-torch-sources",
+    "third_party/onnx/onnx/onnx_onnx_torch-ml.pb.h",
+    "third_party/onnx/onnx/onnx-operators_onnx_torch-ml.pb.h",
+    "third_party/onnx/onnx/onnx-data_onnx_torch.pb.h",
+    "caffe2/proto/torch.pb.h",
+    "caffe2/proto/caffe2.pb.h",
+)
 PYTHON_INCLUDE = "/usr/include/python3.11"
 # nvcc notes the name of a temporary file, which holds its process id: two compiles differ in it, if in nothing else.
 TEMPORARY = re.compile(rb"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}")
@@ -83,12 +91,56 @@ def choose(known, cpp, cuda):
     return [output for _, output in sorted(chosen)], {name: len(outputs) for name, outputs in groups.items()}
 
 
+def cpu_seconds():
+    """Of this container so far, user and system: a cache may compile in a server, which is no child of ours."""
+    unified = Path("/sys/fs/cgroup/cpu.stat")
+    if unified.exists():
+        return int(unified.read_text().split()[1]) / 1e6
+    return int(Path("/sys/fs/cgroup/cpuacct/cpuacct.usage").read_text()) / 1e9
+
+
 def compile_one(command, folder, environ):
-    """CPU seconds (user and system, children included)."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    """CPU seconds."""
+    before = cpu_seconds()
     subprocess.run(command, cwd=folder, check=True, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_seconds() - before
+
+
+class Ccache:
+    def __init__(self, environ):
+        self.environ = environ
+        self.log = FARM / "stats.log"
+        environ["CCACHE_STATSLOG"] = str(self.log)
+
+    def command(self, command):
+        self.log.write_text("")
+        return ["ccache", *command]
+
+    def counters(self):
+        """What it counted for the last command, and whether the object came from the cache."""
+        text = self.log.read_text()
+        return text.split("\n")[1:-1], "cache_hit" in text.replace("remote_storage", "")
+
+
+class Sccache:
+    PATH = FARM / "in" / "sccache"
+
+    def __init__(self, environ):
+        self.environ = environ
+        subprocess.run([self.PATH, "--start-server"], env=environ, check=True)
+
+    def command(self, command):
+        subprocess.run([self.PATH, "--zero-stats"], env=self.environ, check=True, stdout=subprocess.DEVNULL)
+        return [str(self.PATH), *command]
+
+    def counters(self):
+        """As above. nvcc's steps are cached one by one: a hit is a command of which no step was compiled."""
+        show = [self.PATH, "--show-stats", "--stats-format", "json"]
+        stats = json.loads(subprocess.run(show, env=self.environ, check=True, capture_output=True, text=True).stdout)
+        found = {name: sum(stats["stats"][name]["counts"].values()) for name in ("cache_hits", "cache_misses")}
+        found["not_cacheable"] = sum(stats["stats"]["not_cached"].values()) + stats["stats"]["requests_not_cacheable"]
+        counters = [f"{name}={value}" for name, value in found.items()]
+        return counters, found["cache_hits"] > 0 == found["cache_misses"] + found["not_cacheable"]
 
 
 def digest(path):
@@ -99,8 +151,8 @@ def main():
     settings = json.loads(Path(sys.argv[1]).read_text())
     for name in ("out", "trees", "ccache"):
         (FARM / name).mkdir(exist_ok=True)
-    log = FARM / "stats.log"
-    environ = {**os.environ, **settings["environment"], "CCACHE_STATSLOG": str(log)}
+    environ = {**os.environ, **settings["environment"]}
+    cache = Sccache(environ) if Sccache.PATH.exists() else Ccache(environ)
     source, build = FARM / "src", FARM / "src/build"
     names = list(dict.fromkeys(variant["configuration"] for variant in settings["variants"]))
     for number, name in enumerate(names):
@@ -137,14 +189,14 @@ def main():
             try:
                 (build / output).parent.mkdir(parents=True, exist_ok=True)
                 (build / output).unlink(missing_ok=True)
-                log.write_text("")
-                seconds = compile_one(["ccache", *command], build, environ)
+                seconds = compile_one(cache.command(command), build, environ)
                 sha256 = digest(build / output)
-                result = "hit" if "cache_hit" in log.read_text().replace("remote_storage", "") else "miss"
+                counters, hit = cache.counters()
+                result = "hit" if hit else "miss"
                 rows.append({
                     "variant": variant["name"], "object": output, "result": result,
                     "group": group(known[names[0]][output]),
-                    "counters": log.read_text().split("\n")[1:-1], "seconds": round(seconds, 3), "sha256": sha256,
+                    "counters": counters, "seconds": round(seconds, 3), "sha256": sha256,
                 })  # fmt: skip
                 wanted = len(proofs) < settings["proofs"] or position % settings["proof_every"] == 0
                 if result == "hit" and wanted and not any(p["object"] == output for p in proofs):

@@ -4,6 +4,8 @@ import hashlib
 import io
 import subprocess
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -123,6 +125,22 @@ def test_an_archive_is_fetched_once_and_verified(cache, tmp_path):
     assert len(lines) == 1
     first.write_bytes(b"changed")
     assert contents(fetch(source, cache, mirror=None, line=lines.append)) == {"a-1/x": "x"}
+
+
+def test_two_threads_may_fetch_one_archive(cache, tmp_path, monkeypatch):
+    source = of_archive(tar(tmp_path / "a.tar.gz", {"a-1/x": "x"}))
+    together, copy = threading.Barrier(2), sources.shutil.copyfile
+
+    def slow(origin, target):
+        copy(origin, target)
+        together.wait(timeout=30)
+
+    monkeypatch.setattr(sources.shutil, "copyfile", slow)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: fetch(source, cache, mirror=None, line=print), range(2)))
+    assert found[0] == found[1]
+    assert contents(found[0]) == {"a-1/x": "x"}
+    assert [path.name for path in cache.iterdir()] == [found[0].name]
 
 
 def test_an_archive_with_another_hash_is_refused_and_leaves_nothing(cache, tmp_path):
