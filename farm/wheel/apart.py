@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import InfrastructureError
+from farm.text import printable
 from farm.wheel.archive import Spooled
 from farm.wheel.library import Library, read_library
 
@@ -39,7 +40,7 @@ def read_apart(path: str, sha256: str, data: Spooled, level: str, *, on_load: bo
         check=False,
     )
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        said = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
         raise InfrastructureError(f"decoding {path!r} in a process of its own ended with {done.returncode}: {said}")
     return TypeAdapter(Library).validate_python(json.loads(done.stdout))
 
