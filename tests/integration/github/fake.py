@@ -93,6 +93,7 @@ class Fake:
         )
 
     def new_run(self, workflow, inputs, *, made=None):
+        """A run appears whole: tests look at `runs` without the lock."""
         with self.lock:
             self._next += 1
             run_id = self._next
@@ -100,18 +101,6 @@ class Fake:
             title = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda m: str(inputs.get(m[1], "")), text)
             labels = json.loads(inputs.get("labels") or '["self-hosted"]')
             when = iso(made or self.now())
-            self.runs[run_id] = {
-                **sample(published.WorkflowRun),
-                "id": run_id,
-                "display_title": title,
-                "event": "workflow_dispatch",
-                "status": "queued",
-                "conclusion": None,
-                "created_at": when,
-                "html_url": f"https://github.com/{REPOSITORY}/actions/runs/{run_id}",
-                "run_attempt": 1,
-                "path": f".github/workflows/{workflow}",
-            }
             self.inputs[run_id] = inputs
             self.jobs[run_id] = [
                 {
@@ -127,24 +116,34 @@ class Fake:
                     "steps": [],
                 }
             ]
+            self.runs[run_id] = {
+                **sample(published.WorkflowRun),
+                "id": run_id,
+                "display_title": title,
+                "event": "workflow_dispatch",
+                "status": "queued",
+                "conclusion": None,
+                "created_at": when,
+                "html_url": f"https://github.com/{REPOSITORY}/actions/runs/{run_id}",
+                "run_attempt": 1,
+                "path": f".github/workflows/{workflow}",
+            }
             return run_id
 
     def take(self, run_id, runner, step="Do the job"):
-        self.runs[run_id]["status"] = "in_progress"
-        self.jobs[run_id][0] |= {"status": "in_progress", "runner_name": runner, "steps": [_step(step, None)]}
+        with self.lock:
+            self.runs[run_id]["status"] = "in_progress"
+            self.jobs[run_id][0] |= {"status": "in_progress", "runner_name": runner, "steps": [_step(step, None)]}
 
     def finish(self, run_id, conclusion="success", log=b"", *, step="Do the job"):
         """The end of a run. `step` is the one that concluded so; None: none did, since the runner vanished."""
-        self.runs[run_id] |= {"status": "completed", "conclusion": conclusion}
         steps = [_step("Set up job", "success"), _step(step or "Do the job", conclusion if step else None)]
-        self.jobs[run_id][0] |= {
-            "status": "completed",
-            "conclusion": conclusion,
-            "steps": steps,
-            "completed_at": iso(self.now()),
-        }
-        if step:
-            self.logs[run_id * 10] = log
+        ended = {"status": "completed", "conclusion": conclusion}
+        with self.lock:
+            if step:
+                self.logs[run_id * 10] = log
+            self.jobs[run_id][0] |= {**ended, "steps": steps, "completed_at": iso(self.now())}
+            self.runs[run_id] |= ended
 
     def leave(self, run_id, files, *, name="farm-out", expired=False, digest=None):
         packed = io.BytesIO()
