@@ -5,10 +5,10 @@
 2 SMs (sm35, sm37) x 2 CPU levels (avx, avx2) x 2 Pythons, and one build without CUDA. Configures each as the farm does,
 compiles N C++ and M CUDA objects, evenly spread over the build, for each of the eight variants, and then what it has of
 them for the ninth, at the same path through one empty ccache. Some of the hits are compiled again without the cache:
-the objects must have the same sha256, but for the name of a temporary file that nvcc notes. Needs a Docker engine, the
-toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311` (used for the ninth too), a folder for
-source archives, and the headers of a second Python (the image has one; its compiler is used for both). With --jobs,
-each job has its share of the objects, a container and a cache. Seconds are CPU time, user and system.
+the objects must have the same sha256, but for the process id that nvcc writes into some names. Needs a Docker engine,
+the toolchain image of the plan `--channel debian-1.13.1 --variant sm35-avx-py311` (used for the ninth too), a folder
+for source archives, and the headers of a second Python (the image has one; its compiler is used for both). With
+--jobs, each job has its share of the objects, a container and a cache. Seconds are CPU time, user and system.
 """
 
 import argparse

@@ -27,8 +27,9 @@ GENERATED = (
     "caffe2/proto/caffe2.pb.h",
 )
 PYTHON_INCLUDE = "/usr/include/python3.11"
-# nvcc notes the name of a temporary file, which holds its process id: two compiles differ in it, if in nothing else.
-TEMPORARY = re.compile(rb"tmpxft_[0-9a-f]{8}_[0-9a-f]{8}")
+# nvcc writes its process id into the name of a temporary file and into those of internal symbols: two compiles differ
+# in these, if in nothing else.
+PROCESS_ID = re.compile(rb"(?<=tmpxft_)[0-9a-f]{8}_[0-9a-f]{8}|(?<=_cu_[0-9a-f]{8})_[0-9]+")
 SHARE = {"host": 12, "binding": 2, "cuda host": 2}  # of 16 C++ objects, as in the whole build (1050, 131, 187)
 
 
@@ -144,7 +145,7 @@ class Sccache:
 
 
 def digest(path):
-    return hashlib.sha256(TEMPORARY.sub(b"tmpxft_", path.read_bytes())).hexdigest()
+    return hashlib.sha256(PROCESS_ID.sub(b"", path.read_bytes())).hexdigest()
 
 
 def main():
