@@ -21,6 +21,7 @@ _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
 _MAX_DLL_NAME = 260  # MAX_PATH
+_MAX_ADDRESS = 1 << 63  # what is above belongs to the kernel
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class _Reader:
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
         self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
+        if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
+            raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),

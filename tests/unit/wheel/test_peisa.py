@@ -129,6 +129,14 @@ def test_damaged_tables(make_pe):
         scan_dll(bytes(raw), read_pe(bytes(raw)), "avx", on_load=False)
 
 
+@pytest.mark.parametrize("base", [(1 << 64) - 1, (1 << 64) - TEXT - 16, 1 << 63, (1 << 63) - TEXT])
+def test_an_image_base_with_no_room_behind_it(make_pe, base):
+    raw = bytearray(make(make_pe, text(), functions=[(0, 1)]))
+    struct.pack_into("<Q", raw, 0x40 + 24 + 24, base)
+    with pytest.raises(VerificationFailedError, match=f"do not fit behind its image base 0x{base:x}"):
+        read_pe(bytes(raw))
+
+
 @settings(max_examples=150, deadline=None)
 @given(changes=st.lists(st.tuples(st.integers(0x40, 2047), st.integers(0, 255)), min_size=1, max_size=6))
 def test_mutated_dlls_give_one_error_only(make_pe, changes):
