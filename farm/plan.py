@@ -392,7 +392,11 @@ def _fill(text: str, fill: Mapping[str, str], where: str) -> str:
 def _toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan:
     assert stack.cuda
     if stack.toolkit == "debian":
-        return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components)
+        wheels = []
+        if stack.cudnn:
+            pinned = catalog.cudnn_releases()[stack.cudnn].wheels[int(stack.cuda.partition(".")[0])]
+            wheels.append(SourcePlan(kind="wheel", **pinned.model_dump()))
+        return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
     platform = redist_platform(stack)
     assert platform
     archives = _archives(platform, stack.cuda, stack.cudnn, tuple(recipe_.components))

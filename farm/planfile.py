@@ -28,15 +28,6 @@ class ArchivePlan(Model):
     size: int = Field(gt=0)
 
 
-class ToolkitPlan(Model):
-    """Where CUDA comes from; `archives` are set for the `nvidia` provider."""
-
-    provider: Literal["debian", "nvidia"]
-    cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
-    components: list[Text]
-    archives: list[ArchivePlan] = []
-
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _STEP = "[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,99}"
 RELATIVE = rf"^{_STEP}(/{_STEP}){{0,12}}$"
@@ -47,14 +38,15 @@ WANTED = {
     "archive": ("url", "sha256"),
     "debian-source": ("package", "section", "file", "sha256"),
     "sdist": ("package", "file", "sha256"),
+    "wheel": ("package", "file", "sha256"),
 }
 """Kind of source -> what names it for good."""
 
 
 class SourcePlan(Model):
-    """The source: a folder by the digest of its files, a commit of a git repository, or a tar file by its sha256."""
+    """The source: a folder by the digest of its files, a commit of a git repository, or a file by its sha256."""
 
-    kind: Literal["path", "git", "archive", "debian-source", "sdist"]
+    kind: Literal["path", "git", "archive", "debian-source", "sdist", "wheel"]
     digest: Sha256 | None = None
     url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
     tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
@@ -70,6 +62,16 @@ class SourcePlan(Model):
         if any(getattr(self, name) is None for name in wanted):
             raise ValueError(f"a {self.kind} source needs {', '.join(wanted)}")
         return self
+
+
+class ToolkitPlan(Model):
+    """Where CUDA comes from: `archives` with the `nvidia` provider; `wheels` for what `debian` has no package of."""
+
+    provider: Literal["debian", "nvidia"]
+    cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
+    components: list[Text]
+    archives: list[ArchivePlan] = []
+    wheels: list[SourcePlan] = []
 
 
 class PartPlan(Model):

@@ -169,7 +169,14 @@ def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
             hint=f"known: {', '.join(known)}; or use --toolkit nvidia",
         )
     parts = [part.model_dump() for name in toolkit.components for part in known[name]]
-    return {"schema": 1, "parts": parts}
+    return {"schema": 1, "parts": parts + _wheel_parts(toolkit, base)}
+
+
+def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
+    rule = catalog.debian_releases()[base].cudnn
+    if toolkit.wheels and rule is None:
+        raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="make the plan again")
+    return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels if rule]
 
 
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:

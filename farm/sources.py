@@ -1,7 +1,7 @@
 """Sources: fetched once a host into a cache, verified against what the plan names, as one tar file each.
 
 `<cache>/<key>.tar` is the source, whatever it is compressed with; `<key>` holds the commit or hash. A cached file
-is verified again each time that it is used.
+is verified again each time that it is used. Wheels that a toolkit takes something from are kept beside them.
 """
 
 import hashlib
@@ -99,11 +99,11 @@ def _pack(folder: Path, target: Path) -> None:
 
 
 def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
-    """The tar file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
+    """The file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
     if source.kind == "git":
         return _git(source, cache, line)
     assert source.sha256 is not None
-    path = cache / f"{source.sha256}.tar"
+    path = cache / f"{source.sha256}.{'whl' if source.kind == 'wheel' else 'tar'}"
     if path.exists() and _sha256(path) == source.sha256:
         return path
     address = _address(source, mirror)
@@ -124,7 +124,7 @@ def _address(source: SourcePlan, mirror: str | None) -> str:
         name = str(source.package)
         initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
         return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
-    return sdist_address(str(source.package), str(source.file))
+    return index_address(str(source.package), str(source.file))
 
 
 def apt_mirror() -> str:
@@ -147,7 +147,7 @@ def apt_mirror() -> str:
     )
 
 
-def sdist_address(package: str, file: str) -> str:
+def index_address(package: str, file: str) -> str:
     """Where the Python index that pip is set to has a file.
 
     Raises:

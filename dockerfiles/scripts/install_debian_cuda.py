@@ -153,7 +153,22 @@ def stub(root: str, header: str, soname: str) -> None:
     print(f"{library}.so: {len(names)} empty functions")
 
 
+def linked(part: dict[str, Any], root: str) -> None:
+    """What was taken out of a wheel is in its place; its library gets the link to link with."""
+    written = []
+    for pattern, folder in part["members"].items():
+        found = sorted(Path(root, folder).glob(pattern.rpartition("/")[2]))
+        if not found:
+            raise FailedError(f"nothing of {part['wheel']} that matches {pattern} is in {folder}")
+        written += [str(path.relative_to(root)) for path in found]
+    print(f"{part['wheel']}: {len(written)} files")
+    link(root, written, part["link"])
+
+
 def install(part: dict[str, Any], root: str) -> None:
+    if "wheel" in part:
+        linked(part, root)
+        return
     package = part["package"]
     address, file_name, size = uris(package)
     version, head, deb = version_of(file_name), part.get("head"), None

@@ -126,13 +126,25 @@ class Toolkits(Table):
     source_majors: str
 
 
+class PinnedWheel(Model):
+    """A wheel in the Python index."""
+
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")
+    file: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,120}\.whl$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class CudnnRelease(Facts):
-    """A cuDNN release: lowest and highest SM in its binaries (`sm_max` None: not read), CUDA majors."""
+    """A cuDNN release: lowest and highest SM in its binaries (`sm_max` None: not read), CUDA majors.
+
+    `wheels`: NVIDIA's wheels with headers and libraries for Linux on x86-64, by CUDA major; those that a channel uses.
+    """
 
     version: str = Field(pattern=VERSION)
     sm_min: int
     sm_max: int | None
     cuda_majors: list[int]
+    wheels: dict[int, PinnedWheel] = {}
 
 
 class CudnnReleases(Table):
@@ -340,12 +352,19 @@ class PackagePart(Model):
     stub: str | None = None
 
 
+class WheelPart(Model):
+    """What the toolkit takes out of a wheel: folder below / by pattern of members; `link` as in `PackagePart`."""
+
+    members: dict[str, str]
+    link: str
+
+
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
     `python` is its only Python, `gccs` are its compilers. `sections` are what its first installation takes packages
     from. `cuda` is the version of its own toolkit, None where the farm takes none from it; that toolkit is for
-    `cuda_machine`.
+    `cuda_machine`. `cudnn` is what it takes out of a release's wheel in `cudnn.yaml`.
     """
 
     image: str
@@ -360,6 +379,7 @@ class DebianRelease(Model):
     cuda_machine: str = "x86_64"
     env: dict[str, str]
     components: dict[str, list[PackagePart]]
+    cudnn: WheelPart | None = None
     source: str
     unconfirmed: str | None = None
 

@@ -4,17 +4,20 @@ The base image is a local tag if there is one, else a registry pull with a short
 debootstrap: farms are often cut off from registries.
 """
 
+import fnmatch
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import docker
@@ -23,13 +26,14 @@ import requests
 from docker.utils.build import create_archive
 
 from farm.catalog import DebianRelease
-from farm.errors import InfrastructureError, NoRunnerError
+from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 
 Line = Callable[[str], None]
 
 OTHER_NAMES = {"arm64": "aarch64", "amd64": "x86_64"}
 """What an engine may call a machine -> what the kernel calls it."""
 LOG_TAIL = 15
+TOOLKIT = "scripts/toolkit.json"
 
 
 @dataclass(frozen=True)
@@ -155,14 +159,18 @@ def ensure_image(
     labels: dict[str, str],
     log: Path,
     line: Line,
+    wheels: Callable[[], Mapping[str, Path]] = dict,
 ) -> Image:
     """The toolchain image of a rendered context (path -> text) on the base image id `base`.
 
-    The build's output goes to `log` whole and to `line` line by line.
+    The build's output goes to `log` whole and to `line` line by line. `wheels` tells, when there is no image yet, where
+    the wheels are (by file name) that the context's `scripts/toolkit.json` names; what it takes out of them comes into
+    the context as `root/`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
         InfrastructureError: A step of the image failed; the message holds its last lines.
+        BuildFailedError: A wheel does not hold what the toolkit takes out of it.
     """
     if client.info().get("OSType") != "linux":
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
@@ -175,7 +183,7 @@ def ensure_image(
     except docker.errors.ImageNotFound:
         pass
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _context_tar(context) as archive, log.open("w", encoding="utf-8") as stream:
+    with _context_tar(context, wheels()) as archive, log.open("w", encoding="utf-8") as stream:
         events = client.api.build(
             fileobj=archive,
             custom_context=True,
@@ -190,13 +198,35 @@ def ensure_image(
     return Image(tag, str(client.images.get(tag).id), reused=False)
 
 
-def _context_tar(context: Mapping[str, str]) -> Any:
+def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
     with tempfile.TemporaryDirectory(prefix="farm-context-") as folder:
         for name, text in context.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
-        return create_archive(folder, files=sorted(context))
+        files = sorted(context)
+        for part in json.loads(context[TOOLKIT])["parts"] if wheels else ():
+            if "wheel" in part:
+                files += [
+                    f"root/{name}" for name in _take(wheels[part["wheel"]], part["members"], Path(folder, "root"))
+                ]
+        return create_archive(folder, files=files)
+
+
+def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
+    """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then."""
+    taken = []
+    with zipfile.ZipFile(wheel) as archive:
+        for pattern, folder in members.items():
+            found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, pattern)]
+            if not found:
+                raise BuildFailedError(f"{wheel.name} holds nothing that matches {pattern}")
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            for info in found:
+                taken.append(f"{folder}/{PurePosixPath(info.filename).name}")
+                with archive.open(info) as source, (root / taken[-1]).open("wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+    return taken
 
 
 def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, log: Path) -> None:

@@ -32,6 +32,7 @@ from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
+from farm.sources import fetch
 from farm.variant import Variant
 
 MANAGER_TIMEOUT_S = 60
@@ -252,6 +253,7 @@ def toolchain(
             labels={"farm.base": plan.base, "farm.channel": plan.channel},
             log=folder / "image.log",
             line=watcher.line,
+            wheels=lambda: _toolkit_wheels(setting, plan),
         )
         (folder / IMAGE).write_text(image.id)
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
@@ -260,6 +262,14 @@ def toolchain(
         pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
         step.result += f", {'pushed' if pushed else 'in the registry'}"
         return f"{backend.swarm.registry}/{image.tag}"
+
+
+def _toolkit_wheels(setting: Setting, plan: Plan) -> dict[str, Path]:
+    """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
+    cache = setting.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    wheels = plan.toolkit.wheels if plan.toolkit else []
+    return {str(each.file): fetch(each, cache, mirror=None, line=setting.watcher.line) for each in wheels}
 
 
 def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
