@@ -146,11 +146,11 @@ def stub(library: str, folder: str) -> Optional[str]:
         code.append(
             f".globl {name}\n.type {name}, @{'function' if kind != 'OBJECT' else 'object'}\n{name}:\n .byte 0xc3\n"
         )
-        versions.setdefault(version, []).append(name)
+        if re.fullmatch(r"[A-Za-z0-9_.]+", version):  # ld cannot write libnvrtc-builtins' version, which has a dash
+            versions.setdefault(version, []).append(name)
     script = ""
     for version, names in sorted(versions.items()):
-        if version:
-            script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
+        script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
     target = Path(folder, Path(library).name)
     source, map_file = target.with_suffix(".s"), target.with_suffix(".map")
     source.write_text(".text\n" + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')

@@ -1,5 +1,7 @@
 """What every engine promises (farm.engines.base), run against a real Docker engine."""
 
+import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from farm import catalog
 from farm.engines.base import FINAL, Capacity, Job, Observation
 from farm.engines.docker import DockerEngine
 from farm.engines.images import base_image, ensure_image
-from farm.errors import InfrastructureError
+from farm.errors import BuildFailedError, InfrastructureError
 
 Start = Callable[..., str]
 RELEASE = catalog.debian_releases()["debian-bookworm"]
@@ -167,6 +169,38 @@ def test_no_way_to_a_base_image_names_all_three(client, monkeypatch):
     assert "pull of localhost:1/absent:1 failed" in str(caught.value)
     assert "debootstrap" in str(caught.value)
     assert "docker load" in str(caught.value.hint)
+
+
+def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
+    wheel = tmp_path / "maths-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in ("maths/include/maths.h", "maths/lib/libmaths.so.1", "maths/lib/__init__.py"):
+            archive.writestr(name, name)
+    part = {"wheel": wheel.name, "members": {"maths/include/*.h": "usr/include", "maths/lib/*.so.*": "usr/lib"}}
+    asked = {
+        "repository": "farm-test/wheel",
+        "context": {
+            "Dockerfile": "ARG BASE\nFROM ${BASE}\nCOPY root/ /\nRUN cat /usr/include/maths.h /usr/lib/libmaths.so.1\n",
+            "scripts/toolkit.json": json.dumps({"parts": [{"package": "another"}, part]}),
+        },
+        "context_digest": "1" * 64,
+        "base": image,
+        "labels": {},
+        "log": tmp_path / "image.log",
+    }
+    said: list[str] = []
+    try:
+        made = ensure_image(client, **asked, line=said.append, wheels=lambda: {wheel.name: wheel})
+        again = ensure_image(client, **asked, line=said.append, wheels=lambda: pytest.fail("the image is there"))
+    finally:
+        for found in client.images.list("farm-test/wheel"):
+            client.images.remove(found.id, force=True)
+    assert any("maths/include/maths.hmaths/lib/libmaths.so.1" in text for text in said)
+    assert (made.reused, again.reused, again.id) == (False, True, made.id)
+    part["members"]["maths/share/*"] = "usr/share"
+    asked["context"]["scripts/toolkit.json"] = json.dumps({"parts": [part]})
+    with pytest.raises(BuildFailedError, match=r"maths-1-py3-none-any.whl holds nothing that matches maths/share/\*"):
+        ensure_image(client, **asked, line=said.append, wheels=lambda: {wheel.name: wheel})
 
 
 def test_a_failing_image_names_its_step_and_leaves_no_tag(client, image, tmp_path):

@@ -51,6 +51,7 @@ CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
+    "torch-debian": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-1.13.1"),
     "torch-windows-2.0.1": windows("sm35-avx-py311", "kepler-2.0.1"),
     "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
     "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),

@@ -308,14 +308,16 @@ def test_sets_of_gpus_are_judged_by_each(stack, told):
     assert told(asked, "cuda-sm").nearest == "--cuda 11.8"
 
 
-def test_the_debian_toolkit_has_no_cudnn_and_no_nvml(stack, told):
-    parts = ("nvcc", "headers", "cudart", "nvml")
-    asked = stack(
-        "sm35-avx-py311", base="debian-bookworm", toolkit="debian", cuda="11.8", cudnn="8.7.0", components=parts
-    )
-    reason = told(asked, "toolkit-components")
-    assert "has no nvml, cuDNN" in reason.text
+def test_the_debian_toolkit_has_one_cudnn_and_no_nvml(stack, told):
+    def asked(cudnn, *parts):
+        known = {"base": "debian-bookworm", "toolkit": "debian", "cuda": "11.8"}
+        return stack("sm50-avx-py311", cudnn=cudnn, components=("nvcc", "headers", "cudart", *parts), **known)
+
+    reason = told(asked("8.9.7", "nvml"), "toolkit-components")
+    assert "has no nvml, cuDNN 8.9.7" in reason.text
     assert reason.nearest == "--toolkit nvidia"
+    assert "has no nvml," in told(asked("8.7.0", "nvml"), "toolkit-components").text
+    assert not [reason for reason in check(asked("8.7.0")) if reason.rule == "toolkit-components"]
 
 
 def test_the_debian_toolkit_has_what_canary_needs(stack, silent):

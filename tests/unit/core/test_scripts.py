@@ -273,6 +273,32 @@ def test_a_package_that_does_not_fit_is_exit_code_9(apt, tmp_path, content, part
     assert not (tmp_path / "ldconfig.ran").exists()
 
 
+CUDNN = {
+    "wheel": "nvidia_cudnn.whl",
+    "sha256": "0" * 64,
+    "members": {"nvidia/include/*.h": "usr/include", "nvidia/lib/*.so.*": "usr/lib/x86"},
+    "link": "libcudnn.so",
+}
+
+
+def test_what_came_out_of_a_wheel_gets_its_link(apt, tmp_path):
+    for name in ("usr/include/cudnn.h", "usr/lib/x86/libcudnn.so.8", "usr/lib/x86/libcudnn_ops_infer.so.8"):
+        path = apt.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"from the wheel")
+    answer = apt.install(CUDNN)
+    assert answer.returncode == 0, answer.stderr
+    assert "nvidia_cudnn.whl: 3 files" in answer.stdout
+    assert apt.tree()["usr/lib/x86/libcudnn.so"] == "libcudnn.so.8"
+    assert (tmp_path / "ldconfig.ran").exists()
+
+
+def test_a_context_without_what_the_wheel_holds_is_exit_code_9(apt):
+    answer = apt.install(CUDNN)
+    assert answer.returncode == 9
+    assert "nothing of nvidia_cudnn.whl that matches nvidia/include/*.h is in usr/include" in answer.stderr
+
+
 def test_apt_that_knows_nothing_or_fails_is_exit_code_9(apt, tmp_path):
     answer = apt.install({"package": "absent", "members": ["*"]})
     assert answer.returncode == 9

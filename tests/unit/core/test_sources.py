@@ -6,6 +6,8 @@ import subprocess
 import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -150,6 +152,33 @@ def test_an_archive_with_another_hash_is_refused_and_leaves_nothing(cache, tmp_p
     with pytest.raises(BuildFailedError, match=f"the recipe says {source.sha256}"):
         fetch(source, cache, mirror=None, line=print)
     assert list(cache.iterdir()) == []
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """A Python index that pip is set to; its folder."""
+    folder = tmp_path / "index"
+    page = folder / "simple/some-maths"
+    page.mkdir(parents=True)
+    (page / "index.html").write_text('<a href="/files/%3Ca.whl#sha256=0">a</a> <a href="../../files/b.whl#x">b</a>')
+    (folder / "files").mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield folder
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
+    (index / "files/b.whl").write_bytes(b"wheel")
+    source = SourcePlan(kind="wheel", package="Some_Maths", file="b.whl", sha256=hashlib.sha256(b"wheel").hexdigest())
+    found = fetch(source, cache, mirror=None, line=print)
+    assert (found.name, found.read_bytes()) == (f"{source.sha256}.whl", b"wheel")
+    with pytest.raises(InfrastructureError, match=r"the Python index has no c\.whl"):
+        fetch(source.model_copy(update={"file": "c.whl", "sha256": "0" * 64}), cache, mirror=None, line=print)
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,19 @@ def test_what_links_with_a_stub_finds_the_names_of_the_libraries_behind_it(tmp_p
         assert needed(extension) == ["libcublas.so.11"]
         linked = compile_(tmp_path, program, str(extension), f"-Wl,-rpath-link,{folder}", "-o", str(tmp_path / "x"))
         assert linked.returncode == 0, linked.stderr
+
+
+def test_a_version_that_a_linker_script_cannot_name_is_left_out(tmp_path, packer):
+    """NVRTC's builtins have their soname as version, with a dash in it: `ld --default-symver`."""
+    name, stubs = "libnvrtc-builtins.so.11.8", tmp_path / "stubs"
+    stubs.mkdir()
+    options = ["-shared", "-fPIC", f"-Wl,-soname,{name}", "-Wl,--default-symver", "-o", name]
+    made = compile_(tmp_path, "int getBuiltins(void) { return 1; }", *options)
+    assert made.returncode == 0, made.stderr
+    stub = packer.stub(str(tmp_path / name), str(stubs))
+    symbols = [
+        subprocess.run(["readelf", "-W", "--dyn-syms", path], capture_output=True, text=True, check=True).stdout
+        for path in (str(tmp_path / name), stub)
+    ]
+    assert f"getBuiltins@@{name}" in symbols[0]
+    assert "getBuiltins\n" in symbols[1]

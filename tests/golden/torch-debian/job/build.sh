@@ -1,0 +1,87 @@
+#!/bin/bash
+# Builds torch 1.13.1+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan e7b5639a4e6a; runs in the
+# toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
+set -euo pipefail
+FARM_ROOT="${FARM_ROOT:-/farm}"
+export BLAS=OpenBLAS
+export BUILD_CAFFE2=0
+export BUILD_CAFFE2_OPS=0
+export BUILD_CUSTOM_PROTOBUF=OFF
+export BUILD_TEST=0
+export CC=gcc-11
+export CFLAGS=-mavx
+export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+export CMAKE_C_COMPILER_LAUNCHER=ccache
+export CMAKE_GENERATOR=Ninja
+export CMAKE_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/stubs
+export CMAKE_PROJECT_Torch_INCLUDE="$FARM_ROOT"/job/tiers.cmake
+export CUDAHOSTCXX=/usr/bin/g++-11
+export CUDA_HOME=/usr
+export CXX=g++-11
+export CXXFLAGS=-mavx
+export PYTORCH_BUILD_NUMBER=1
+export PYTORCH_BUILD_VERSION=1.13.1+cu118.sm35.avx
+export TORCH_CUDA_ARCH_LIST=3.5+PTX
+export TORCH_NVCC_FLAGS='-Xfatbin -compress-all'
+export USE_CCACHE=0
+export USE_CUDA=1
+export USE_CUDNN=1
+export USE_DISTRIBUTED=0
+export USE_EXPERIMENTAL_CUDNN_V8_API=0
+export USE_FBGEMM=0
+export USE_FLASH_ATTENTION=0
+export USE_ITT=0
+export USE_KINETO=0
+export USE_MAGMA=0
+export USE_MKLDNN=0
+export USE_NCCL=0
+export USE_NNPACK=0
+export USE_NUMA=0
+export USE_PYTORCH_QNNPACK=0
+export USE_QNNPACK=0
+export USE_ROCM=0
+export USE_SYSTEM_CPUINFO=ON
+export USE_SYSTEM_EIGEN_INSTALL=ON
+export USE_SYSTEM_FP16=ON
+export USE_SYSTEM_LIBS=0
+export USE_SYSTEM_PYBIND11=OFF
+export USE_SYSTEM_SLEEF=ON
+export USE_XNNPACK=0
+export MAX_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
+export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
+mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+rm -rf "$FARM_ROOT/out"
+mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
+cd -P "$FARM_ROOT/src"
+exec 9< .
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
+if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
+    echo "farm: step source"
+    find . -mindepth 1 -delete
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
+    mkdir -p third_party/fmt
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/01.tar" --directory third_party/fmt --strip-components=1
+    mkdir -p third_party/flatbuffers
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/02.tar" --directory third_party/flatbuffers --strip-components=1
+    mkdir -p third_party/onnx
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/03.tar" --directory third_party/onnx --strip-components=1
+    mkdir -p third_party/pocketfft
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/04.tar" --directory third_party/pocketfft --strip-components=4
+    echo "farm: step patches"
+    python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
+    patch --strip=1 --forward --input "$FARM_ROOT/job/recipe/patches/0001-fmt-9-memory-buffer.patch"
+    bash "$FARM_ROOT/job/recipe/prepare.sh"
+    touch .farm-source
+fi
+echo "farm: step build"
+# The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
+python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" .
+if [ -e "$CCACHE_STATSLOG" ]; then
+    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
+fi
+echo "farm: step libraries"
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*'
+echo "farm: done"
