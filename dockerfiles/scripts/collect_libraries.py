@@ -17,6 +17,7 @@ from pathlib import Path
 def main() -> int:
     wheels = sorted(Path(sys.argv[1]).glob("*.whl"))
     dest = Path(sys.argv[2])
+    dest.mkdir(parents=True, exist_ok=True)
     if len(wheels) != 1:
         print(f"expected one wheel in {sys.argv[1]}, found {len(wheels)}", file=sys.stderr)
         return 1

@@ -7,17 +7,21 @@ stubs of the same soname, with the same names and versions in them: enough to li
 the image when the wheel is repaired.
 """
 
+import contextlib
 import fnmatch
 import json
+import lzma
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Optional
+from typing import BinaryIO, Optional
 
 LEFT_OUT = (
     "proc/*",
@@ -107,6 +111,7 @@ STUBBED = re.compile(
 )
 SMALLEST_STUBBED = 4 << 20
 COMPILERS = "/usr/bin"
+PRESET = 4
 
 
 def wanted(name: str, status: os.stat_result) -> bool:
@@ -192,30 +197,43 @@ def clean(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
+@contextlib.contextmanager
+def compressed(target: Path) -> Iterator[BinaryIO]:
+    """A stream into `target` as .xz: by xz, which uses every core, where the image has it."""
+    if not shutil.which("xz"):
+        with lzma.open(target, "wb", preset=PRESET) as stream:
+            yield stream
+        return
+    with target.open("wb") as out:
+        packer = subprocess.Popen(["xz", "-T0", f"-{PRESET}", "-c"], stdin=subprocess.PIPE, stdout=out)
+        assert packer.stdin is not None
+        with packer.stdin as stream:
+            yield stream
+        if packer.wait():
+            raise SystemExit("pack_toolchain: xz failed")
+
+
 def main() -> int:
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     target, stubs, total, count = out / "tree.tar.xz", [], 0, 0
-    with tempfile.TemporaryDirectory(prefix="stubs-") as folder, target.open("wb") as stream:
-        packer = subprocess.Popen(["xz", "-T0", "-4", "-c"], stdin=subprocess.PIPE, stdout=stream)
-        assert packer.stdin is not None
-        with tarfile.open(fileobj=packer.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive:
-            for name, status in walk("/"):
-                path = "/" + name
-                regular = stat.S_ISREG(status.st_mode)
-                if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
-                    made = stub(path, folder)
-                    if made:
-                        stubs.append(path)
-                        archive.add(made, arcname=name, recursive=False, filter=clean)
-                        continue
-                archive.add(path, arcname=name, recursive=False, filter=clean)
-                total += status.st_size if regular else 0
-                count += 1
-        packer.stdin.close()
-        if packer.wait():
-            print("pack_toolchain: xz failed", file=sys.stderr)
-            return 9
+    with (
+        tempfile.TemporaryDirectory(prefix="stubs-") as folder,
+        compressed(target) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for name, status in walk("/"):
+            path = "/" + name
+            regular = stat.S_ISREG(status.st_mode)
+            if regular and status.st_size > SMALLEST_STUBBED and STUBBED.search(path):
+                made = stub(path, folder)
+                if made:
+                    stubs.append(path)
+                    archive.add(made, arcname=name, recursive=False, filter=clean)
+                    continue
+            archive.add(path, arcname=name, recursive=False, filter=clean)
+            total += status.st_size if regular else 0
+            count += 1
     (out / "packed.json").write_text(json.dumps({"files": count, "bytes": total, "stubs": stubs}) + "\n")
     print(f"{count} files, {total} bytes, {len(stubs)} stubs; packed: {target.stat().st_size} bytes")
     return 0

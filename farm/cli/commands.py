@@ -37,13 +37,16 @@ def _print_json(data: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(data, indent=2))
 
 
-def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until) -> int:
+def _watched(
+    args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until, carried: Path | None = None
+) -> int:
     """Run the main job up to a step and print its table."""
     terminal = show.ERR.is_terminal and not os.environ.get("CI")
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     try:
-        result = submit(Setting(project, settings, watcher), plan, selectors=selectors, until=until, on=args.on)
+        setting = Setting(project, settings, watcher)
+        result = submit(setting, plan, selectors=selectors, until=until, on=args.on, carried=carried)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
@@ -57,8 +60,12 @@ def _watched(args: argparse.Namespace, project: Path, settings: Settings, plan: 
 def cmd_submit(args: argparse.Namespace) -> int:
     project, settings, plan = plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
+    if args.carried and (args.detach or args.on != "docker"):
+        raise UsageError(
+            "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
+        )
     if not args.detach and args.on not in PLACED:
-        return _watched(args, project, settings, plan, until)
+        return _watched(args, project, settings, plan, until, args.carried)
     setting = Setting(project, settings, Silent())
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     run_ = create_detached(setting, plan, selectors=selectors, until=until, on=args.on, priority=args.priority)

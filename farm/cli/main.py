@@ -111,6 +111,9 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     submit.add_argument("--no-smoke", action="store_true", help="stop after publish")
     add_engine(submit)
     add_detach(submit)
+    submit.add_argument(
+        "--carried", type=Path, metavar="DIR", help="build nothing: DIR holds what a bundle's `run --out DIR` gave back"
+    )
 
     add_selectors(_command(commands, "plan", "the resolved build, each value with its origin"))
 

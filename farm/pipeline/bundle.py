@@ -12,10 +12,11 @@ from typing import Any
 import farm
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
-from farm.errors import BuildFailedError, UsageError
+from farm.errors import UsageError
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
+from farm.pipeline.once import run_once
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import check_supported
 from farm.pipeline.setting import Setting
@@ -62,18 +63,9 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
         timeout_s=PACK_TIMEOUT_S,
         labels={"farm.pack": packed.stem},
     )
-    handle = engine.submit(job)
-    try:
-        log = b"".join(engine.logs(handle))
-        seen = engine.observe(handle)
-        if seen.state != "done" or seen.exit_code:
-            tail = log[-2000:].decode("utf-8", "replace")
-            raise BuildFailedError(f"{image} cannot be packed ({seen.why or seen.exit_code}):\n{tail}")
-        part = cache / f"{packed.stem}.part"
-        engine.collect(handle, part, MAX_TREE)
-        (part / "tree.tar.xz").replace(packed)
-    finally:
-        engine.release(handle)
+    part = cache / f"{packed.stem}.part"
+    run_once(engine, job, part, MAX_TREE)
+    (part / "tree.tar.xz").replace(packed)
     return packed
 
 

@@ -3,7 +3,8 @@
 
     run [--wait-s S] [--jobs N] [--out DIR]    join, verify, unpack and build; the same again goes on
     run --check                                what is there, what is missing, can this machine do it
-    run --join DIR... --out DIR                on the way back: the pieces of the wheel into the wheel
+
+The pieces of the wheel go back to the farm: `farm submit --carried DIR` joins them and does all that follows.
 
 The build goes on in the background when the time of one call is over; the next call finds it. A machine that was
 switched off in between goes on with the objects that it had. Exit codes: 0 done, 2 a part is damaged, 5 the build
@@ -260,23 +261,6 @@ def hand_out(manifest: "dict[str, Any]", output: Path, out: Path, first: int) ->
         leave(AGAIN, f"call again with --first-piece {last}")
 
 
-def join(folders: "list[Path]", out: Path) -> None:
-    """The wheel from its pieces, verified."""
-    told = json.loads(next(p for f in folders for p in [f / "result.json"] if p.exists()).read_text())
-    name = Path(told["wheel"]).name
-    data = bytearray()
-    for number in range(told["pieces"]):
-        paths = [f / f"piece-{number:02d}" for f in folders if (f / f"piece-{number:02d}").exists()]
-        if not paths:
-            leave(AGAIN, f"piece {number} of {told['pieces']} is missing")
-        data += paths[0].read_bytes()
-    if hashlib.sha256(data).hexdigest() != told["sha256"]:
-        leave(DAMAGED, "the pieces do not make the wheel: its sha256 differs")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / name).write_bytes(data)
-    say(f"{out / name}: {len(data)} bytes, verified")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Builds a plan from a bundle, without network or Docker.")
     parser.add_argument("--parts", type=Path, action="append", default=[], help="where parts are (default: here)")
@@ -288,11 +272,7 @@ def main() -> int:
     parser.add_argument("--first-piece", type=int, default=0)
     parser.add_argument("--retry", action="store_true", help="a build that failed is tried again")
     parser.add_argument("--check", action="store_true", help="unpack and try the toolchain, build nothing")
-    parser.add_argument("--join", type=Path, nargs="+", metavar="DIR", help="join the pieces in these folders")
     args = parser.parse_args()
-    if args.join:
-        join(args.join, args.out or Path())
-        return 0
     manifest = json.loads((HERE / "manifest.json").read_text(encoding="utf-8"))
     state: Path = args.state or Path("/var/tmp") / f"farm-{manifest['plan'][:12]}"  # noqa: S108 root's, for days
     unpack(manifest, args.parts or [HERE], state)

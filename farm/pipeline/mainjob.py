@@ -9,7 +9,7 @@ from typing import Literal
 
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
-from farm.pipeline import build, needs
+from farm.pipeline import build, needs, returned
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -47,7 +47,10 @@ class CancelledError(FarmError):
 
 @dataclass(frozen=True)
 class MainJob:
-    """One run: the steps and what they share. `runner` and `excluded` are the admission's; None: the engine chooses."""
+    """One run: the steps and what they share. `runner` and `excluded` are the admission's; None: the engine chooses.
+
+    `carried`: the pieces of a wheel that was built from a bundle; nothing is built here then.
+    """
 
     setting: Setting
     plan: Plan
@@ -57,6 +60,7 @@ class MainJob:
     backend: Callable[[], Backend]
     runner: str | None = None
     excluded: tuple[str, ...] = ()
+    carried: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -114,6 +118,9 @@ class MainJob:
                 step.result = "taken up: the wheel was collected before"
                 self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
             return done
+        if self.carried is not None:
+            self.take(self.carried, self.journal.create_attempt(job.id, "carried", LOCAL), done)
+            return done
         last = job.attempts[-1] if job.attempts else None
         if last is not None and (last.state in FINAL or (last.handle and self.is_lost(last))):
             last = None
@@ -137,6 +144,26 @@ class MainJob:
             step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
             self.outcomes.wheel = str(wheel)
         return done
+
+    def take(self, pieces: Path, attempt: Attempt, done: Path) -> None:
+        """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
+        self.journal.set_state(attempt.id, "running")
+        part = done.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            wheel = returned.join(self.plan, pieces, part / "wheel")
+            rendered = write_context(self.setting, self.plan, self.folder, self.outcomes)
+            backend = self.backend()
+            image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
+            with self.outcomes.timed("build", self.setting.watcher) as step:
+                returned.collect_libraries(self.plan, backend.engine, image, wheel, part / "lib", run=self.run.id)
+                part.rename(done)
+                step.result = f"carried: {wheel.name} ({(done / 'wheel' / wheel.name).stat().st_size / 1e6:.2f} MB)"
+                self.outcomes.wheel = str(done / "wheel" / wheel.name)
+        except FarmError as error:
+            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
+            raise
+        self.journal.set_state(attempt.id, "done", "success")
 
     def is_lost(self, last: Attempt) -> bool:
         """Whether an attempt that the journal holds for alive is lost; it is noted and released then.

@@ -9,6 +9,7 @@ import json
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any, Never
 
@@ -30,9 +31,17 @@ KEPT_TEXT = 8000
 
 
 def submit(
-    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until = "smoke", on: str = "docker"
+    setting: Setting,
+    plan: Plan,
+    *,
+    selectors: Mapping[str, Any],
+    until: Until = "smoke",
+    on: str = "docker",
+    carried: Path | None = None,
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
+
+    `carried`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
@@ -43,7 +52,8 @@ def submit(
     needs.published(setting, plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
-        job = MainJob(setting, plan, journal, run, Outcomes(run=run.id), lambda: open_backend(setting, on))
+        outcomes = Outcomes(run=run.id)
+        job = MainJob(setting, plan, journal, run, outcomes, lambda: open_backend(setting, on), carried=carried)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)

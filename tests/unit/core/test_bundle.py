@@ -110,19 +110,3 @@ def test_the_engine_in_a_bundle_needs_the_standard_library_alone(made, tmp_path)
     command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "state/lib")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "state/lib/farm/__init__.py")), done.stderr
-
-
-def test_the_pieces_of_a_wheel_make_the_wheel(made, tmp_path):
-    dest, _ = made
-    data = bytes(range(256)) * 300
-    for number, name in enumerate(("a", "b")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"piece-{number:02d}").write_bytes(data[number * 40_000 : (number + 1) * 40_000])
-    told = {"wheel": "x-1-py3-none-any.whl", "size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pieces": 2}
-    (tmp_path / "a" / "result.json").write_text(json.dumps(told))
-    done = run(dest, "--join", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stdout
-    assert (tmp_path / "out/x-1-py3-none-any.whl").read_bytes() == data
-    assert run(dest, "--join", tmp_path / "a", "--out", tmp_path / "out").returncode == 10
-    (tmp_path / "b" / "piece-01").write_bytes(b"other")
-    assert run(dest, "--join", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "out").returncode == 2

@@ -1,0 +1,27 @@
+"""A short job, from submit to release."""
+
+from pathlib import Path
+
+from farm.engines.base import Engine, Job
+from farm.errors import BuildFailedError
+
+TAIL_BYTES = 2000
+
+
+def run_once(engine: Engine, job: Job, dest: Path, limit: int) -> None:
+    """Run a job to its end and put its output, of at most `limit` bytes, into `dest`.
+
+    Raises:
+        BuildFailedError: It failed; the text has the end of its log.
+        InfrastructureError: The engine does not answer.
+    """
+    handle = engine.submit(job)
+    try:
+        log = b"".join(engine.logs(handle))
+        seen = engine.observe(handle)
+        if seen.state != "done" or seen.exit_code:
+            tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
+            raise BuildFailedError(f"{job.name} failed ({seen.why or seen.exit_code}):\n{tail}")
+        engine.collect(handle, dest, limit)
+    finally:
+        engine.release(handle)
