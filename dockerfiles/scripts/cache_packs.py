@@ -194,7 +194,7 @@ def main() -> int:
     what, *paths = sys.argv[1:]
     try:
         {"take": take, "put": put}[what](*map(Path, paths))
-    except (Refused, OSError, ValueError, KeyError) as error:  # never the build's fault
+    except (Refused, OSError, ValueError, KeyError, TypeError) as error:  # never the build's fault
         print(f"farm: the compiler cache goes on without packs: {error}")
     return 0
 

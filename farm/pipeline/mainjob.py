@@ -175,7 +175,7 @@ class MainJob:
                 needs.fetch(self.setting, self.plan, needed)
                 inputs["/farm/needs"] = needed
             if packs.wanted(self.setting, self.plan):
-                packs.prepare(self.setting, self.plan, engine, shared)
+                packs.prepare(self.setting, self.plan, engine, shared, self.say_of_cache)
                 inputs[packs.INPUT] = shared
                 environment = packs.ENVIRONMENT
         if engine.name == "host":  # an image has them
@@ -263,9 +263,13 @@ class MainJob:
         """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
         if not packs.wanted(self.setting, self.plan):
             return
-        told = packs.take_back(self.setting, self.plan, engine, output)
+        told = packs.take_back(self.setting, self.plan, engine, output, self.say_of_cache)
         if told is not None:
             self.journal.event(self.run.id, packs.KIND, None, attempt.id, **vars(told))
+
+    def say_of_cache(self, text: str) -> None:
+        self.setting.watcher.line(f"compiler cache: {text}")
+        self.journal.event(self.run.id, packs.SAID, text=text)
 
     def note_state(self, attempt: Attempt, seen: Observation) -> None:
         """How an attempt stands that has not ended: `farm status` tells it. The end is judged first, then noted."""

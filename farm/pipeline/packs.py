@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -34,6 +34,8 @@ ENVIRONMENT = {"FARM_PACKS": "1"}
 """Tells build.sh that packs are wanted."""
 KIND = "compiler-cache"
 """The event of the journal with what a build's cache had of other machines, and what it added."""
+SAID = "compiler-cache-said"
+"""The event with a line for whoever looks why there are no hits."""
 OUTPUT = "packs"
 """The folder in a build's output."""
 SCRIPT = "cache_packs.py"
@@ -49,6 +51,7 @@ MAX_REPORT = 1 << 20
 
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6})-([0-9]{1,10})-([0-9a-f]{64})\.tar")
 
+Say = Callable[[str], object]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -121,7 +124,7 @@ def chosen(packs: Iterable[Pack], held: Iterable[str]) -> list[Pack]:
     return found
 
 
-def prepare(setting: Setting, plan: Plan, engine: Engine, dest: Path) -> None:
+def prepare(setting: Setting, plan: Plan, engine: Engine, dest: Path, say: Say) -> None:
     """Write the input folder of a build: the script, the request, and the packs that its machine has not had."""
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
@@ -131,11 +134,11 @@ def prepare(setting: Setting, plan: Plan, engine: Engine, dest: Path) -> None:
         store = _open(setting)
         packs = stored(store, scope(plan))
         here = [pack.sha256 for pack in packs]
-        fetched = [pack for pack in chosen(packs, _held(setting, plan, engine)) if _fetch(setting, store, pack, dest)]
+        fetched = [pack for pack in chosen(packs, _held(setting, plan, engine)) if _fetch(store, pack, dest, say)]
         size = sum(pack.size for pack in fetched)
-        setting.watcher.line(f"compiler cache: {len(fetched)} packs ({size / 1e6:.1f} MB) of {len(packs)} in the store")
+        say(f"{len(fetched)} packs ({size / 1e6:.1f} MB) of {len(packs)} in the store")
     except (FarmError, OSError) as error:
-        setting.watcher.line(f"compiler cache: the build goes on without other machines' packs: {error}")
+        say(f"the build goes on without other machines' packs: {error}")
     request = {"schema": 1, "scope": scope(plan), "stored": here, "max_bytes": MAX_PACK}
     (dest / "request.json").write_text(json.dumps(request) + "\n", encoding="utf-8")
 
@@ -146,7 +149,7 @@ def _open(setting: Setting) -> Store:
     return open_store(url)
 
 
-def _fetch(setting: Setting, store: Store, pack: Pack, dest: Path) -> bool:
+def _fetch(store: Store, pack: Pack, dest: Path, say: Say) -> bool:
     """Whether the pack is there now; one whose bytes are not what its name says is left out."""
     part = dest / f"{pack.sha256}.part"
     seen, size = hashlib.sha256(), 0
@@ -163,11 +166,11 @@ def _fetch(setting: Setting, store: Store, pack: Pack, dest: Path) -> bool:
             return True
     finally:
         part.unlink(missing_ok=True)
-    setting.watcher.line(f"compiler cache: {pack.key} is left out: its bytes are not what its name says")
+    say(f"{pack.key} is left out: its bytes are not what its name says")
     return False
 
 
-def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path) -> Told | None:
+def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path, say: Say) -> Told | None:
     """Put what a build added into the store, and remember what its machine has had. The folder is gone then.
 
     Args:
@@ -175,6 +178,7 @@ def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path) -> Tol
         plan: What was built.
         engine: Where.
         output: What the build left; untrusted.
+        say: Is told in one line what came of it.
 
     Returns:
         None where the build told nothing.
@@ -193,11 +197,11 @@ def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path) -> Tol
         told = Told(told.held, report.pack, report.objects, size)
         put = push(_open(setting), scope(plan), file, report.pack)
         said = f"{report.objects} results ({size / 1e6:.1f} MB) are in the store"
-        setting.watcher.line(f"compiler cache: {said if put else 'the store has this very pack already'}")
+        say(f"{said if put else 'the store has this very pack already'}")
         _remember(setting, plan, engine, [*report.held, report.pack])
         return Told(told.held, report.pack, report.objects, size, put=put)
     except (FarmError, OSError) as error:
-        setting.watcher.line(f"compiler cache: nothing is put into the store: {error}")
+        say(f"nothing is put into the store: {error}")
         return None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
