@@ -181,9 +181,10 @@ def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path, say: S
         say: Is told in one line what came of it.
 
     Returns:
-        None where the build told nothing.
+        None where the build told nothing that can be read.
     """
     folder = output / OUTPUT
+    told = None
     try:
         report = _read(folder / "report.json")
         if report is None:
@@ -202,7 +203,7 @@ def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path, say: S
         return Told(told.held, report.pack, report.objects, size, put=put)
     except (FarmError, OSError) as error:
         say(f"nothing is put into the store: {error}")
-        return None
+        return told
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -85,11 +85,22 @@ def build(farm: Farm) -> tuple[bytes, Counter[str], dict[str, Any] | None, str]:
     return Path(said["wheel"]).read_bytes(), counted, noted[0] if noted else None, done.stderr
 
 
+def counted_by_ccache(farm: Farm, client: docker.DockerClient) -> int:
+    """How many files it believes to hold: what it does not know of it would never tidy up."""
+    (image,) = {path.read_text() for path in (farm.project / "artifacts/runs").glob("*/image.id")}
+    text = (farm.code / "farm/pipeline/build.py").read_text()
+    volume = text.partition('CACHE_VOLUME = "')[2].partition('"')[0]
+    mounted = {volume: {"bind": "/cache", "mode": "ro"}}
+    command = ["ccache", "--dir", "/cache", "--print-stats"]
+    said = client.containers.run(image, command, volumes=mounted, network_mode="none", remove=True).decode()
+    return int(next(line.split()[1] for line in said.splitlines() if line.startswith("files_in_cache")))
+
+
 def packs_in(store: str) -> list[str]:
     return sorted(open_store(store).list("packs/"))
 
 
-def test_what_one_machine_compiled_the_other_has(machine: Machines, bucket: str) -> None:
+def test_what_one_machine_compiled_the_other_has(machine: Machines, bucket: str, client: docker.DockerClient) -> None:
     store = bucket.replace("?", "/cache?")
     one, two, alone = (machine(name, place) for name, place in (("one", store), ("two", store), ("alone", None)))
 
@@ -111,6 +122,7 @@ def test_what_one_machine_compiled_the_other_has(machine: Machines, bucket: str)
 
     # The same bytes as without: packs change nothing but the time.
     own, compiled, nothing, _ = build(alone)
+    assert counted_by_ccache(two, client) >= told["objects"]
     assert compiled == counted
     assert nothing is None
     assert second == wheel == own

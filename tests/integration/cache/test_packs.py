@@ -222,9 +222,8 @@ def test_a_pack_that_is_not_what_its_name_says_is_not_put(store, tmp_path, monke
         b'{"schema": 1, "held": [], "pack": "../../secret", "objects": 1}',
         json.dumps({"schema": 1, "held": [], "pack": "e" * 64, "objects": -1}).encode(),
         json.dumps({"schema": 1, "held": [f"{n:064x}" for n in range(1000)], "pack": None, "objects": 0}).encode(),
-        json.dumps({"schema": 1, "held": [], "pack": "e" * 64, "objects": 1}).encode(),  # and there is none
     ],
-    ids=range(9),
+    ids=range(8),
 )
 def test_a_report_that_is_none_costs_no_build(setting, plan, store, tmp_path, said, report):
     output = tmp_path / "out"
@@ -234,6 +233,13 @@ def test_a_report_that_is_none_costs_no_build(setting, plan, store, tmp_path, sa
     (line,) = said
     assert line.startswith("nothing is put into the store: ")
     assert list(output.iterdir()) == []
+    assert list(store.list("")) == []
+
+
+def test_a_pack_that_is_not_there_costs_no_build(setting, plan, store, tmp_path, said):
+    output = left(tmp_path / "out", held=["f" * 64], pack="e" * 64, objects=1)
+    assert take_back(setting, plan, Engine(), output, said.append) == Told(("f" * 64,))
+    assert [line.partition(":")[0] for line in said] == ["nothing is put into the store"]
     assert list(store.list("")) == []
 
 
@@ -261,7 +267,8 @@ def test_a_store_that_cannot_be_had_costs_no_build(setting, plan, tmp_path, moto
     away = Setting(setting.project, setting.settings.model_copy(update={"compiler_cache": place_}), Silent())
     prepare(away, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in") == (set(), {"schema": 1, "scope": SCOPE, "stored": None, "max_bytes": 1 << 30})
-    assert take_back(away, plan, Engine(), left(tmp_path / "out", b"data"), said.append) is None
+    output = left(tmp_path / "out", b"data", held=["f" * 64])  # what the cache had before counts all the same
+    assert take_back(away, plan, Engine(), output, said.append) == Told(("f" * 64,), name(b"data"), 3, 4, put=False)
     one, two = said
     assert one.startswith("the build goes on without other machines' packs: ")
     assert two.startswith("nothing is put into the store: ")
