@@ -145,14 +145,16 @@ def test_the_same_entries_are_the_same_pack(machine):
 def test_a_pack_is_taken_once_and_replaces_nothing(machine):
     here = machine()
     kept = here.add(ONE + "R", b"mine", level=3)
-    name = here.give(tar((ONE + "R", b"theirs"), (TWO + "R", b"new")))
+    here.add(ONE + "M", b"mine")
+    name = here.give(tar((ONE + "M", b"theirs"), (ONE + "R", b"theirs"), (TWO + "R", b"new")))
     here.ask([name])
     here.take()
-    assert here.held() == {ONE + "R": b"mine", TWO + "R": b"new"}
+    assert here.held() == {ONE + "R": b"mine", ONE + "M": b"mine", TWO + "R": b"new"}
     assert kept.read_bytes() == b"mine"
+    assert not (here.cache / ONE[0] / ONE[1] / f"{ONE[2:]}R").exists()
     (here.cache / TWO[0] / TWO[1] / f"{TWO[2:]}R").unlink()
     assert here.take() == ""
-    assert here.held() == {ONE + "R": b"mine"}
+    assert here.held() == {ONE + "R": b"mine", ONE + "M": b"mine"}
 
 
 def test_what_the_store_has_no_more_is_packed_again(machine):
@@ -213,6 +215,7 @@ HOSTILE = {
     "pax header": tar(("ü" * 200, b"x"), kind=tarfile.PAX_FORMAT),
     "too large": tar((TWO + "R", {"size": (512 << 20) + 1})),
     "huge": tar((TWO + "R", {"size": 1 << 40}), kind=tarfile.GNU_FORMAT),
+    "negative": tar((TWO + "R", {"size": -512}), kind=tarfile.GNU_FORMAT),
     "no kind of entry": tar((TWO + "X", b"x")),
     "newline": tar((TWO + "R\n", b"x")),
     "shorter than it says": tar((TWO + "R", b"x" * 5000))[:3000],
@@ -231,6 +234,8 @@ def test_hostile_packs(machine, tmp_path, what):
     before = {path for path in tmp_path.rglob("*") if "ccache" not in path.parts}
     said = here.take()
     assert said.startswith(f"farm: pack {name[:12]} of the compiler cache is not taken: "), said
+    if what in ("too large", "huge", "negative"):
+        assert said.endswith(" is no entry of ccache\n")
     assert set(here.held()) <= {TWO + "R"}  # where only the end is missing, it is an entry like any other
     assert {path for path in tmp_path.rglob("*") if "ccache" not in path.parts} == before
     notes = here.cache / "farm-packs" / SCOPE
