@@ -44,6 +44,11 @@ def place(cache: Path, key: str, level: int) -> Path:
     return cache.joinpath(*key[:level], key[level:])
 
 
+def unique() -> str:
+    """A name in ccache's own folder for what is not whole yet, which it tidies up. Containers share process ids."""
+    return f"farm-{os.urandom(16).hex()}"
+
+
 def members(stream: "IO[bytes]") -> "Iterator[tuple[str, int]]":
     """(key, size) of each entry; its bytes are to be read before the next is asked for.
 
@@ -69,7 +74,8 @@ def members(stream: "IO[bytes]") -> "Iterator[tuple[str, int]]":
 
 def unpack(pack: Path, cache: Path) -> "Iterator[str]":
     """The key of each entry once it is in the cache. One that is there already stays as it is."""
-    part = cache / f".farm-pack-{os.getpid()}"
+    part = cache / "tmp" / unique()
+    part.parent.mkdir(exist_ok=True)
     try:
         with pack.open("rb") as stream:
             for key, size in members(stream):
@@ -112,7 +118,8 @@ def notes_of(cache: Path, request: "dict[str, Any]") -> "dict[str, Path]":
 
 def note(cache: Path, request: "dict[str, Any]", sha256: str, keys: "set[str]") -> None:
     path = cache / "farm-packs" / request["scope"] / sha256
-    part = path.with_name(f".{sha256}-{os.getpid()}")
+    part = cache / "tmp" / unique()
+    part.parent.mkdir(exist_ok=True)
     part.write_text("".join(f"{key}\n" for key in sorted(keys)), encoding="ascii")
     os.replace(part, path)  # noqa: PTH105
 
