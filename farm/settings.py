@@ -43,12 +43,15 @@ class Settings(Model):
     `index_public_url` is where a web server shows the same index, answering folders with their index.html.
     `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
     `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
+    `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
+    machine has its own cache alone.
     """
 
     artifacts: str
     index: str
     index_public_url: str | None
     signing_key: str | None = None
+    compiler_cache: str | None = None
     pull_timeout_s: int = Field(gt=0, le=600)
     debian_mirror: str | None
     smoke_timeout_s: int = Field(gt=0, le=7200)

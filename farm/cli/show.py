@@ -73,7 +73,7 @@ class LogWatcher:
         print(f"==> {name}", file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
-        if text.startswith(("base image:", "Step ", "+ ", "farm: step")):
+        if text.startswith(("base image:", "Step ", "+ ", "farm: step", "compiler cache:")):
             print(f"    {plain(text)}", file=sys.stderr, flush=True)
 
     def progress(self, done: int, total: int) -> None:

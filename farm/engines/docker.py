@@ -4,6 +4,7 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 """
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -125,7 +126,10 @@ class DockerEngine:
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )
         try:
-            container.put_archive("/", transfer.pack(job.inputs))
+            with tempfile.TemporaryFile() as inputs:
+                transfer.pack(job.inputs, inputs)
+                inputs.seek(0)
+                container.put_archive("/", inputs)
             container.start()
         except BaseException:
             container.remove(force=True)
@@ -225,6 +229,14 @@ class DockerEngine:
         container = self._find(handle)
         if container is not None:
             container.remove(force=True, v=True)
+
+    @guard
+    def volume_id(self, volume: str) -> str | None:
+        try:
+            made = self.client.volumes.get(volume).attrs["CreatedAt"]
+        except docker.errors.NotFound:
+            return None
+        return f"{self.client.info()['ID']} {volume} {made}"
 
     @guard
     def discard(self, volume: str) -> None:

@@ -6,6 +6,7 @@ something is already (`If-None-Match: *`). What lies here is in transit only: `d
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
@@ -81,7 +82,7 @@ class Exchange:
     def _key(self, key: str) -> str:
         return self._store.prefix + key
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | Path) -> None:
         """Stores an object for the job to read; the same bytes again are fine."""
         self._store.create(key, data, content_type="application/octet-stream")
 

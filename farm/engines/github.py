@@ -281,6 +281,9 @@ class GithubEngine:
             if artifact.name == OUTPUT:
                 self._api.delete_artifact(artifact.id)
 
+    def volume_id(self, volume: str) -> None:
+        """None: it keeps none."""
+
     def discard(self, volume: str) -> None:
         """Nothing to do: it keeps none."""
 

@@ -262,6 +262,14 @@ class HostEngine:
             self._end_session(handle)
         shutil.rmtree(self._jobs / handle, ignore_errors=True)
 
+    def volume_id(self, volume: str) -> str | None:
+        marks = self._farm.glob("*.volume")
+        placed = [mark.with_suffix("") for mark in marks if mark.read_text(encoding="utf-8") == volume]
+        for folder in (*placed, self._volumes / volume):
+            if folder.is_dir():  # moved from one place to the other it keeps its number
+                return f"{self.root} {volume} {folder.stat().st_ino}"
+        return None
+
     def discard(self, volume: str) -> None:
         for mark in self._farm.glob("*.volume"):
             if mark.read_text(encoding="utf-8") == volume:

@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import hashlib
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from importlib import resources
@@ -153,8 +154,6 @@ class SwarmEngine:
     def _manifest(self, name: str, job: Job) -> bytes:
         lifetime = min(MAX_SIGNED_S, job.timeout_s + WAIT_S)
         pieces = max(50, min(MAX_PIECES, job.timeout_s // 4))
-        # mtime 0: the same inputs are the same bytes, whoever packs them
-        inputs = gzip.compress(transfer.pack(job.inputs), mtime=0)
         manifest: dict[str, Any] = {
             "command": list(job.command),
             "environment": job.environment,
@@ -165,14 +164,20 @@ class SwarmEngine:
             "output_url": self.exchange.put_url(f"{name}/output.tar", lifetime),
             "report_url": self.exchange.put_url(f"{name}/report.json", lifetime),
             "inputs_url": None,
-            "inputs": base64.b64encode(inputs).decode(),
+            "inputs": "",
         }
-        whole = _packed(manifest)
-        if len(whole) > MAX_CONFIG:
-            self.exchange.put(f"{name}/inputs.tar.gz", inputs)
-            manifest |= {"inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime), "inputs": ""}
-            whole = _packed(manifest)
-        return whole
+        with tempfile.NamedTemporaryFile() as inputs:
+            # mtime 0: the same inputs are the same bytes, whoever packs them
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain:
+                transfer.pack(job.inputs, plain)
+            if inputs.tell() <= MAX_CONFIG:
+                inputs.seek(0)
+                whole = _packed(manifest | {"inputs": base64.b64encode(inputs.read()).decode()})
+                if len(whole) <= MAX_CONFIG:
+                    return whole
+            inputs.flush()
+            self.exchange.put(f"{name}/inputs.tar.gz", Path(inputs.name))
+        return _packed(manifest | {"inputs_url": self.exchange.get_url(f"{name}/inputs.tar.gz", lifetime)})
 
     # --- watch
 
@@ -306,6 +311,9 @@ class SwarmEngine:
             self._api.remove_service(handle)
         self._drop_configs(name)
         self.exchange.drop(f"{name}/")
+
+    def volume_id(self, volume: str) -> None:
+        """None: it keeps none."""
 
     def discard(self, volume: str) -> None:
         """Nothing to do: it keeps none."""

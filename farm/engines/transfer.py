@@ -1,5 +1,6 @@
 """Files to and from jobs, as tar streams and zips. What comes back is untrusted: nothing is written outside."""
 
+import gzip
 import io
 import os
 import stat
@@ -8,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from farm.errors import InfrastructureError
 
@@ -26,10 +27,14 @@ _HEADERS = (
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def pack(folders: Mapping[str, Path], skip: tuple[str, ...] = ("__pycache__",)) -> bytes:
-    """A tar of folders: container path -> folder here. Owner root, times zero, order stable, symlinks as they are."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+def pack(
+    folders: Mapping[str, Path], stream: IO[bytes] | gzip.GzipFile, skip: tuple[str, ...] = ("__pycache__",)
+) -> None:
+    """Writes a tar of folders (container path -> folder here): owner root, times zero, order stable, links as they are.
+
+    It goes to a stream, since sources and packs of a compiler cache have gigabytes.
+    """
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
             for path in sorted(folder.rglob("*")):
                 relative = path.relative_to(folder)
@@ -44,11 +49,10 @@ def pack(folders: Mapping[str, Path], skip: tuple[str, ...] = ("__pycache__",)) 
                     info.type, info.mode = tarfile.DIRTYPE, 0o755
                     archive.addfile(info)
                 elif path.is_file():
-                    with path.open("rb") as stream:
-                        status = os.fstat(stream.fileno())
+                    with path.open("rb") as source:
+                        status = os.fstat(source.fileno())
                         info.size, info.mode = status.st_size, 0o755 if status.st_mode & 0o100 else 0o644
-                        archive.addfile(info, stream)
-    return buffer.getvalue()
+                        archive.addfile(info, source)
 
 
 class _Member(tarfile.TarInfo):

@@ -34,12 +34,13 @@ def make_job(
     capacity: Capacity,
     labels: dict[str, str],
     volumes: dict[str, str] | None = None,
+    environment: dict[str, str] | None = None,
     runner: str | None = None,
     excluded: tuple[str, ...] = (),
 ) -> Job:
     """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
 
-    `volumes`, `runner` and `excluded` as in Job.
+    `environment` is what build.sh is told beside the number of jobs; the others as in Job.
     """
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
@@ -48,7 +49,7 @@ def make_job(
         command=("bash", "/farm/job/build.sh"),
         inputs=inputs,
         output="/farm/out",
-        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory)))},
+        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **(environment or {})},
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,

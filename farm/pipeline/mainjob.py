@@ -1,5 +1,6 @@
 """The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Literal
 
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
-from farm.pipeline import build, needs, returned
+from farm.pipeline import build, needs, packs, returned
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -86,6 +87,7 @@ class MainJob:
         with self.outcomes.timed("publish", watcher) as step:
             image = self.folder / IMAGE
             used = image.read_text() if image.exists() else None
+            shared = self.journal.happened(self.run.id, packs.KIND)
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
                 self.setting,
@@ -93,6 +95,7 @@ class MainJob:
                 result.wheel,
                 report,
                 image=used,
+                packs=shared.data["held"] if shared else (),
                 run=self.run.id,
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
@@ -188,6 +191,8 @@ class MainJob:
     def start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         sources = self.folder / "sources"
         needed = self.folder / "needs"
+        shared = self.folder / "packs"
+        environment: dict[str, str] = {}
         inputs = {"/farm/job": self.folder / "context" / "job"}
         if engine.name != "github":  # its runners have a farm of their own, which gathers them there
             cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
@@ -196,6 +201,10 @@ class MainJob:
             if self.plan.needs:
                 needs.fetch(self.setting, self.plan, needed)
                 inputs["/farm/needs"] = needed
+            if packs.wanted(self.setting, self.plan):
+                packs.prepare(self.setting, self.plan, engine, shared, self.say_of_cache)
+                inputs[packs.INPUT] = shared
+                environment = packs.ENVIRONMENT
         if engine.name == "host":  # an image has them
             inputs["/farm/scripts"] = self.setting.project / SCRIPTS
         job = build.make_job(
@@ -205,6 +214,7 @@ class MainJob:
             capacity=engine.capacity(),
             labels={"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)},
             volumes=build.kept(self.plan) if engine.keeps_volumes else {},
+            environment=environment,
             runner=self.runner if engine.name in PLACED else None,
             excluded=self.excluded if engine.name in PLACED else (),
         )
@@ -215,8 +225,8 @@ class MainJob:
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
             raise
         finally:
-            shutil.rmtree(sources, ignore_errors=True)
-            shutil.rmtree(needed, ignore_errors=True)
+            for folder in (sources, needed, shared):
+                shutil.rmtree(folder, ignore_errors=True)
         try:
             self.journal.set_handle(attempt.id, handle)
         except BaseException:  # nobody else knows the container
@@ -226,7 +236,8 @@ class MainJob:
 
     def finish_build(self, engine: Engine, attempt: Attempt, handle: str, done: Path) -> None:
         """Follow the container to its end, take the wheel, and remove the container whatever came."""
-        log = self.folder / "build.log"
+        log, part = self.folder / "build.log", done.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
         try:
             seen = build.follow(
                 engine,
@@ -252,15 +263,19 @@ class MainJob:
                 )
                 raise CancelledError(f"run {self.run.id} was cancelled")
             build.judge(seen, log)
-            part = done.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
             _collect(engine, handle, part)
+            self.share(engine, attempt, part)
             build.the_wheel(part / "wheel")
             part.rename(done)
         except CancelledError:
             raise
         except BuildFailedError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
+            if packs.wanted(self.setting, self.plan) and not part.exists():  # what it compiled is good all the same
+                with contextlib.suppress(InfrastructureError):  # not every engine keeps what a failed build left
+                    engine.collect(handle, part, build.MAX_OUTPUT)
+                    self.share(engine, attempt, part)
+                shutil.rmtree(part, ignore_errors=True)
             raise
         except FarmError as error:
             self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
@@ -270,6 +285,18 @@ class MainJob:
         finally:
             engine.release(handle)
         engine.discard(build.kept(self.plan)[build.TREE])
+
+    def share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
+        """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
+        if not packs.wanted(self.setting, self.plan):
+            return
+        told = packs.take_back(self.setting, self.plan, engine, output, self.say_of_cache)
+        if told is not None:
+            self.journal.event(self.run.id, packs.KIND, None, attempt.id, **vars(told))
+
+    def say_of_cache(self, text: str) -> None:
+        self.setting.watcher.line(f"compiler cache: {text}")
+        self.journal.event(self.run.id, packs.SAID, text=text)
 
     def note_state(self, attempt: Attempt, seen: Observation) -> None:
         """How an attempt stands that has not ended: `farm status` tells it. The end is judged first, then noted."""

@@ -1,6 +1,7 @@
 """What is said of a wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from farm import __version__
@@ -11,7 +12,9 @@ from farm.wheel.report import Report
 BUILD_TYPE = "urn:torch-farm:wheel:v1"
 
 
-def predicate(plan: Plan, report: Report, *, image: str | None = None, run: str | None = None) -> dict[str, Any]:
+def predicate(
+    plan: Plan, report: Report, *, image: str | None = None, run: str | None = None, packs: Iterable[str] = ()
+) -> dict[str, Any]:
     """The predicate for the wheel of a plan.
 
     Args:
@@ -19,6 +22,7 @@ def predicate(plan: Plan, report: Report, *, image: str | None = None, run: str 
         report: What verify found: its digest, as `verify.json` in the folder of the run.
         image: The id of the image that it was built in (`sha256:…`), where known.
         run: The id of the run, where there was one.
+        packs: The sha256 of the packs of other machines that the compiler cache had.
     """
     source = plan.source
     digest = {"gitCommit": source.commit} if source.kind == "git" else {"sha256": source.digest}
@@ -29,6 +33,7 @@ def predicate(plan: Plan, report: Report, *, image: str | None = None, run: str 
         dependencies.append({"name": "image", "uri": plan.base, "digest": {"sha256": image.removeprefix("sha256:")}})
     for archive in plan.toolkit.archives if plan.toolkit else ():
         dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
+    dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in packs]
     parameters = {
         "package": plan.package,
         "version": plan.version,

@@ -3,6 +3,7 @@
 import hashlib
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def publish_wheel(
     *,
     image: str | None = None,
     run: str | None = None,
+    packs: Iterable[str] = (),
     progress: Progress | None = None,
     single_writer: bool = False,
 ) -> PublishResult:
@@ -39,6 +41,7 @@ def publish_wheel(
         report: What verify said about this very file.
         image: The id of the image that it was built in, for the provenance.
         run: The run that built it, likewise.
+        packs: The sha256 of the packs of other machines that its compiler cache had, likewise.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
 
@@ -63,7 +66,7 @@ def publish_wheel(
                 "plan": plan.digest,
                 "verified": report.sha256,
                 "channel": plan.channel,
-                PREDICATE: predicate(plan, report, image=image, run=run),
+                PREDICATE: predicate(plan, report, image=image, run=run, packs=packs),
                 **_waived(report),
             },
             channel=plan.channel,

@@ -28,8 +28,16 @@ class Setting:
 
     @property
     def index_url(self) -> str:
-        index = self.settings.index
-        return index if "://" in index else str(self.project / index)
+        return self._place(self.settings.index)
+
+    @property
+    def compiler_cache_url(self) -> str | None:
+        """The store that machines share compiled objects through; None where there is none."""
+        place = self.settings.compiler_cache
+        return None if place is None else self._place(place)
+
+    def _place(self, place: str) -> str:
+        return place if "://" in place else str(self.project / place)
 
     @property
     def signer(self) -> Signer | None:

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farm.pipeline.packs import KIND
 from farm.runs import FINAL, Journal
 from tests.e2e.conftest import make_project
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
+from tests.larger_canary import larger_canary
 
 ENGINES = ["docker", "host", "swarm", "github"]
 PULL_PORT, PUSH_PORT, HOST = 5063, 5062, "10.99.0.1"
@@ -152,3 +154,22 @@ def test_submit_status_logs_cancel_and_retry(engine):
     log = (farm.project / "artifacts" / "dispatch.log").read_text()
     assert TOKEN not in log
     assert "Traceback" not in log
+
+
+def test_nodes_share_what_they_compiled(swarm_farm, swarm, tmp_path):
+    """A node keeps no compiler cache between two jobs: all that a build has of it comes in packs."""
+    place = swarm.s3("wheels").replace("wheels?", "wheels/cache?")
+    change(swarm_farm.project / "ci" / "farm.yaml", lambda data: data.update(compiler_cache=place))
+    farm = type(swarm_farm)(swarm_farm.project, larger_canary(tmp_path / "code", 4, ccache=True))
+    noted, lines = [], []
+    for _ in range(2):
+        run = farm.run("submit", *SELECT, "--no-publish", "--on", "swarm").stdout.strip()
+        wait("it ends", lambda run=run: state(farm, run) in ("success", "failure", "infra"))
+        told = farm.json("status", run)
+        assert told["state"] == "success", told["why"]
+        noted += [event["data"] for event in told["events"] if event["kind"] == KIND]
+        lines += [one for one in farm.json("cache", "report", run)["lines"] if one["axis"] != "configure"]
+    first, second = noted
+    assert (first["held"], first["put"]) == ([], True)
+    assert (second["held"], second["pack"]) == ([first["pack"]], None)
+    assert sum(line["miss"] for line in lines) == sum(line["direct"] for line in lines) >= 4

@@ -25,6 +25,8 @@ def agent(exchange, tmp_path):
     inputs = tmp_path / "given"
     inputs.mkdir()
     (inputs / "greeting").write_text("hello\n")
+    packed = io.BytesIO()
+    transfer.pack({str(tmp_path / "in"): inputs}, packed)
 
     def go(*command, timeout_s=30, pieces=20, interval_s=0.2, **changes):
         manifest = {
@@ -37,7 +39,7 @@ def agent(exchange, tmp_path):
             "output_url": exchange.put_url("job/output.tar", 600),
             "report_url": exchange.put_url("job/report.json", 600),
             "inputs_url": None,
-            "inputs": base64.b64encode(gzip.compress(transfer.pack({str(tmp_path / "in"): inputs}))).decode(),
+            "inputs": base64.b64encode(gzip.compress(packed.getvalue())).decode(),
         } | changes
         path = tmp_path / "manifest"
         path.write_bytes(gzip.compress(json.dumps(manifest).encode()))

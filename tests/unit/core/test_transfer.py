@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.engines import transfer
-from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, pack, unpack
+from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack
 from farm.errors import InfrastructureError
 
 LIMIT = 1 << 20
@@ -55,6 +55,12 @@ def source(folder):
     (folder / "folder-link").symlink_to("sub")
     os.link(folder / "a.txt", folder / "z.txt")
     return folder
+
+
+def pack(folders):
+    stream = io.BytesIO()
+    transfer.pack(folders, stream)
+    return stream.getvalue()
 
 
 def test_a_packed_folder_holds_what_the_container_needs(tmp_path):

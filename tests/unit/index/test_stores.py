@@ -74,8 +74,9 @@ def test_no_key_leaves_the_root(key):
 
 
 def test_only_scratch_keys_may_be_discarded(tmp_path):
-    assert check_scratch("probe/x") == "probe/x"
-    for key in ("records/a.json", "probes/x", "whl/probe/x"):
+    for key in ("probe/x", "packs/x"):
+        assert check_scratch(key) == key
+    for key in ("records/a.json", "probes/x", "packs", "whl/probe/x", "whl/packs/x"):
         with pytest.raises(ValueError, match="only keys below"):
             DirectoryStore(tmp_path).discard(key)
 

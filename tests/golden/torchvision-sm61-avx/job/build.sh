@@ -25,6 +25,9 @@ rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
 exec 9< .
+packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
+    [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
+}
 flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
@@ -37,9 +40,13 @@ echo "farm: step needs"
 python3 -m pip install --quiet --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.8.0+cu128.sm61.avx
 
 export PYTHONPATH="$FARM_ROOT/needs/site"
+packs take
 echo "farm: step build"
+status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
-python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" .
+python3 -m build --wheel --no-isolation --skip-dependency-check --outdir "$FARM_ROOT/out/wheel" . || status=$?
+packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
+[ "$status" = 0 ] || exit "$status"
 if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi
