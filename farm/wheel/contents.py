@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from farm.errors import InfrastructureError, VerificationFailedError
@@ -12,6 +12,7 @@ from farm.wheel.apart import read_apart
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.glimpse import Glimpse, OutOfSightError
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.zipformat import Entry
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
 _NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
@@ -122,7 +123,8 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: 
         As `read_contents`, as far as damage is met.
     """
     files: dict[str, tuple[str, int]] = {}
-    libraries = []
+    libraries: list[Library] = []
+    seen: dict[tuple[str, int, int, int], Library] = {}
     for name, entry in archive.members.items():
         if name.endswith("/"):
             continue
@@ -132,9 +134,22 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: 
                 known = sha256, entry.size
         files[name] = known
         if not name.endswith(_NO_LIBRARIES) and archive.starts_with(name, magics(name)):
-            libraries.append(_glance(archive, name, known[0]))
+            # torch's build puts some DLLs into two folders. The name counts too: it decides what is looked for.
+            key = name.rpartition("/")[2], entry.crc, entry.size, entry.compressed
+            twin = seen.get(key)
+            if twin is not None and _same_bytes(archive, archive.entry(twin.path), entry):
+                libraries.append(replace(twin, path=name, sha256=known[0]))
+            else:
+                seen[key] = _glance(archive, name, known[0])
+                libraries.append(seen[key])
             _check_count(len(libraries))
     return Contents(files=files, libraries=tuple(libraries))
+
+
+def _same_bytes(archive: Archive, one: Entry, other: Entry) -> bool:
+    """Whether two members of one method and length are the same, told from their compressed bytes."""
+    pairs = zip(archive.raw(one), archive.raw(other), strict=False)  # of unequal chunks, the first differ
+    return one.method == other.method and all(left == right for left, right in pairs)
 
 
 def _glance(archive: Archive, name: str, sha256: str) -> Library:

@@ -6,7 +6,6 @@ costs minutes and twice the memory on libraries of PyTorch's size, and has broke
 changed is copied compressed.
 """
 
-import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -263,10 +262,8 @@ def _read_file(source: Path, path: str) -> Library:
     with source.open("rb") as file:
         if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
             return Library(path=path, sha256="", size=0, error="not a library")
-        file.seek(0)
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return read_library(path, sha256, data, None)
+            return read_library(path, "", data, None)  # its hash is taken when it is written
 
 
 def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:
