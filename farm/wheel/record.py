@@ -27,6 +27,9 @@ class Row(NamedTuple):
     size: int | None
 
 
+_new = tuple.__new__  # of a Row from its fields, in half the time
+
+
 def parse_record(content: bytes) -> list[Row]:
     """Rows of a RECORD file.
 
@@ -49,7 +52,7 @@ def _parse_plain(content: bytes) -> list[Row]:
     hashes = iter([together[at : at + 64] for at in range(0, len(together), 66)])
     try:
         return [
-            Row(path.decode(), next(hashes) if digest else None, int(size) if size else None)
+            _new(Row, (path.decode(), next(hashes) if digest else None, int(size) if size else None))
             for path, digest, size, _ in lines
         ]
     except UnicodeDecodeError:
