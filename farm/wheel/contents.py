@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from farm.errors import InfrastructureError, VerificationFailedError
-from farm.wheel.apart import read_apart
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.glimpse import Glimpse, OutOfSightError
 from farm.wheel.library import Library, magics, read_library
@@ -40,6 +39,7 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
         VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
         InfrastructureError: The disk failed or is full.
     """
+    from farm.wheel.apart import read_apart  # noqa: PLC0415 (slow to import, and repair does without)
 
     def read(name: str) -> tuple[str, Library | None]:
         with archive.content(name, magics(name)) as (sha256, data):
