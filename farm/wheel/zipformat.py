@@ -308,9 +308,13 @@ def needs_zip64(*values: int) -> bool:
 def central_header(entry: Entry) -> bytes:
     """The directory record of a member, with the ZIP64 field only where a value needs it."""
     name, flags = _encode(entry.name)
-    if entry.size < LIMIT32 and entry.compressed < LIMIT32 and entry.header_offset < LIMIT32:
-        least = (b"PK\1\2", (entry.made_by & 0xFF00) | 20, 20, flags, *entry[1:7], len(name))
-        return _CENTRAL_LEAST.pack(*least, entry.external_attributes, entry.header_offset) + name
+    _, method, time, date, crc, compressed, size, external, made_by, offset = entry[:10]
+    if size < LIMIT32 and compressed < LIMIT32 and offset < LIMIT32:
+        made_by = (made_by & 0xFF00) | 20
+        least = _CENTRAL_LEAST.pack(
+            b"PK\1\2", made_by, 20, flags, method, time, date, crc, compressed, size, len(name), external, offset
+        )
+        return least + name
     values = (entry.size, entry.compressed, entry.header_offset)
     wide = [value for value in values if needs_zip64(value)]
     extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)
