@@ -112,12 +112,12 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
         ) from error
 
 
-def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: str) -> Contents:
+def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
     """What repair has to know, for the price of a glance.
 
-    Where `hashes` (of RECORD, by member) give the true length, the hash is believed and the file not read; it is
-    recomputed where they do not, and for the files of the folder `folder`. Libraries are told by their first bytes
-    and not read for more than what they need of others; `Library.fatbins` and `instructions` are empty.
+    Where `hashes` (by member) give the true length, the hash is believed and the file not read; it is recomputed
+    where they do not. Libraries are told by their first bytes and not read for more than what they need of others;
+    `Library.fatbins` and `instructions` are empty.
 
     Raises:
         As `read_contents`, as far as damage is met.
@@ -129,7 +129,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: 
         if name.endswith("/"):
             continue
         known = hashes.get(name)
-        if known is None or known[1] != entry.size or name.startswith(folder):
+        if known is None or known[1] != entry.size:
             with archive.content(name, ()) as (sha256, _):
                 known = sha256, entry.size
         files[name] = known
