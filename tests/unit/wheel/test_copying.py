@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -49,10 +50,10 @@ def test_a_system_that_gives_up_halfway(tmp_path, monkeypatch, good):
     monkeypatch.setattr(os, "splice", splice)
     content = os.urandom(SIZE)
     (tmp_path / "a").write_bytes(content)
-    files = len(os.listdir("/proc/self/fd"))
+    files = len(list(Path("/proc/self/fd").iterdir()))
     with (tmp_path / "a").open("rb") as source, (tmp_path / "b").open("wb", buffering=0) as target:
         assert copy_range(source.fileno(), target.fileno(), 0, SIZE) == SIZE
         target.write(b"end")
     assert (tmp_path / "b").read_bytes() == content + b"end"
     assert calls
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
