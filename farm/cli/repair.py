@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import json
 
 from farm.text import plain
 from farm.wheel.repair import opened, repair
@@ -21,6 +20,8 @@ def cmd_repair(args: argparse.Namespace) -> int:
     else:
         result = repair(args.wheel, args.output, lib_dirs=args.lib_dir, vendor_into=args.into, **given)
     if args.json:
+        import json
+
         print(json.dumps(result.to_json(), indent=2))
         return 0
     for item in result.vendored:

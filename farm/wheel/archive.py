@@ -319,7 +319,6 @@ def check_name(name: str) -> None:
 
 
 def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    members: dict[str, Entry] = {}
     folded: dict[str, str] = {}
     parents: dict[str, str] = {}  # to the first member in it
     fine: set[str] = set()  # folders of which every part has been checked
@@ -331,16 +330,18 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
             check_name(name)
             if len(parent) < _SHORT:
                 fine.add(parent)
-        if name in members:
-            refuse("occurs twice", name)
         key = name.lower() if base and name.isascii() else _fold(name)
         if key in folded:
+            if folded[key] == name:
+                refuse("occurs twice", name)
             refuse(f"differs only by case or normal form from {folded[key]!r}", name)
-        if entry.size and entry.is_dir:
-            refuse("a folder with content", name)
         folded[key] = name
-        members[name] = entry
-        parents.setdefault(parent if base else parent.rpartition("/")[0], name)
+        if not base:
+            if entry.size:
+                refuse("a folder with content", name)
+            parent = parent.rpartition("/")[0]
+        if parent not in parents:
+            parents[parent] = name
     checked: set[str] = set()
     for parent, name in parents.items():
         while parent and parent not in checked:
@@ -349,7 +350,7 @@ def _check_names(entries: list[Entry]) -> dict[str, Entry]:
             if above is not None and not above.endswith("/"):
                 refuse(f"lies below {above!r}, which is not a folder", name)
             parent = parent.rpartition("/")[0]  # noqa: PLW2901
-    return members
+    return {entry.name: entry for entry in entries}
 
 
 def _fold(name: str) -> str:

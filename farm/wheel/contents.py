@@ -4,14 +4,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from farm.errors import InfrastructureError, VerificationFailedError
-from farm.wheel.apart import read_apart
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.glimpse import Glimpse, OutOfSightError
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.zipformat import Entry
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
 _NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
@@ -39,6 +39,7 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
         VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
         InfrastructureError: The disk failed or is full.
     """
+    from farm.wheel.apart import read_apart  # noqa: PLC0415 (slow to import, and repair does without)
 
     def read(name: str) -> tuple[str, Library | None]:
         with archive.content(name, magics(name)) as (sha256, data):
@@ -111,30 +112,44 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
         ) from error
 
 
-def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]], folder: str) -> Contents:
+def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Contents:
     """What repair has to know, for the price of a glance.
 
-    Where `hashes` (of RECORD, by member) give the true length, the hash is believed and the file not read; it is
-    recomputed where they do not, and for the files of the folder `folder`. Libraries are told by their first bytes
-    and not read for more than what they need of others; `Library.fatbins` and `instructions` are empty.
+    Where `hashes` (by member) give the true length, the hash is believed and the file not read; it is recomputed
+    where they do not. Libraries are told by their first bytes and not read for more than what they need of others;
+    `Library.fatbins` and `instructions` are empty.
 
     Raises:
         As `read_contents`, as far as damage is met.
     """
     files: dict[str, tuple[str, int]] = {}
-    libraries = []
+    libraries: list[Library] = []
+    seen: dict[tuple[str, int, int, int], Library] = {}
     for name, entry in archive.members.items():
         if name.endswith("/"):
             continue
         known = hashes.get(name)
-        if known is None or known[1] != entry.size or name.startswith(folder):
+        if known is None or known[1] != entry.size:
             with archive.content(name, ()) as (sha256, _):
                 known = sha256, entry.size
         files[name] = known
         if not name.endswith(_NO_LIBRARIES) and archive.starts_with(name, magics(name)):
-            libraries.append(_glance(archive, name, known[0]))
+            # torch's build puts some DLLs into two folders. The name counts too: it decides what is looked for.
+            key = name.rpartition("/")[2], entry.crc, entry.size, entry.compressed
+            twin = seen.get(key)
+            if twin is not None and _same_bytes(archive, archive.entry(twin.path), entry):
+                libraries.append(replace(twin, path=name, sha256=known[0]))
+            else:
+                seen[key] = _glance(archive, name, known[0])
+                libraries.append(seen[key])
             _check_count(len(libraries))
     return Contents(files=files, libraries=tuple(libraries))
+
+
+def _same_bytes(archive: Archive, one: Entry, other: Entry) -> bool:
+    """Whether two members of one method and length are the same, told from their compressed bytes."""
+    pairs = zip(archive.raw(one), archive.raw(other), strict=False)  # of unequal chunks, the first differ
+    return one.method == other.method and all(left == right for left, right in pairs)
 
 
 def _glance(archive: Archive, name: str, sha256: str) -> Library:

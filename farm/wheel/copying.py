@@ -1,16 +1,16 @@
 """Copies a part of one file to another without taking it through this process.
 
-Long parts go from the cached pages of the one straight to the disk of the other (O_DIRECT): the copy in memory costs
-more time than all else that a repair does, and the fsync that follows has nothing left to write.
+Long parts go from the cached pages of the one straight to the disk of the other: through a pipe, which holds the pages
+themselves, and past the target's cache (O_DIRECT). The copy in memory costs more time than all else that a repair
+does, and the fsync that follows has nothing left to write.
 """
 
-import mmap
 import os
 from contextlib import suppress
 
 _BLOCK = 4096  # of disks and pages; where either has larger ones, the system refuses and the other way is taken
 _LONG = 4 << 20
-_WINDOW = 8 << 20  # mapped at a time, so that memory does not grow with the file
+_WINDOW = 1 << 20  # in the pipe at a time: the most that Linux gives without asking (/proc/sys/fs/pipe-max-size)
 
 
 def copy_range(source: int, target: int, start: int, end: int) -> int:
@@ -21,7 +21,7 @@ def copy_range(source: int, target: int, start: int, end: int) -> int:
     """
     position = os.lseek(target, 0, os.SEEK_CUR)
     border = start + -position % _BLOCK
-    if end - border >= _LONG and border % _BLOCK == 0 and hasattr(os, "O_DIRECT"):
+    if end - border >= _LONG and border % _BLOCK == 0 and hasattr(os, "splice") and hasattr(os, "O_DIRECT"):
         start = _by_kernel(source, target, start, border)
         if start == border:
             start = _directly(source, target, start, end - end % _BLOCK)
@@ -45,13 +45,18 @@ def _directly(source: int, target: int, start: int, end: int) -> int:
     import fcntl  # noqa: PLC0415 (not on Windows)
 
     flags = fcntl.fcntl(target, fcntl.F_GETFL)
-    with suppress(OSError, ValueError):  # a file system without it; a source that has become shorter
-        fcntl.fcntl(target, fcntl.F_SETFL, flags | os.O_DIRECT)
-        while start < end:
-            with mmap.mmap(source, min(_WINDOW, end - start), access=mmap.ACCESS_READ, offset=start) as view:
-                count = os.write(target, view)
-            start += count
-            if not count or count % _BLOCK:
-                break
-    fcntl.fcntl(target, fcntl.F_SETFL, flags)
+    pipe_out, pipe_in = os.pipe()
+    try:
+        with suppress(OSError):  # a file system without it, a pipe that may not be so large
+            fcntl.fcntl(pipe_in, fcntl.F_SETPIPE_SZ, _WINDOW)
+            fcntl.fcntl(target, fcntl.F_SETFL, flags | os.O_DIRECT)
+            while start < end and (waiting := os.splice(source, pipe_in, min(_WINDOW, end - start), start)):
+                while waiting:
+                    count = os.splice(pipe_out, target, waiting)
+                    start += count
+                    waiting -= count
+    finally:
+        fcntl.fcntl(target, fcntl.F_SETFL, flags)
+        os.close(pipe_out)
+        os.close(pipe_in)
     return start

@@ -31,7 +31,8 @@ _IN_MEMORY = 24 << 20
 _SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
 _PIECE = 1 << 16
 _HEADER = 11  # bytes that hold a block's 74 bits up to the code for its codes, wherever in the first it begins
-_STEP = 1 << 13  # by which the search goes on: a block begins within a few
+_CODES = 1 << 10  # bytes: a block's codes take at most 290
+_STEP = 1 << 12  # by which the search goes on: a block begins within a few
 _MOST = 72 << 20  # deflate packs at most 1032 to 1
 _WINDOW = 1 << 15
 _ENOUGH = 20_000  # bytes that a false block start does not yield
@@ -182,12 +183,7 @@ class Glimpse:
                     at = match.start()
                     if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
                         continue
-                    block = int.from_bytes(whole[start + at : start + at + _PIECE], "little") >> shift
-                    try:
-                        probe = inflater(_LEFT, lenient=True).decompress(block.to_bytes(_PIECE, "little"))
-                    except InflateErrors:
-                        continue
-                    if len(probe) >= _ENOUGH:
+                    if _is_block(whole[start + at : start + at + _PIECE], shift):
                         yield begin + start + at, shift
 
 
@@ -200,6 +196,18 @@ def _is_complete(header: int) -> bool:
         total += _SHARES[header & 63]
         header >>= 6
     return total == 128
+
+
+def _is_block(raw: bytes, shift: int) -> bool:
+    """Whether what begins at bit `shift` can be unpacked, and to how much; most of what cannot fails in its codes."""
+    output = b""
+    for part in (raw[:_CODES], raw):
+        block = int.from_bytes(part, "little") >> shift
+        try:
+            output = inflater(_LEFT, lenient=True).decompress(block.to_bytes(len(part), "little"))
+        except InflateErrors:
+            return False
+    return len(output) >= _ENOUGH
 
 
 def _with_start(first: int, shift: int, literal: int) -> bytes:

@@ -165,7 +165,9 @@ def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
 
 
 def _fatbins(data: Buffer, ranges: list[tuple[int, int]]) -> tuple[tuple[FatbinSet, ...], int]:
-    from farm.wheel.fatbin import read_fatbins  # noqa: PLC0415
+    if not ranges:
+        return (), 0
+    from farm.wheel.fatbin import read_fatbins  # noqa: PLC0415 (wheels without device code do without)
 
     count: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     weight: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()

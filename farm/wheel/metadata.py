@@ -1,13 +1,16 @@
-"""What a wheel says of itself: its file name, METADATA and WHEEL."""
+"""What a wheel says of itself: its file name, METADATA and WHEEL.
 
+Names and tags are read as `packaging.utils` and `packaging.tags` read them, headers as `email.parser` does (the tests
+compare them): to import those takes a twentieth of the time that repairing PyTorch does.
+Sources: PyPA specifications, "Binary distribution format", "Platform compatibility tags", "Core metadata".
+"""
+
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from email.message import Message
-from email.parser import HeaderParser
+from itertools import product
 
-from packaging.tags import Tag, parse_tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError, VerificationFailedError
@@ -17,6 +20,9 @@ _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
 _MAX_REQUIREMENT = 1000
+_HEADER = re.compile(r"[!-9;-~]+:")
+_NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
+_NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9][^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+)_(\w+)")
 
 
@@ -61,12 +67,16 @@ def parse_wheel_name(filename: str) -> WheelName:
     Raises:
         VerificationFailedError: It is not one.
     """
+    match = _NAME.fullmatch(filename)
+    tags = _expanded(match[3]) if match else set()
     try:
-        name, version, _, tags = parse_wheel_filename(filename)
-    except (InvalidWheelFilename, InvalidVersion, ValueError) as error:
+        if not match or not tags or "__" in match[1]:
+            raise ValueError("not name-version[-build]-python-abi-platform.whl")
+        version = str(Version(match[2]))
+    except ValueError as error:
         raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})") from error
     parts = tuple(filename.removesuffix(".whl").split("-"))
-    return WheelName(name, str(version), frozenset(map(str, tags)), parts)
+    return WheelName(_normal_name(match[1]), version, frozenset(map("-".join, tags)), parts)
 
 
 def read_dist_info(archive: Archive) -> DistInfo:
@@ -87,8 +97,8 @@ def read_dist_info(archive: Archive) -> DistInfo:
         folder=folder,
         name=_one(metadata, "Name", f"{folder}/METADATA"),
         version=_one(metadata, "Version", f"{folder}/METADATA"),
-        requires_python=metadata.get("Requires-Python"),
-        requires_dist=tuple(metadata.get_all("Requires-Dist", [])),
+        requires_python=next(iter(metadata.get("requires-python", ())), None),
+        requires_dist=tuple(metadata.get("requires-dist", ())),
         tags=_all_tags(wheel, folder),
     )
 
@@ -102,7 +112,11 @@ def same_version(left: str, right: str) -> bool:
 
 
 def same_name(left: str, right: str) -> bool:
-    return canonicalize_name(left) == canonicalize_name(right)
+    return _normal_name(left) == _normal_name(right)
+
+
+def _normal_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def normal_version(version: str) -> str:
@@ -166,10 +180,10 @@ def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:
     except UnicodeDecodeError as error:
         raise VerificationFailedError("WHEEL: not UTF-8") from error
     tags = {
-        (tag.interpreter, tag.abi)
+        (python, abi)
         for line in lines
         if line.lower().startswith("tag:")
-        for tag in _tags(line[4:].strip(), "WHEEL")
+        for python, abi, _ in _tags(line[4:].strip(), "WHEEL")
     }
     kept = [line for line in lines if line and not line.lower().startswith("tag:")]
     kept += [f"Tag: {python}-{abi}-{platform}" for python, abi in sorted(tags) for platform in platforms]
@@ -181,44 +195,72 @@ def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
     return (text[: gap.start()], gap[0], text[gap.end() :]) if gap else (text, b"", b"")
 
 
-def _headers(archive: Archive, member: str) -> Message:
+def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
     try:
         text = archive.read(member, _LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
     if len(_split(text.encode())[0]) > _MAX_HEADERS:
         raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
-    headers = HeaderParser().parsestr(text)
+    headers: dict[str, list[str]] = {}
+    for name, value in parse_headers(text):
+        headers.setdefault(name.lower(), []).append(value)
     for key in ("Name", "Version", "Requires-Python", "Requires-Dist", "Tag"):
-        for value in headers.get_all(key, []):
-            if not str(value).isprintable():
+        for value in headers.get(key.lower(), ()):
+            if not value.isprintable():
                 raise VerificationFailedError(f"member {member!r}: control characters in {key}")
     return headers
 
 
-def _one(headers: Message, key: str, member: str) -> str:
-    values = headers.get_all(key, [])
+def parse_headers(text: str) -> list[tuple[str, str]]:
+    """(name, value) of each header before the first line that is none; lines that continue one belong to its value."""
+    found: list[list[str]] = []
+    last: list[str] = []
+    for line in io.StringIO(text, newline=""):
+        if line[0] in " \t":
+            last.append(line)
+        elif _HEADER.match(line):
+            last = [line]
+            found.append(last)
+        elif line.startswith(_NOT_TEXT):
+            last = []
+        else:
+            break
+    pairs = ("".join(lines).partition(":") for lines in found)
+    return [(name, value.lstrip(" \t\r\n").rstrip("\r\n")) for name, _, value in pairs]
+
+
+def _one(headers: dict[str, list[str]], key: str, member: str) -> str:
+    values = headers.get(key.lower(), [])
     if len(values) != 1:
         raise VerificationFailedError(f"member {member!r}: {len(values)} {key} headers; there must be one")
-    return str(values[0]).strip()
+    return values[0].strip()
 
 
-def _all_tags(wheel: Message, folder: str) -> frozenset[str]:
+def _all_tags(wheel: dict[str, list[str]], folder: str) -> frozenset[str]:
     tags: set[str] = set()
-    for line in wheel.get_all("Tag", []):
-        tags.update(str(tag) for tag in _tags(line, folder))
+    for line in wheel.get("tag", ()):
+        tags.update(map("-".join, _tags(line, folder)))
         if len(tags) > _MAX_TAGS:
             raise VerificationFailedError(f"{folder}: more than {_MAX_TAGS} tags")
     return frozenset(tags)
 
 
-def _tags(line: str, where: str) -> frozenset[Tag]:
+def _tags(line: str, where: str) -> set[tuple[str, ...]]:
     parts = line.strip().split("-")
     if len(parts) != 3:
         raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag")
     if (parts[0].count(".") + 1) * (parts[1].count(".") + 1) * (parts[2].count(".") + 1) > _MAX_TAGS:
         raise VerificationFailedError(f"{where}: more than {_MAX_TAGS} tags in one line")
-    try:
-        return frozenset(parse_tag(line.strip()))
-    except ValueError as error:
-        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag ({error})") from error
+    tags = _expanded(line.strip())
+    if not tags:
+        raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag (an empty part, or no name of a Python)")
+    return tags
+
+
+def _expanded(tag: str) -> set[tuple[str, ...]]:
+    """(python, abi, platform) of each tag that one of the form `cp38.cp39-abi3-linux_x86_64` stands for; or none."""
+    pythons, abis, platforms = (part.split(".") for part in tag.lower().split("-"))
+    if not all(map(str.isidentifier, pythons)) or "" in abis or "" in platforms:
+        return set()
+    return set(product(pythons, abis, platforms))

@@ -1,7 +1,6 @@
 """RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects")."""
 
 import binascii
-import csv
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -27,6 +26,9 @@ class Row(NamedTuple):
     size: int | None
 
 
+_new = tuple.__new__  # of a Row from its fields, in half the time
+
+
 def parse_record(content: bytes) -> list[Row]:
     """Rows of a RECORD file.
 
@@ -49,7 +51,7 @@ def _parse_plain(content: bytes) -> list[Row]:
     hashes = iter([together[at : at + 64] for at in range(0, len(together), 66)])
     try:
         return [
-            Row(path.decode(), next(hashes) if digest else None, int(size) if size else None)
+            _new(Row, (path.decode(), next(hashes) if digest else None, int(size) if size else None))
             for path, digest, size, _ in lines
         ]
     except UnicodeDecodeError:
@@ -57,6 +59,8 @@ def _parse_plain(content: bytes) -> list[Row]:
 
 
 def _parse_csv(content: bytes) -> list[Row]:
+    import csv  # noqa: PLC0415 (seldom needed)
+
     rows: list[Row] = []
     # Line by line: a StringIO would take four bytes a character.
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
@@ -96,10 +100,9 @@ def _hexadecimal(digits: bytes) -> str:
 def render_record(rows: Iterable[Row]) -> bytes:
     """The file's bytes: LF line ends, quotes only where a path needs them."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
     all_rows = list(rows)
     # All hashes at once, each with a byte more, so that they make a whole number of digits.
-    hashes = "00".join([row.sha256 for row in all_rows if row.sha256] + [""])
+    hashes = "00".join([sha256 for _, sha256, _ in all_rows if sha256] + [""])
     digits = binascii.b2a_base64(bytes.fromhex(hashes), newline=False).translate(_URL_SAFE).decode()
     at = 0
     for path, sha256, size in all_rows:
@@ -109,7 +112,7 @@ def render_record(rows: Iterable[Row]) -> bytes:
             at += 44
         length = "" if size is None else size
         if _QUOTED.search(path):
-            writer.writerow((path, digest, length))
+            text.write('"' + path.replace('"', '""') + f'",{digest},{length}\n')
         else:
             text.write(f"{path},{digest},{length}\n")
     return text.getvalue().encode()
@@ -129,18 +132,19 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
     unhashed = {record, f"{record}.jws", f"{record}.p7s"}
     wrong = []
     seen: set[str] = set()
-    for row in rows:
-        if row.path in seen:
-            wrong.append((row.path, "listed twice in RECORD"))
-        elif row.path not in files:
-            wrong.append((row.path, "listed in RECORD but not in the wheel"))
-        elif row.path not in unhashed and row.sha256 is None:
-            wrong.append((row.path, "listed in RECORD without a hash"))
-        elif row.sha256 is not None and row.sha256 != files[row.path][0]:
-            wrong.append((row.path, "its sha256 is not the one in RECORD"))
-        elif row.size is not None and row.size != files[row.path][1]:
-            wrong.append((row.path, "its length is not the one in RECORD"))
-        seen.add(row.path)
+    for path, sha256, size in rows:
+        true = files.get(path)
+        if path in seen:
+            wrong.append((path, "listed twice in RECORD"))
+        elif true is None:
+            wrong.append((path, "listed in RECORD but not in the wheel"))
+        elif sha256 is None and path not in unhashed:
+            wrong.append((path, "listed in RECORD without a hash"))
+        elif sha256 is not None and sha256 != true[0]:
+            wrong.append((path, "its sha256 is not the one in RECORD"))
+        elif size is not None and size != true[1]:
+            wrong.append((path, "its length is not the one in RECORD"))
+        seen.add(path)
     seen |= unhashed
     wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen]
     return wrong

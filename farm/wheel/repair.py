@@ -121,8 +121,11 @@ def repair(
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits, lenient=True) as archive:
         info = read_dist_info(archive)
-        record = parse_record(archive.read(info.record, _RECORD_LIMIT))
-        contents = read_needs(archive, _listed(record), f"{info.folder}/")
+        raw_record = archive.read(info.record, _RECORD_LIMIT)
+        record = parse_record(raw_record)
+        believed = _listed(record, but=f"{info.folder}/")
+        believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
+        contents = read_needs(archive, believed)
         machine = _machine(info, contents)
         given = _given(opens, machine, folder, contents)
         found = _collect(contents, machine, folder, lib_dirs, exclude, given)
@@ -148,8 +151,13 @@ def repair(
     )
 
 
-def _listed(record: list[Row]) -> dict[str, tuple[str, int]]:
-    return {row.path: (row.sha256, row.size) for row in record if row.sha256 is not None and row.size is not None}
+def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
+    """(sha256, length) by path, of the rows that have both; without the folder `but`."""
+    return {
+        path: (sha256, size)
+        for path, sha256, size in record
+        if sha256 is not None and size is not None and not path.startswith(but)
+    }
 
 
 def _machine(info: DistInfo, contents: Contents) -> str | None:
@@ -263,10 +271,8 @@ def _read_file(source: Path, path: str) -> Library:
     with source.open("rb") as file:
         if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
             return Library(path=path, sha256="", size=0, error="not a library")
-        file.seek(0)
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return read_library(path, sha256, data, None)
+            return read_library(path, "", data, None)  # its hash is taken when it is written
 
 
 def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:

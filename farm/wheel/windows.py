@@ -5,7 +5,7 @@ Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from farm.wheel.archive import View
 Owner = Literal["driver", "python", "vc runtime", "system"]
 _MAX_MENTIONS = 10_000
 _LONGEST = 64
+_WILD = frozenset("*?[")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ def windows_dlls() -> frozenset[str]:
         ) from error
 
 
+@lru_cache(maxsize=10_000)
 def owner(name: str) -> Owner | None:
     """Who brings a DLL to every machine that a wheel may be installed on; None: the wheel has to."""
     lists = _lists()
@@ -78,7 +80,10 @@ def added_folders() -> tuple[str, ...]:
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a name fits one of the patterns, by Windows' rules: case does not count."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+    low = name.lower()
+    lows = [pattern.lower() for pattern in patterns]
+    # Most are names: to make regular expressions of them takes longer than all the rest.
+    return low in lows or any(fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern))
 
 
 def loaded_by_name(data: View, filename: str) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ unknown encoding.
 import re
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, Never
+from operator import itemgetter
+from typing import Any, BinaryIO, NamedTuple, Never
 
 from farm.errors import VerificationFailedError
 
@@ -24,6 +25,9 @@ MADE_BY_UNIX = 3 << 8
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
+# The same without what is not read (the version that is needed, internal attributes), and without what is zero.
+_CENTRAL_READ = struct.Struct("<4sH2x4H3I4H2x2I")
+_CENTRAL_LEAST = struct.Struct("<4s6H3IH8x2I")
 _LOCAL64 = struct.Struct("<2H2Q")
 _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
@@ -68,7 +72,6 @@ class Entry(NamedTuple):
 
 
 _new = tuple.__new__  # of an Entry from its fields, in half the time of `Entry._make`
-_DATA_OFFSET = Entry._fields.index("data_offset")
 
 
 def refuse(what: str, member: str | None = None) -> Never:
@@ -96,16 +99,33 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
         refuse("not a wheel: the ZIP directory is not where its end record says")
     file.seek(start)
     directory = file.read(length)
-    entries = sorted(_central_entries(directory, count), key=_offset)
     position = 0
     checked = []
-    for entry, middle in entries:
-        if entry.header_offset != position:
-            if entry.header_offset < position:
-                refuse("overlaps another member", entry.name)
-            refuse(f"{entry.header_offset - position} bytes before it belong to no member", entry.name)
-        placed, position = _check_local_header(file, entry, middle, start)
-        checked.append(placed)
+    for offset, fields, middle, raw_name in sorted(_records(directory, count), key=itemgetter(0)):
+        if offset != position:
+            if offset < position:
+                refuse("overlaps another member", fields[0])
+            refuse(f"{offset - position} bytes before it belong to no member", fields[0])
+        file.seek(offset)
+        length = _LOCAL.size + len(raw_name)
+        raw = file.read(length + _USUAL_LENGTH)
+        # What nearly all headers are, at one look: as the directory has it, with the usual extra fields.
+        if (
+            raw[6:28] == middle
+            and raw[:4] == b"PK\3\4"
+            and raw[_LOCAL.size : length] == raw_name
+            and raw[29] == 0
+            and length + raw[28] <= len(raw)
+            and _USUAL.fullmatch(raw, length, length + raw[28])
+        ):
+            data = offset + length + raw[28]
+            entry = _new(Entry, (*fields, data, True))
+            position = data + entry.compressed
+            if position > start:
+                refuse("its data overlaps the directory", entry.name)
+        else:
+            entry, position = _check_local_header(file, Entry(*fields), start)
+        checked.append(entry)
     if position != start:
         refuse("bytes between the last member and the directory belong to no member")
     return checked
@@ -139,36 +159,41 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     return count, start, length, end64_at
 
 
-def _offset(found: tuple[Entry, bytes]) -> int:
-    return found[0].header_offset
+def _records(directory: bytes, count: int) -> Iterator[tuple[int, tuple[Any, ...], bytes, bytes]]:
+    """(place of its local header, the fields of its `Entry`, `middle`, name) of each member.
 
-
-def _central_entries(directory: bytes, count: int) -> Iterator[tuple[Entry, bytes]]:
-    """Each member, with the bytes of its record that a local header repeats; none of those if it has ZIP64 fields."""
+    `middle` is what a plain local header repeats of the record, from the flags to the length of the name; nothing
+    where the header cannot be a plain one: if flags are set, or there are fields that are not usual.
+    """
     position = 0
+    last = len(directory) - _CENTRAL.size
     for _ in range(count):
-        if position + _CENTRAL.size > len(directory):
+        if position > last:
             refuse("the ZIP directory is cut off")
-        fields = _CENTRAL.unpack_from(directory, position)
-        (magic, made_by, _, flags, method, time, date, crc, compressed, size) = fields[:10]
-        (name_length, extra_length, comment_length, disk, _, external, offset) = fields[10:]
+        fields = _CENTRAL_READ.unpack_from(directory, position)
+        (magic, made_by, flags, method, time, date, crc, compressed, size) = fields[:9]
+        (name_length, extra_length, comment_length, disk, external, offset) = fields[9:]
         middle = directory[position + 8 : position + 30]
         position += _CENTRAL.size
-        raw_name = directory[position : position + name_length]
-        extra = directory[position + name_length : position + name_length + extra_length]
-        position += name_length + extra_length + comment_length
+        name_end = position + name_length
+        extra_end = name_end + extra_length
+        raw_name = directory[position:name_end]
+        position = extra_end + comment_length
         if magic != b"PK\1\2" or position > len(directory):
             refuse("the ZIP directory is damaged")
         name = raw_name.decode("ascii") if raw_name.isascii() else _decode(raw_name, flags)
         if method not in (STORED, DEFLATED):
             refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
-        if flags & ~_FLAGS_KNOWN or disk:
-            refuse("encrypted, patched or on another disk", name)
-        if extra and not _USUAL.fullmatch(extra):
+        if flags or disk:
+            if flags & ~_FLAGS_KNOWN or disk:
+                refuse("encrypted, patched or on another disk", name)
+            middle = b""
+        if extra_length and not _USUAL.fullmatch(directory, name_end, extra_end):
+            extra = directory[name_end:extra_end]
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
             middle = b""
-        fields = (name, method, time, date, crc, compressed, size, external, made_by, offset, 0, False)
-        yield _new(Entry, fields), middle
+        entry = (name, method, time, date, crc, compressed, size, external, made_by, offset)
+        yield offset, entry, middle, raw_name
     if position != len(directory):
         refuse("the ZIP directory holds more than its members")
 
@@ -206,34 +231,11 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _check_local_header(file: BinaryIO, entry: Entry, middle: bytes, limit: int) -> tuple[Entry, int]:
-    """(the entry with its data's place, offset behind the member), after comparing the header with the directory.
-
-    `middle`: what of it must stand in the header too, from the flags to the length of the name.
-    """
+def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry, int]:
+    """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
     expected = entry.name.encode()
-    start = entry.header_offset
-    file.seek(start)
-    length = _LOCAL.size + len(expected)
-    raw = file.read(length + _USUAL_LENGTH)
-    # What nearly all headers are, at one look: as the directory has it, without flags, with the usual fields.
-    if (
-        raw[6:28] == middle
-        and middle[:2] == b"\0\0"
-        and raw[:4] == b"PK\3\4"
-        and raw[_LOCAL.size : length] == expected
-        and max(entry.compressed, entry.size) < LIMIT32
-        and raw[29] == 0
-        and length + raw[28] <= len(raw)
-        and _USUAL.fullmatch(raw, length, length + raw[28])
-    ):
-        data = start + length + raw[28]
-        end = data + entry.compressed
-        if end > limit:
-            refuse("its data overlaps the directory", entry.name)
-        return _new(Entry, (*entry[:_DATA_OFFSET], data, True)), end
-    raw = raw[:length]
-    file.seek(entry.header_offset + len(raw))
+    file.seek(entry.header_offset)
+    raw = file.read(_LOCAL.size + len(expected))
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
     magic, _, flags, method, time, date, crc, compressed, size, name_length, extra_length = _LOCAL.unpack_from(raw)
@@ -261,7 +263,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, middle: bytes, limit: int)
     plain = tidy and not deferred and time == entry.time and date == entry.date
     if deferred:
         end += _descriptor_length(file, entry, end)
-    return _new(Entry, (*entry[:_DATA_OFFSET], data, plain)), end
+    return entry._replace(data_offset=data, is_plain=plain), end
 
 
 def _is_harmless(extra: bytes) -> bool:
@@ -306,9 +308,13 @@ def needs_zip64(*values: int) -> bool:
 def central_header(entry: Entry) -> bytes:
     """The directory record of a member, with the ZIP64 field only where a value needs it."""
     name, flags = _encode(entry.name)
-    if not needs_zip64(entry.size, entry.compressed, entry.header_offset):
-        least = (b"PK\1\2", (entry.made_by & 0xFF00) | 20, 20, flags, *entry[1:7], len(name), 0, 0, 0, 0)
-        return _CENTRAL.pack(*least, entry.external_attributes, entry.header_offset) + name
+    _, method, time, date, crc, compressed, size, external, made_by, offset = entry[:10]
+    if size < LIMIT32 and compressed < LIMIT32 and offset < LIMIT32:
+        made_by = (made_by & 0xFF00) | 20
+        least = _CENTRAL_LEAST.pack(
+            b"PK\1\2", made_by, 20, flags, method, time, date, crc, compressed, size, len(name), external, offset
+        )
+        return least + name
     values = (entry.size, entry.compressed, entry.header_offset)
     wide = [value for value in values if needs_zip64(value)]
     extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide)

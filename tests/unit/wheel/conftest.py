@@ -257,7 +257,7 @@ def build_wheel(
             entry = zipfile.ZipInfo(member, (2022, 6, 1, 12, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = (0o100755 if ".so" in member else 0o100644) << 16
-            archive.writestr(entry, content)
+            archive.writestr(entry, content, compresslevel=level)
     return path
 
 

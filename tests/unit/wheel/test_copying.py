@@ -1,6 +1,8 @@
 """Parts of files, copied by the kernel or past the page cache: the same bytes in both ways."""
 
+import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +33,27 @@ def test_a_source_that_ends_early_is_told(tmp_path):
     with (tmp_path / "a").open("rb") as source, (tmp_path / "b").open("wb", buffering=0) as target:
         assert copy_range(source.fileno(), target.fileno(), 0, SIZE + (20 << 20)) == SIZE
     assert (tmp_path / "b").read_bytes() == b"y" * SIZE
+
+
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+def test_a_system_that_gives_up_halfway(tmp_path, monkeypatch, good):
+    """What waits in the pipe when writing fails is written in the other way."""
+    calls = []
+    real = os.splice
+
+    def splice(*args):
+        calls.append(args)
+        if len(calls) > good:
+            raise OSError(errno.EINVAL, "no")
+        return real(*args)
+
+    monkeypatch.setattr(os, "splice", splice)
+    content = os.urandom(SIZE)
+    (tmp_path / "a").write_bytes(content)
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    with (tmp_path / "a").open("rb") as source, (tmp_path / "b").open("wb", buffering=0) as target:
+        assert copy_range(source.fileno(), target.fileno(), 0, SIZE) == SIZE
+        target.write(b"end")
+    assert (tmp_path / "b").read_bytes() == content + b"end"
+    assert calls
+    assert len(list(Path("/proc/self/fd").iterdir())) == files

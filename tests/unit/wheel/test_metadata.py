@@ -1,10 +1,16 @@
+from email.parser import HeaderParser
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
     normal_requirement,
     normal_version,
+    parse_headers,
     parse_wheel_name,
     platform_machine,
     read_dist_info,
@@ -29,6 +35,67 @@ def test_file_names():
 def test_other_file_names_are_refused(bad):
     with pytest.raises(VerificationFailedError, match="not a wheel's file name"):
         parse_wheel_name(bad)
+
+
+_PIECES = [
+    "torch",
+    "a.b",
+    "_",
+    "__",
+    "1.0",
+    "1!2+cpu",
+    "x",
+    "",
+    "7",
+    "cp39.cp310",
+    "py3",
+    "abi3",
+    "none",
+    "Any",
+    "\u00e9",
+]
+
+
+@given(st.lists(st.sampled_from(_PIECES), min_size=3, max_size=7), st.sampled_from([".whl", ".zip", ".whl\n", ""]))
+@example(["torch", "1.0", "7", "cp39.cp310", "none", "Any"], ".whl")
+@example(["a.b", "1.0", "x", "py3", "none", "Any"], ".whl")
+@example(["torch", "1.0", "cp39.", "none", "Any"], ".whl")
+@example(["torch", "1.0", "3.9", "none", "Any"], ".whl")
+def test_file_names_are_read_as_packaging_reads_them(pieces, ending):
+    filename = "-".join(pieces) + ending
+    try:
+        name, version, _, tags = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        with pytest.raises(VerificationFailedError):
+            parse_wheel_name(filename)
+    else:
+        found = parse_wheel_name(filename)
+        assert (found.name, found.version, found.tags) == (name, str(version), set(map(str, tags)))
+
+
+_LINES = [
+    "Name: x",
+    "Tag:y ",
+    "tag :z",
+    "From me: you",
+    "From",
+    ": no",
+    "",
+    " more",
+    "\tand",
+    "No header",
+    "\u00e9: e",
+    "a:b:c",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(_LINES) | st.text(max_size=5), st.sampled_from(["\n", "\r\n", "\r", ""]))))
+@example([(line, "\n") for line in ("From a", " b", "Name: x", " y", ": z", " dropped", "Tag: 1", "", "Tag: 2")])
+def test_headers_are_read_as_the_standard_library_reads_them(lines):
+    text = "".join(line + end for line, end in lines)
+    theirs = HeaderParser().parsestr(text).items()
+    # Some versions of it leave the line end in the value where the first line is empty.
+    assert parse_headers(text) == [(name, str(value).lstrip(" \t\r\n")) for name, value in theirs]
 
 
 def test_dist_info(tmp_path, make_wheel):

@@ -93,7 +93,7 @@ def test_linux(tmp_path, make_wheel):
     assert "manylinux" in result.wheel.name
     assert list(out.iterdir()) == [result.wheel]
     with Archive(result.wheel) as archive:
-        libraries = {library.path: library for library in read_needs(archive, {}, "").libraries}
+        libraries = {library.path: library for library in read_needs(archive, {}).libraries}
     [added] = [path for path in libraries if path.startswith("canary.libs/libdeep-")]
     assert libraries[name].needed == (libraries[added].soname,)
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
