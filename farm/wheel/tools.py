@@ -40,7 +40,8 @@ def repair_by_tools(
 
     What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
     auditwheel gives the package's own libraries: the loader asks that of every library on the way to the one that
-    opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn).
+    opens (ld.so(8): DT_RPATH, unlike DT_RUNPATH, holds for what is loaded in turn). It goes in before auditwheel, which
+    gives what it needs (cuDNN's parts need cuBLAS) the new names.
 
     Raises:
         UsageError: As `repair`.
@@ -53,7 +54,12 @@ def repair_by_tools(
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=dest if dest.is_dir() else None) as folder:
         made = Path(folder, "made")
         made.mkdir()
-        command, environ = (_delvewheel if windows else _auditwheel)(wheel, made, lib_dirs, exclude)
+        if windows:
+            command, environ = _delvewheel(wheel, made, lib_dirs, exclude)
+        else:
+            if opens:  # auditwheel sees what RECORD lists
+                wheel = repair(wheel, Path(folder), lib_dirs=[], vendor_into=libs, exclude=["*"], opens=opens).wheel
+            command, environ = _auditwheel(wheel, made, lib_dirs, [*exclude, *(path.name for path in opens)])
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do

@@ -1,5 +1,6 @@
 """Repair by auditwheel, patchelf and delvewheel: a `<name>.libs` folder, and nothing left where a tool fails."""
 
+import os
 import shutil
 import struct
 import subprocess
@@ -97,3 +98,43 @@ def test_linux(tmp_path, make_wheel):
     [added] = [path for path in libraries if path.startswith("canary.libs/libdeep-")]
     assert libraries[name].needed == (libraries[added].soname,)
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
+
+
+def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path, make_wheel):
+    """As cuDNN's parts: they need cuBLAS, which is renamed, and one another, which is not. Needs a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    for name, needs in (("blas", ()), ("ops", ("blas",)), ("cnn", ("blas", "ops")), ("module", ("blas",))):
+        calls = " + ".join(f"{other}()" for other in needs) or "1"
+        code = "".join(f"int {other}(void); " for other in needs) + f"int {name}(void) {{ return {calls}; }}"
+        command = [compiler, "-shared", "-fPIC", "-nostdlib", f"-Wl,-soname,lib{name}.so.8", "-x", "c", "-"]
+        command += ["-x", "none", "-o", str(libs / f"lib{name}.so.8")]
+        subprocess.run(
+            [*command, *(str(libs / f"lib{other}.so.8") for other in needs)], input=code.encode(), check=True
+        )
+    module = (libs / "libmodule.so.8").rename(tmp_path / "_C.so").read_bytes()
+    name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
+    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", name: module})
+    opens = [libs / "libcnn.so.8", libs / "libops.so.8"]
+    for path in opens:
+        os.utime(path, (0, 0))  # older than what a zip can hold
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair_by_tools(wheel, out, lib_dirs=[libs], opens=opens)
+    (tmp_path / "plain").mkdir()
+    assert result.tags == repair_by_tools(wheel, tmp_path / "plain", lib_dirs=[libs]).tags
+    with Archive(result.wheel) as archive:
+        libraries = {library.path: library for library in read_needs(archive, {}).libraries}
+    [blas] = [Path(path).name for path in libraries if path.startswith("canary.libs/libblas-")]
+    assert sorted(libraries) == [f"canary.libs/{blas}", "canary.libs/libcnn.so.8", "canary.libs/libops.so.8", name]
+    needed = {Path(path).name: library.needed for path, library in libraries.items()}
+    assert needed["libops.so.8"] == (blas,)
+    assert sorted(needed["libcnn.so.8"]) == [blas, "libops.so.8"]
+    for part in ("libops.so.8", "libcnn.so.8"):
+        assert any("$ORIGIN" in folder for folder in libraries[f"canary.libs/{part}"].search_path)
+    again = tmp_path / "again"
+    again.mkdir()
+    assert repair_by_tools(wheel, again, lib_dirs=[libs], opens=opens).wheel.read_bytes() == result.wheel.read_bytes()
