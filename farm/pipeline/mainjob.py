@@ -262,6 +262,10 @@ class MainJob:
                     attempt.id, "cancelled", why=f"cancelled; it was seen to have ended: {seen.state}"
                 )
                 raise CancelledError(f"run {self.run.id} was cancelled")
+            if seen.state == "cancelled":  # at the engine, by a person: the farm's own time limit comes before GitHub's
+                self.journal.set_state(attempt.id, "cancelled", why=seen.why)
+                self.journal.event(self.run.id, CANCEL)
+                raise CancelledError(f"run {self.run.id}: the build was {seen.why}", hint="`farm retry` begins it anew")
             build.judge(seen, log)
             _collect(engine, handle, part)
             self.share(engine, attempt, part)

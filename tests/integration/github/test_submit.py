@@ -212,6 +212,24 @@ def test_a_runner_that_vanishes_costs_a_try_and_the_next_goes_to_another(fake, c
     assert f"{taken} was lost" in journal.jobs(run)[0].attempts[0].why
 
 
+def test_what_a_person_cancels_at_github_is_not_tried_again(fake, carried, journal):
+    for name in ("one", "two"):
+        fake.add_runner(name, [*BUILDER, name])
+    run = carried()
+    (first,) = soon(lambda: list(fake.runs))
+    taken = json.loads(fake.inputs[first]["labels"])[-1]
+    soon(lambda: line(journal, run)["state"] == "queued" and line(journal, run)["attempts"])
+    fake.take(first, taken)
+    fake.finish(first, "cancelled")
+    soon(lambda: journal.run(run).finished)
+    assert (journal.run(run).exit_code, list(fake.runs)) == (130, [first])
+    assert line(journal, run)["state"] == "cancelled"
+    assert [(a.state, a.why) for job in journal.jobs(run) for a in job.attempts] == [
+        ("cancelled", "cancelled at GitHub")
+    ]
+    assert journal.happened(run, "quarantine") is None
+
+
 def test_a_hostile_log_reaches_no_terminal(fake, carried, journal, farm):
     fake.add_runner("linux-build", BUILDER)
     run = carried()
