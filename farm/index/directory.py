@@ -22,7 +22,6 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from farm.errors import InfrastructureError
-from farm.index.locks import lock
 from farm.index.stores import (
     CHUNK,
     MAX_GET,
@@ -35,6 +34,7 @@ from farm.index.stores import (
     check_scratch,
     file_chunks,
 )
+from farm.locks import lock
 
 PATIENCE_S = 10.0
 """How long a writer waits for readers of a file that it replaces; on Windows only."""

@@ -29,6 +29,9 @@ PACK_TIMEOUT_S = 3600
 CARRIED = (
     "__init__.py",
     "errors.py",
+    "locks.py",
+    "processes/__init__.py",
+    "processes/posix.py",
     "engines/__init__.py",
     "engines/base.py",
     "engines/host.py",

@@ -1,0 +1,54 @@
+"""Processes of this machine, where POSIX and Windows differ: one interface, two modules. The standard library alone.
+
+For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `remove`, `is_plain`. For its
+supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `started`, which with a pid
+names a process for good.
+"""
+
+import sys
+
+if sys.platform == "win32":
+    from farm.processes.windows import (
+        Tree,
+        ask_to_end,
+        check,
+        end_marked,
+        end_wanted,
+        environment,
+        is_plain,
+        leave,
+        machine,
+        remove,
+        settle,
+        started,
+    )
+else:
+    from farm.processes.posix import (
+        Tree,
+        ask_to_end,
+        check,
+        end_marked,
+        end_wanted,
+        environment,
+        is_plain,
+        leave,
+        machine,
+        remove,
+        settle,
+        started,
+    )
+
+__all__ = [
+    "Tree",
+    "ask_to_end",
+    "check",
+    "end_marked",
+    "end_wanted",
+    "environment",
+    "is_plain",
+    "leave",
+    "machine",
+    "remove",
+    "settle",
+    "started",
+]
