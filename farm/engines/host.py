@@ -209,11 +209,12 @@ class HostEngine:
         path = self._jobs / handle / "log"
         if not path.exists():
             return
-        with path.open("rb") as stream:
-            stream.seek(since)
+        with path.open("rb", buffering=0) as stream:
             while True:
                 ended = self.observe(handle).state in FINAL
+                stream.seek(since)  # a C library may stay at the end that it saw once; Wine's does
                 while piece := stream.read(CHUNK):
+                    since += len(piece)
                     yield piece
                 if ended:
                     return

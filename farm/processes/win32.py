@@ -69,15 +69,15 @@ class Thread(ctypes.Structure):
 
 
 class Memory(ctypes.Structure):
-    """PROCESS_MEMORY_COUNTERS_EX."""
+    """PROCESS_MEMORY_COUNTERS."""
 
     _fields_ = (
         ("size", wintypes.DWORD),
         ("page_faults", wintypes.DWORD),
         ("working_sets", ctypes.c_size_t * 2),
         ("pools", ctypes.c_size_t * 4),
-        ("page_files", ctypes.c_size_t * 2),
-        ("private", ctypes.c_size_t),
+        ("committed", ctypes.c_size_t),
+        ("peak_committed", ctypes.c_size_t),
     )
 
 

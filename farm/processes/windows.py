@@ -253,7 +253,7 @@ class Tree:
         while win32.next_message(self._port, ctypes.byref(code), ctypes.byref(key), ctypes.byref(overlapped), 0):
             if code.value == win32.MSG_JOB_MEMORY_LIMIT:
                 return True
-        return sum(map(_private, self._pids())) > self._memory
+        return sum(map(_committed, self._pids())) > self._memory
 
     def end(self, _grace_s: float) -> None:
         """Ends all of it, at once: Windows has no polite way for processes without windows.
@@ -292,13 +292,13 @@ def _run_threads(pid: int) -> None:
         win32.close(snapshot)
 
 
-def _private(pid: int) -> int:
-    """Bytes of memory that a process alone holds; 0 when it has ended."""
+def _committed(pid: int) -> int:
+    """Bytes of memory that the kernel has promised to a process alone; 0 when it has ended."""
     process = win32.open_process(win32.PROCESS_QUERY_LIMITED_INFORMATION | win32.PROCESS_VM_READ, False, pid)
     if not process:
         return 0
     try:
         memory = win32.Memory(size=ctypes.sizeof(win32.Memory))
-        return int(memory.private) if win32.memory_info(process, ctypes.byref(memory), memory.size) else 0
+        return int(memory.committed) if win32.memory_info(process, ctypes.byref(memory), memory.size) else 0
     finally:
         win32.close(process)
