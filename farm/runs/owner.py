@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -35,6 +36,8 @@ def _start(pid: int) -> str:
     Raises:
         OSError: this system has neither /proc nor ps.
     """
+    if sys.platform == "win32":
+        return _windows_start(pid)
     if Path("/proc/self/stat").exists():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -48,12 +51,42 @@ def _start(pid: int) -> str:
     return done.stdout.strip()
 
 
+if sys.platform == "win32":
+    import ctypes
+    from ctypes import wintypes
+
+    _QUERY, _STILL_ACTIVE = 0x1000, 259  # PROCESS_QUERY_LIMITED_INFORMATION; the exit code of who has not ended
+
+    def _windows_start(pid: int) -> str:
+        """The time of creation in steps of 100 ns; no two processes share it, of this boot or of another."""
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        kernel.OpenProcess.restype = wintypes.HANDLE
+        handle = wintypes.HANDLE(kernel.OpenProcess(_QUERY, False, pid))
+        if not handle:
+            if ctypes.get_last_error() == 87:  # ERROR_INVALID_PARAMETER: no such process
+                return ""
+            raise ctypes.WinError(ctypes.get_last_error())
+        try:
+            times, code = (wintypes.FILETIME * 4)(), wintypes.DWORD()
+            references = [ctypes.byref(times, n * ctypes.sizeof(wintypes.FILETIME)) for n in range(4)]
+            if not kernel.GetProcessTimes(handle, *references) or not kernel.GetExitCodeProcess(
+                handle, ctypes.byref(code)
+            ):
+                raise ctypes.WinError(ctypes.get_last_error())
+        finally:
+            kernel.CloseHandle(handle)
+        created = times[0].dwHighDateTime << 32 | times[0].dwLowDateTime
+        return str(created) if code.value == _STILL_ACTIVE else ""
+
+
 def _boot() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+    return path.read_text(encoding="ascii").strip() if sys.platform != "win32" and path.exists() else ""
 
 
 def _space() -> str:
+    if sys.platform == "win32":
+        return ""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
