@@ -19,7 +19,7 @@ if sys.platform == "win32":
             os.lseek(descriptor, _BYTE, os.SEEK_SET)
             try:
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-            except OSError as error:
+            except PermissionError as error:  # EACCES: somebody has it
                 if not wait:
                     raise BlockingIOError(error.errno, error.strerror) from error
                 time.sleep(0.02)  # LK_LOCK looks only once a second, and gives up after ten

@@ -10,6 +10,7 @@ at once when it is cancelled, and with their supervisor. That was run under Wine
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
+import contextlib
 import json
 import os
 import shutil
@@ -73,7 +74,12 @@ class HostEngine:
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:
-        self._jobs.mkdir(parents=True, exist_ok=True)
+        try:
+            self._jobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InfrastructureError(
+                f"{self._jobs} cannot be made: {error}", hint="may this user write there?"
+            ) from error
         with (self._jobs / "lock").open("ab") as file:  # two controllers may submit at the same moment
             lock(file.fileno(), wait=True)
             return self._submit(job)
@@ -186,7 +192,9 @@ class HostEngine:
         if self._read(handle, "job.json") is None:
             return Observation("lost", why="the engine does not know the job")
         pid = self._read(handle, "pid")
-        alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
+        alive = False
+        with contextlib.suppress(OSError):  # another user has its pid by now
+            alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
         ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
         if ended is not None:
             if ended["why"] == "cancelled":

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from farm.processes import Tree, end_wanted, leave, settle, started
+from farm.processes import Tree, end_wanted, leave, replace, settle, started
 
 POLL_S = 0.1
 LOOK_S = 2
@@ -75,7 +75,7 @@ def _too_much(job: dict[str, Any]) -> str:
 def _write(path: Path, data: dict[str, Any]) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(data), encoding="utf-8")
-    part.replace(path)
+    replace(part, path)
 
 
 if __name__ == "__main__":

@@ -255,7 +255,7 @@ def toolchain(
             line=watcher.line,
             wheels=lambda: _toolkit_wheels(setting, plan),
         )
-        (folder / IMAGE).write_text(image.id)
+        (folder / IMAGE).write_text(image.id, encoding="utf-8")
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag

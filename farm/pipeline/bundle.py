@@ -13,6 +13,7 @@ import farm
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import BuildFailedError, UsageError
+from farm.patience import patiently
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
@@ -74,7 +75,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
             raise BuildFailedError(f"{image} cannot be packed ({seen.why or seen.exit_code}):\n{tail}")
         part = cache / f"{packed.stem}.part"
         engine.collect(handle, part, MAX_TREE)
-        (part / "tree.tar.xz").replace(packed)
+        patiently((part / "tree.tar.xz").replace, packed)
     finally:
         engine.release(handle)
     return packed

@@ -9,6 +9,7 @@ from typing import Literal
 
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
+from farm.patience import patiently
 from farm.pipeline import build, needs
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
@@ -81,7 +82,7 @@ class MainJob:
         self.check_cancelled()
         with self.outcomes.timed("publish", watcher) as step:
             image = self.folder / IMAGE
-            used = image.read_text() if image.exists() else None
+            used = image.read_text(encoding="utf-8") if image.exists() else None
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
                 self.setting,
@@ -229,7 +230,7 @@ class MainJob:
             shutil.rmtree(part, ignore_errors=True)
             _collect(engine, handle, part)
             build.the_wheel(part / "wheel")
-            part.rename(done)
+            patiently(part.rename, done)
         except CancelledError:
             raise
         except BuildFailedError as error:

@@ -1,8 +1,8 @@
 """Processes of this machine, where POSIX and Windows differ: one interface, two modules. The standard library alone.
 
 For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `remove`, `is_plain`. For its
-supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `started`, which with a pid
-names a process for good.
+supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `replace`, and `started`, which
+with a pid names a process for good.
 """
 
 import sys
@@ -19,6 +19,7 @@ if sys.platform == "win32":
         leave,
         machine,
         remove,
+        replace,
         settle,
         started,
     )
@@ -34,6 +35,7 @@ else:
         leave,
         machine,
         remove,
+        replace,
         settle,
         started,
     )
@@ -49,6 +51,7 @@ __all__ = [
     "leave",
     "machine",
     "remove",
+    "replace",
     "settle",
     "started",
 ]

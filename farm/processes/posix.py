@@ -54,16 +54,16 @@ def started(pid: int) -> str:
     In ticks since boot (proc(5), field 22), or what ps says where there is no /proc.
 
     Raises:
-        OSError: This system has neither /proc nor ps.
+        OSError: It cannot be told: this system has neither /proc nor ps, or does not let us look.
     """
     if Path("/proc/self/stat").exists():
         try:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError):
             return ""
         fields = text.rpartition(")")[2].split()  # the name in brackets may hold anything
         return "" if fields[0] in "ZX" else fields[19]
-    command = ["ps", "-p", str(pid), "-o", "state=,lstart="]
+    command = ["ps", "-p", str(pid), "-o", "state=", "-o", "lstart="]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     state, _, since = done.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else since.strip()
@@ -92,6 +92,11 @@ def end_marked(mark: str, patience_s: float) -> bool:
                 os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
     return False
+
+
+def replace(part: Path, path: Path) -> None:
+    """Gives a file its name, in place of what had it."""
+    part.replace(path)
 
 
 def remove(folder: Path) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from farm.errors import NoRunnerError
+from farm.patience import patiently
 from farm.processes import win32
 
 assert sys.platform == "win32"  # also tells mypy, which reads this file with --platform win32
@@ -100,20 +101,24 @@ def environment(home: str, *, tree: bool) -> dict[str, str]:  # noqa: ARG001 the
 
 
 def started(pid: int) -> str:
-    """When a process started, in units of 100 ns since 1601; empty when there is none, or only another user's."""
+    """When a process started, in units of 100 ns since 1601; empty when there is none.
+
+    Raises:
+        OSError: It cannot be told, as of a process of another user.
+    """
     process = win32.open_process(win32.PROCESS_QUERY_LIMITED_INFORMATION, False, pid)
-    if not process:
-        return ""
+    if not process and ctypes.get_last_error() == win32.ERROR_INVALID_PARAMETER:
+        return ""  # nobody has this pid
+    win32.sure(process)
     try:
         code, times = wintypes.DWORD(), [wintypes.FILETIME() for _ in range(4)]
-        # One that has ended is there until its last handle is closed.
-        if not win32.exit_code(process, ctypes.byref(code)) or code.value != win32.STILL_ACTIVE:
-            return ""
-        if not win32.times(process, *map(ctypes.byref, times)):
-            return ""
-        return str(times[0].dwHighDateTime << 32 | times[0].dwLowDateTime)
+        win32.sure(win32.exit_code(process, ctypes.byref(code)))
+        win32.sure(win32.times(process, *map(ctypes.byref, times)))
     finally:
         win32.close(process)
+    # One that has ended is there until its last handle is closed.
+    alive = code.value == win32.STILL_ACTIVE
+    return str(times[0].dwHighDateTime << 32 | times[0].dwLowDateTime) if alive else ""
 
 
 def ask_to_end(_pid: int, folder: Path) -> None:
@@ -124,6 +129,11 @@ def ask_to_end(_pid: int, folder: Path) -> None:
 def end_marked(_mark: str, _patience_s: float) -> bool:
     """Nothing is to be done: the kernel ends what a killed supervisor left."""
     return True
+
+
+def replace(part: Path, path: Path) -> None:
+    """Gives a file its name, in place of what had it; waits for who reads it."""
+    patiently(part.replace, path)
 
 
 def remove(folder: Path) -> None:

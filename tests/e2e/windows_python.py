@@ -2,7 +2,8 @@
 
 Real are python.org's 3.11.9 (`python311.dll`, every `.pyd`, OpenSSL, SQLite), Microsoft's C++ runtime, and the wheels
 for win_amd64 that `site` installs. Not real: Windows itself is Wine 8 (its kernel32, ntdll, UCRT, file system and
-loader); `python.exe` is a few lines of C around the DLL; the standard library's `.py` files are the running Python
+loader), and has no `bcryptprimitives.dll`: ours stands in; `python.exe` is a few lines of C around the DLL, and
+`python3.dll` a list of names, as python.org's are; the standard library's `.py` files are the running Python
 3.11's (Debian's 3.11.x for a 3.11.9, without its tests); there is no registry, no `venv` launcher, no NVIDIA driver.
 So what fails here may work on Windows, and what works here "ran under Wine", no more.
 """
@@ -13,9 +14,11 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import pefile
 
 PARTS = Path(__file__).parent / "windows_parts"
 GCC = "x86_64-w64-mingw32-gcc"
@@ -109,6 +112,18 @@ def runtime_part(name: str) -> Path | None:
     return Path(last) if head.endswith("/Scripts") and last.startswith(RUNTIME) else None
 
 
+def forwarders(library: Path) -> str:
+    """The definition of a python3.dll: like python.org's it holds no code, every name points at python311.dll."""
+    with pefile.PE(str(library), fast_load=True) as pe:
+        pe.parse_data_directories([pefile.DIRECTORY_ENTRY["IMAGE_DIRECTORY_ENTRY_EXPORT"]])
+        names = [symbol.name.decode() for symbol in pe.DIRECTORY_ENTRY_EXPORT.symbols if symbol.name]
+    return "LIBRARY python3\nEXPORTS\n" + "".join(f"{name} = python311.{name}\n" for name in names)
+
+
+def compile_c(output: Path, *arguments: object) -> None:
+    subprocess.run([GCC, "-O1", "-s", "-o", str(output), *map(str, arguments)], check=True, timeout=TIMEOUT_S)
+
+
 def make(folder: Path, wine: Mapping[str, str], need: Callable[[str, str], None]) -> WindowsPython:
     """A Python for Windows in `folder`; `need` says what is missing and does not return."""
     if sys.version_info[:2] != (3, 11):
@@ -123,8 +138,11 @@ def make(folder: Path, wine: Mapping[str, str], need: Callable[[str, str], None]
     shutil.rmtree(folder / "wheels")
     library = sysconfig.get_path("stdlib")
     shutil.copytree(library, home / "Lib", ignore=shutil.ignore_patterns(*LEFT_OUT), ignore_dangling_symlinks=True)
-    command: Sequence[str] = [GCC, "-O1", "-municode", "-o", str(home / "python.exe"), str(PARTS / "launch.c")]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S)
+    compile_c(home / "python.exe", PARTS / "launch.c", "-municode")
+    compile_c(home / "bcryptprimitives.dll", PARTS / "bcryptprimitives.c", "-shared", "-ladvapi32")
+    stable = folder / "python3.def"
+    stable.write_text(forwarders(home / "python311.dll"))
+    compile_c(home / "python3.dll", stable, "-shared", "-nostdlib", "-Wl,--entry=0")
     made = WindowsPython(home, {**os.environ, **wine})
     said = made.run("-c", "import ctypes, hashlib, lzma, sqlite3, ssl, sys; print(sys.platform, sys.version[:6])")
     assert said.stdout.split() == ["win32", "3.11.9"], said.stdout + said.stderr
