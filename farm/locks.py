@@ -1,11 +1,12 @@
 """Locks on open files that the kernel drops with their holder, on POSIX and on Windows.
 
-The Windows half follows the documentation of `msvcrt.locking` and was not run on Windows.
+The Windows half follows the documentation of `msvcrt.locking`; it was run under Wine, not on Windows.
 """
 
 import sys
 
 if sys.platform == "win32":
+    import errno
     import msvcrt
     import os
     import time
@@ -19,7 +20,9 @@ if sys.platform == "win32":
             os.lseek(descriptor, _BYTE, os.SEEK_SET)
             try:
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-            except PermissionError as error:  # EACCES: somebody has it
+            except OSError as error:
+                if error.errno not in (errno.EACCES, 0):  # EACCES: somebody has it; Wine's C library says nothing
+                    raise
                 if not wait:
                     raise BlockingIOError(error.errno, error.strerror) from error
                 time.sleep(0.02)  # LK_LOCK looks only once a second, and gives up after ten

@@ -10,7 +10,7 @@ from typing import Literal
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.patience import patiently
-from farm.pipeline import build, needs
+from farm.pipeline import build, needs, winjob
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -164,24 +164,29 @@ class MainJob:
         needed = self.folder / "needs"
         inputs = {"/farm/job": self.folder / "context" / "job"}
         if engine.name != "github":  # its runners have a farm of their own, which gathers them there
-            cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
-            gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
-            inputs["/farm/source"] = sources
+            if not self.plan.windows:  # build.cmd fetches its own
+                cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
+                gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
+                inputs["/farm/source"] = sources
             if self.plan.needs:
                 needs.fetch(self.setting, self.plan, needed)
-                inputs["/farm/needs"] = needed
+                inputs[winjob.NEEDS if self.plan.windows else "/farm/needs"] = needed
         if engine.name == "host":  # an image has them
             inputs["/farm/scripts"] = self.setting.project / SCRIPTS
-        job = build.make_job(
-            self.plan,
-            image=image,
-            inputs=inputs,
-            capacity=engine.capacity(),
-            labels={"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)},
-            volumes=build.kept(self.plan) if engine.keeps_volumes else {},
-            runner=self.runner if engine.name in PLACED else None,
-            excluded=self.excluded if engine.name in PLACED else (),
-        )
+        labels = {"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
+        if self.plan.windows:
+            job = winjob.make_job(self.plan, inputs=inputs, capacity=engine.capacity(), labels=labels)
+        else:
+            job = build.make_job(
+                self.plan,
+                image=image,
+                inputs=inputs,
+                capacity=engine.capacity(),
+                labels=labels,
+                volumes=build.kept(self.plan) if engine.keeps_volumes else {},
+                runner=self.runner if engine.name in PLACED else None,
+                excluded=self.excluded if engine.name in PLACED else (),
+            )
         self.journal.set_state(attempt.id, "starting")
         try:
             handle = engine.submit(job)
@@ -225,7 +230,7 @@ class MainJob:
                     attempt.id, "cancelled", why=f"cancelled; it was seen to have ended: {seen.state}"
                 )
                 raise CancelledError(f"run {self.run.id} was cancelled")
-            build.judge(seen, log)
+            (winjob if self.plan.windows else build).judge(seen, log)
             part = done.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
             _collect(engine, handle, part)

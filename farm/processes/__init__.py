@@ -2,13 +2,14 @@
 
 For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `remove`, `is_plain`. For its
 supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `replace`, and `started`, which
-with a pid names a process for good.
+with a pid names a process for good. `APART` is what Popen is told to start one that outlives this one.
 """
 
 import sys
 
 if sys.platform == "win32":
     from farm.processes.windows import (
+        APART,
         Tree,
         ask_to_end,
         check,
@@ -25,6 +26,7 @@ if sys.platform == "win32":
     )
 else:
     from farm.processes.posix import (
+        APART,
         Tree,
         ask_to_end,
         check,
@@ -41,6 +43,7 @@ else:
     )
 
 __all__ = [
+    "APART",
     "Tree",
     "ask_to_end",
     "check",

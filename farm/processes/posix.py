@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from farm.errors import NoRunnerError
 
@@ -24,6 +24,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ")
 """Of this process's environment, what a job may see: the rest may hold credentials."""
+APART: dict[str, Any] = {"start_new_session": True}
 
 
 def check(*, tree: bool) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from ctypes import wintypes
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from farm.errors import NoRunnerError
 from farm.patience import patiently
@@ -33,6 +33,8 @@ REMOVE_S = 10.0
 CANCEL = "cancel"
 """The file in a job's folder that asks for its end: processes without a console get no signals."""
 LEFT = "--left"
+APART: dict[str, Any] = {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
+"""Not DETACHED_PROCESS, with which each compiler would open a window of its own: here they share a hidden console."""
 ASSIGN = win32.PROCESS_TERMINATE | win32.PROCESS_SET_QUOTA
 LIMITS = win32.LIMIT_JOB_MEMORY | win32.LIMIT_DIE_ON_UNHANDLED_EXCEPTION | win32.LIMIT_KILL_ON_JOB_CLOSE
 KEPT = (
@@ -171,13 +173,10 @@ def is_plain(status: os.stat_result) -> bool:
 
 
 def leave() -> None:
-    """Nobody's child from here on: starts this program again, apart from this console and job object, and ends.
-
-    No DETACHED_PROCESS: each compiler would open a window of its own. CREATE_NO_WINDOW gives it a hidden console.
-    """
+    """Nobody's child from here on: starts this program again, apart from this console and job object, and ends."""
     if sys.argv[-1] == LEFT:
         return
-    flags = subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP
+    flags = APART["creationflags"]
     try:
         _again(flags | subprocess.CREATE_BREAKAWAY_FROM_JOB)
     except PermissionError:  # a job object that does not let go of its processes: this one ends with it

@@ -46,7 +46,9 @@ class WindowsHost:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.communicate(timeout=60)
+            with self.process:
+                self.process.stdin.close()
+                self.process.wait(60)
 
     def command(self, script: str) -> tuple[str, ...]:
         """The command of a job that runs a Python script."""
@@ -104,6 +106,6 @@ class WindowsHost:
         self._ask("kill", pid)
 
     def die(self) -> None:
-        """Kills the controller."""
-        self.process.kill()
-        self.process.communicate()
+        """Kills the controller. Under Wine a job keeps its pipes open: nobody reads them to the end."""
+        with self.process:
+            self.process.kill()
