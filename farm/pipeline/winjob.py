@@ -1,6 +1,6 @@
 """The build job of a Windows plan: `build.cmd` on a Windows host, which sees to its compilers and its source itself.
 
-`build.cmd` has its folders below C:\\farm, so the host engine's root is C:\\ there (ROOT). It was run so under Wine with
+`build.cmd` has its folders below C:/farm, so the host engine's root is C:/ there. It was run so under Wine, with
 stand-ins for the tools, never on Windows.
 """
 
