@@ -154,7 +154,7 @@ def _host(setting: Setting, runner: Runner) -> Backend:
     engine = HostEngine(root, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        said = platform.machine()
+        said = platform.machine().lower()  # AMD64 on Windows
         machine = OTHER_MACHINE.get(said, said)
         return [Worker(LOCAL, platform=SYSTEMS[sys.platform], machine=machine, memory=engine.capacity().memory)]
 
