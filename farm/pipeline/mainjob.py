@@ -72,7 +72,7 @@ class MainJob:
         with self.outcomes.timed("repair", watcher) as step:
             result = repair_built(plan, built, self.folder / "repaired")
             vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
-            step.result = f"added {vendored}; {result.tags[0]}"
+            step.result = f"added {vendored}; {result.tags[0] if result.tags else 'its tag is kept'}"
             self.outcomes.wheel = str(result.wheel)
         with self.outcomes.timed("verify", watcher) as step:
             report = check_wheel(result.wheel, plan, self.folder / "verify.json")
