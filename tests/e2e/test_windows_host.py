@@ -50,9 +50,9 @@ def host(open_host):
     return open_host()
 
 
-def submit(host, script, *, command=None, labels=None, timeout_s=120):
+def submit(host, script, *, command=None, labels=None, timeout_s=120, inputs=None):
     command = command or host.command(script)
-    job = Job("test", "", command, {}, "/farm/out", {}, host.capacity(), timeout_s, labels=labels or {})
+    job = Job("test", "", command, inputs or {}, "/farm/out", {}, host.capacity(), timeout_s, labels=labels or {})
     return host.submit(job)
 
 
@@ -145,15 +145,22 @@ def test_a_machine_runs_one_job_at_a_time(host):
     assert end(host, again) == (Observation("done", exit_code=0), "again\n")
 
 
-def test_of_two_controllers_at_the_same_moment_one_gets_the_machine(open_host):
+def test_of_two_controllers_at_the_same_moment_one_gets_the_machine(open_host, tmp_path):
+    many = tmp_path / "many"  # they are copied between the look at the machine and the note that it is taken
+    many.mkdir()
+    for number in range(300):
+        (many / str(number)).touch()
+
     def try_it(host):
         try:
-            return submit(host, "time.sleep(300)")
+            return submit(host, "time.sleep(300)", inputs={"/farm/in": many})
         except NoRunnerError as error:
             return error
 
+    hosts = [open_host(), open_host()]
+    assert [host.capacity() for host in hosts] == [hosts[0].capacity()] * 2, "both are up"
     with ThreadPoolExecutor() as pool:
-        got = list(pool.map(try_it, [open_host(), open_host()]))
+        got = list(pool.map(try_it, hosts))
     refused = [each for each in got if isinstance(each, NoRunnerError)]
     assert [str(each) for each in refused] == ["this machine already runs test"]
 
@@ -213,6 +220,24 @@ def test_a_batch_file_is_a_job_and_read_only_output_is_cleared(host, tmp_path):
         assert made.read_bytes() == b"made\r\n"
         host.release(handle)
         made.unlink()
+
+
+def test_the_kernels_messages_about_a_job_arrive(windows_python, tmp_path):
+    """Wine sends no message about memory: that of a new process comes the same way."""
+    code = """
+import os
+from farm.processes import Tree, win32
+new_process = 6  # JOB_OBJECT_MSG_NEW_PROCESS
+for number in (win32.MSG_JOB_MEMORY_LIMIT, new_process):
+    win32.MSG_JOB_MEMORY_LIMIT = number
+    with open("log", "wb") as log:
+        more = {"environment": dict(os.environ), "folder": ".", "chroot": False, "log": log, "memory": 1 << 40}
+        tree = Tree(["cmd", "/c", "exit 0"], **more)
+        print(tree.exceeded())
+        tree.end(0)
+"""
+    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[2])}, cwd=tmp_path)
+    assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 def test_there_is_no_chroot(windows_python, tmp_path):
