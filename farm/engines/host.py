@@ -183,7 +183,7 @@ class HostEngine:
 
     def _read(self, handle: str, name: str) -> dict[str, Any] | None:
         try:
-            data: dict[str, Any] = json.loads((self._jobs / handle / name).read_text(encoding="utf-8"))
+            data: dict[str, Any] = json.loads(processes.read(self._jobs / handle / name))
         except FileNotFoundError:
             return None
         return data

@@ -1,7 +1,7 @@
 """Processes of this machine, where POSIX and Windows differ: one interface, two modules. The standard library alone.
 
-For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `remove`, `is_plain`. For its
-supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `replace`, and `started`, which
+For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `read`, `remove`, `is_plain`. For
+its supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `replace`, and `started`, which
 with a pid names a process for good. `APART` is what Popen is told to start one that outlives this one.
 """
 
@@ -19,6 +19,7 @@ if sys.platform == "win32":
         is_plain,
         leave,
         machine,
+        read,
         remove,
         replace,
         settle,
@@ -36,6 +37,7 @@ else:
         is_plain,
         leave,
         machine,
+        read,
         remove,
         replace,
         settle,
@@ -53,6 +55,7 @@ __all__ = [
     "is_plain",
     "leave",
     "machine",
+    "read",
     "remove",
     "replace",
     "settle",

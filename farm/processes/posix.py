@@ -95,6 +95,11 @@ def end_marked(mark: str, patience_s: float) -> bool:
     return False
 
 
+def read(path: Path) -> str:
+    """The text of a file that another process has just given its name."""
+    return path.read_text(encoding="utf-8")
+
+
 def replace(part: Path, path: Path) -> None:
     """Gives a file its name, in place of what had it."""
     part.replace(path)

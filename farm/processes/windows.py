@@ -133,6 +133,11 @@ def end_marked(_mark: str, _patience_s: float) -> bool:
     return True
 
 
+def read(path: Path) -> str:
+    """The text of a file that another process has just given its name; waits for that one to let go of it."""
+    return patiently(path.read_text, encoding="utf-8")
+
+
 def replace(part: Path, path: Path) -> None:
     """Gives a file its name, in place of what had it; waits for who reads it."""
     patiently(part.replace, path)
