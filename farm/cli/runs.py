@@ -291,6 +291,9 @@ def _start_dispatcher(setting: Setting) -> None:
     except AlreadyDispatchingError:
         return
     command = [sys.executable, "-m", "farm.cli.main", "--project", str(setting.project), "dispatch"]
+    flags = 0
+    if sys.platform == "win32":  # without them the dispatcher ends with the console window, or by its Ctrl-C
+        flags = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
     with (setting.artifacts / "dispatch.log").open("ab") as log:
         subprocess.Popen(  # it outlives this command: a session of its own, no terminal
             command,
@@ -299,4 +302,5 @@ def _start_dispatcher(setting: Setting) -> None:
             stderr=log,
             env=dict(os.environ),
             start_new_session=True,
+            creationflags=flags,
         )
