@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from farm.index.pages import json_key
 from tests.e2e.conftest import Farm, make_project
 from tests.e2e.test_wine import ROOT, compile_c, pack
 from tests.e2e.windows_python import PARTS, WindowsPython, windows_path
@@ -163,10 +164,10 @@ def test_it_publishes_into_a_folder(windows, linux, tmp_path):
         out, err = one.communicate(timeout=300)
         assert one.returncode == 0, err
         assert len(out.splitlines()) == 4
-    assert "0 broken, 0 unfinished" in windows.run("index", "check", windows_path(index))
-    checked = linux.run("index", "check", str(index))
+    assert "0 broken, 0 unfinished" in windows.run("index", "check", "--index", windows_path(index))
+    checked = linux.run("index", "check", "--index", str(index))
     assert checked.returncode == 0, checked.stderr
-    page = json.loads((index / "whl/sm35-avx/simple/canary/index.json").read_bytes())
+    page = json.loads((index / json_key("sm35-avx", "canary")).read_bytes())
     assert {file["filename"] for file in page["files"]} == {wheel.name for wheel in wheels}
     assert not list((index / ".tmp").iterdir())
 
