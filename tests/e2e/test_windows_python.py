@@ -186,20 +186,37 @@ def test_what_windows_alone_refuses(windows, tmp_path):
     ]
 
 
-def test_a_smoke_test_makes_an_environment_and_keeps_its_report(windows, tmp_path):
+def torch_that(folder, source):
+    """A wheel of a torch that does as `source` says; pip takes a RECORD without hashes."""
     version = "2.0.1+cu114.sm35.avx"
-    wheel = tmp_path / f"torch-{version}-cp311-cp311-win_amd64.whl"
+    wheel, info = folder / f"torch-{version}-cp311-cp311-win_amd64.whl", f"torch-{version}.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        info = f"torch-{version}.dist-info"
-        archive.writestr("torch/__init__.py", TALKS_LIKE_TORCH)
+        archive.writestr("torch/__init__.py", source)
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-win_amd64\n")
         archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in [*archive.namelist(), f"{info}/RECORD"]))
+    return wheel
+
+
+def report_beside(wheel):
+    return json.loads(wheel.with_name(f"{wheel.name}.smoke.json").read_bytes())
+
+
+def test_a_smoke_test_makes_an_environment_and_keeps_its_report(windows, tmp_path):
+    wheel = torch_that(tmp_path, TALKS_LIKE_TORCH)
     windows.run("smoke", "--wheel", wheel, *KEPLER, code=8)
-    report = json.loads(wheel.with_name(f"{wheel.name}.smoke.json").read_bytes())
+    report = report_beside(wheel)
     states = {check["name"]: check["status"] for check in report["checks"]}
     seen = {check["name"]: check["seen"] for check in report["checks"]}
     assert seen["import"] == "Lib\\site-packages\\torch\\__init__.py"
     assert [states[name] for name in ("version", "CUDA version", "architectures")] == ["passed"] * 3
     assert (states["matmul float32 on cpu"], states["driver"]) == ("failed", "not_run")
     assert report["facts"]["system"].startswith("Windows-10")
+
+
+def test_a_torch_that_hangs_is_ended(windows, tmp_path):
+    """`venv` puts a launcher before Python: both end, else the environment could not be removed."""
+    wheel = torch_that(tmp_path, "import time\nwhile True:\n    time.sleep(1)\n")
+    windows.run("smoke", "--wheel", wheel, *KEPLER, "--limit", "8", code=8)
+    assert report_beside(wheel)["reason"] == "did not finish in 8 s in the check 'import'"
+    assert not list((windows.project / "artifacts" / "smoke").glob("*/env"))
