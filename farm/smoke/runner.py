@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from farm.errors import UsageError
+from farm.patience import patiently
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
@@ -123,6 +124,8 @@ def _scratch() -> Iterator[str]:
     try:
         yield folder
     finally:
+        with contextlib.suppress(OSError):
+            patiently(lambda: shutil.rmtree(folder))  # processes of Windows end a moment after they are ended
         shutil.rmtree(folder, ignore_errors=True)
 
 
