@@ -299,5 +299,5 @@ def _start_dispatcher(setting: Setting) -> None:
             stdout=log,
             stderr=log,
             env=dict(os.environ),
-            **processes.APART,
+            **processes.APART,  # on Windows it would end with the console window, or by its Ctrl-C
         )

@@ -5,7 +5,7 @@
 system calls: readers see the old object or the new one, and what was left under `.tmp` is nobody's; the next
 writer removes it.
 
-Windows differs in three ways, all from Microsoft's documentation and not run there: an open file cannot be
+Windows differs in three ways, from Microsoft's documentation and seen under Wine 8: an open file cannot be
 renamed or removed, so files are closed first; a file that somebody reads cannot be replaced for that moment, so
 it is tried again; and folders cannot be synced.
 """

@@ -4,7 +4,8 @@ Real are python.org's 3.11.9 (`python311.dll`, every `.pyd`, OpenSSL, SQLite), M
 for win_amd64 that `site` installs. Not real: Windows itself is Wine 8 (its kernel32, ntdll, UCRT, file system and
 loader), and has no `bcryptprimitives.dll`: ours stands in; `python.exe` is a few lines of C around the DLL, and
 `python3.dll` a list of names, as python.org's are; the standard library's `.py` files are the running Python
-3.11's (Debian's 3.11.x for a 3.11.9, without its tests); there is no registry, no `venv` launcher, no NVIDIA driver.
+3.11's (Debian's 3.11.x for a 3.11.9, without its tests); `venv`'s launcher is ours too;
+there is no NVIDIA driver.
 So what fails here may work on Windows, and what works here "ran under Wine", no more.
 """
 
@@ -75,6 +76,10 @@ class WindowsPython:
             raise
         return subprocess.CompletedProcess([str(a) for a in arguments], process.returncode, out, err)
 
+    def install(self, need: Callable[[str, str], None], *requirements: str) -> None:
+        """Wheels into its own site-packages."""
+        site(self.folder / "Lib" / "site-packages", need, *requirements)
+
 
 def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
     """This machine's pip, for wheels of Windows and Python 3.11."""
@@ -139,6 +144,8 @@ def make(folder: Path, wine: Mapping[str, str], need: Callable[[str, str], None]
     library = sysconfig.get_path("stdlib")
     shutil.copytree(library, home / "Lib", ignore=shutil.ignore_patterns(*LEFT_OUT), ignore_dangling_symlinks=True)
     compile_c(home / "python.exe", PARTS / "launch.c", "-municode")
+    (home / "Lib/venv/scripts/nt").mkdir()
+    compile_c(home / "Lib/venv/scripts/nt/python.exe", PARTS / "venvlauncher.c", "-municode")
     compile_c(home / "bcryptprimitives.dll", PARTS / "bcryptprimitives.c", "-shared", "-ladvapi32")
     stable = folder / "python3.def"
     stable.write_text(forwarders(home / "python311.dll"))
