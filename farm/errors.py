@@ -4,6 +4,8 @@ Every message says what happened and where; `hint` says what to do next. The com
 exits with `exit_code`; a traceback is shown for bugs only.
 """
 
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
 from typing import ClassVar
 
 

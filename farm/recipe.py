@@ -206,7 +206,8 @@ def folder(package: str) -> Path:
 
 def tree_files(root: Path) -> list[Path]:
     """The files of a source tree in a stable order, without caches that Python leaves behind."""
-    return sorted(p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    files = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    return sorted(files, key=lambda p: p.relative_to(root).parts)  # paths of Windows compare without case
 
 
 def tree_digest(root: Path) -> str:

@@ -21,8 +21,10 @@ from urllib.parse import urljoin
 import requests
 
 from farm.errors import BuildFailedError, InfrastructureError
+from farm.patience import patiently
 from farm.plan import Plan, source_folder
 from farm.planfile import PartPlan, SourcePlan
+from farm.recipe import tree_files
 from farm.render import EPOCH
 from farm.text import plain
 
@@ -89,11 +91,8 @@ def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarIn
 def _pack(folder: Path, target: Path) -> None:
     """A tar of a folder that depends on names and contents alone."""
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
-        for path in sorted(folder.rglob("*")):
-            relative = path.relative_to(folder)
-            if "__pycache__" in relative.parts or not path.is_file():
-                continue
-            info = tarfile.TarInfo(f"source/{relative.as_posix()}")
+        for path in tree_files(folder):
+            info = tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
             with path.open("rb") as stream:
                 archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
 
@@ -198,7 +197,7 @@ def _download(address: str, path: Path, sha256: str) -> None:
     total, size = hashlib.sha256(), 0
     try:
         if address.startswith("file://"):
-            shutil.copyfile(address.removeprefix("file://"), part)
+            shutil.copyfile(_file_of(address), part)
             found = _sha256(part)
         else:
             with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer, part.open("wb") as stream:
@@ -215,11 +214,17 @@ def _download(address: str, path: Path, sha256: str) -> None:
                 f"{address} has sha256 {found}, the recipe says {sha256}",
                 hint="the file was changed on the way or at its origin: compare it before you change the recipe",
             )
-        part.replace(path)
+        patiently(part.replace, path)
     except requests.exceptions.RequestException as error:
         raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _file_of(address: str) -> str:
+    """The path in `file:///srv/a.tar.gz`, or in `file:///C:/srv/a.tar.gz`."""
+    path = address.removeprefix("file://")
+    return path[1:] if re.match("/[A-Za-z]:", path) else path
 
 
 def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
@@ -236,7 +241,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
         noted.write_text(_sha256(part), encoding="ascii")
-        part.replace(packed)
+        patiently(part.replace, packed)
     return packed
 
 

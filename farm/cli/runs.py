@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from farm import processes
 from farm.cli import show
 from farm.cli.project import project_of
 from farm.errors import FarmError, UsageError
@@ -298,5 +299,5 @@ def _start_dispatcher(setting: Setting) -> None:
             stdout=log,
             stderr=log,
             env=dict(os.environ),
-            start_new_session=True,
+            **processes.APART,  # on Windows it would end with the console window, or by its Ctrl-C
         )

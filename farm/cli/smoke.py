@@ -48,10 +48,10 @@ def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan:
     result = Outcomes()
     failed = smoke(setting, plan, folder, result, requirement, source, options)
     files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
-    reports = [SmokeReport.model_validate_json(file.read_text()) for file in files]
+    reports = [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
     if wheel is not None:
         for file in files:
-            wheel.with_name(f"{wheel.name}.{file.name}").write_text(file.read_text())
+            wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())
     if args.json:
         print(json.dumps({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}, indent=2))
     else:

@@ -1,5 +1,7 @@
 """The contract between the farm and what runs its jobs. Engines move files and run commands; they know no wheels."""
 
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -2,14 +2,18 @@
 
 A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>` is a whole root filesystem (`tree`),
 the job runs in it, by chroot, under /farm. Only one job runs at a time. Unlike a container it is not cut off from
-the network or from this machine's files: run only plans that you trust. Needs the standard library alone, and POSIX.
+the network or from this machine's files: run only plans that you trust. Needs the standard library alone.
+
+What Linux, macOS and Windows do differently is in `farm.processes`. On Windows a job is a job object: its processes end
+at once when it is cancelled, and with their supervisor. That was run under Wine, never on Windows itself.
 """
+
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
 import contextlib
 import json
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
@@ -19,16 +23,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import farm
+from farm import processes
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Job, Observation
 from farm.errors import InfrastructureError, NoRunnerError
+from farm.locks import lock
 
 POLL_S = 0.2
 START_S = 30
+END_S = 10
 CHUNK = 1 << 20
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ")
-"""Of this process's environment, what a job may see: the rest may hold credentials."""
 TOP = "/farm"
 
 
@@ -43,12 +48,9 @@ class HostEngine:
         """`root` holds everything that the engine keeps.
 
         Raises:
-            NoRunnerError: Processes cannot be run as this engine does it: no POSIX, or no chroot where it is needed.
+            NoRunnerError: There is no chroot here, and it is needed.
         """
-        if os.name != "posix":
-            raise NoRunnerError("the host engine runs on POSIX systems only", hint="build in a container: --on docker")
-        if tree and os.geteuid() != 0:
-            raise NoRunnerError("a carried toolchain is entered by chroot, which needs root", hint="run it as root")
+        processes.check(tree=tree)
         self.root = root.resolve()
         self.tree = tree
         self._cpus = cpus
@@ -67,12 +69,22 @@ class HostEngine:
         return self.root / "farm-volumes"
 
     def capacity(self) -> Capacity:
-        cpus = float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 1)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        cpus, memory = processes.machine()
         # A machine that grows its memory as it is used tells too little: an explicit figure is believed.
         return Capacity(cpus=min(self._cpus or cpus, cpus), memory=self._memory or int(memory * 0.9))
 
     def submit(self, job: Job) -> str:
+        try:
+            self._jobs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InfrastructureError(
+                f"{self._jobs} cannot be made: {error}", hint="may this user write there?"
+            ) from error
+        with (self._jobs / "lock").open("ab") as file:  # two controllers may submit at the same moment
+            lock(file.fileno(), wait=True)
+            return self._submit(job)
+
+    def _submit(self, job: Job) -> str:
         for handle, old in self._all():
             same = bool(job.labels) and job.labels.items() <= old["labels"].items()
             if same:
@@ -82,13 +94,13 @@ class HostEngine:
                 raise NoRunnerError(f"this machine already runs {old['name']}", hint="wait for it, or cancel it")
         for target, folder in job.inputs.items():
             dest = self._inside(target)
-            shutil.rmtree(dest, ignore_errors=True)
+            processes.remove(dest)
             shutil.copytree(folder, dest, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         self._place(job.volumes)
-        shutil.rmtree(self._inside(job.output), ignore_errors=True)
+        processes.remove(self._inside(job.output))
         handle = uuid.uuid4().hex[:12]
         folder = self._jobs / handle
-        folder.mkdir(parents=True)
+        folder.mkdir()
         (folder / "log").touch()
         data = {
             "name": job.name,
@@ -105,10 +117,12 @@ class HostEngine:
         (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
         with (folder / "supervisor.log").open("wb") as log:
             subprocess.run(
-                [sys.executable, supervise.__file__, str(folder)],
+                [sys.executable, "-m", supervise.__name__, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                cwd=self.root,
+                env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
             )
         for _ in range(int(START_S / POLL_S)):
@@ -133,11 +147,10 @@ class HostEngine:
         return word if self.tree or not word.startswith(TOP + "/") else str(self._inside(word))
 
     def _environment(self, job: Job) -> dict[str, str]:
-        own = {} if self.tree else {name: os.environ[name] for name in KEPT if name in os.environ}
-        root = TOP if self.tree else str(self._farm)
-        fixed = {"PATH": own.get("PATH", PATH), "FARM_ROOT": root, "HOME": f"{root}/home"}
-        (self._farm / "home").mkdir(parents=True, exist_ok=True)
-        return own | fixed | job.environment
+        home = self._farm / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        own = processes.environment(f"{TOP}/home" if self.tree else str(home), tree=self.tree)
+        return {**own, "FARM_ROOT": TOP if self.tree else str(self._farm), **job.environment}
 
     def _place(self, volumes: Mapping[str, str]) -> None:
         """Puts the volumes where the job looks for them; what stood there goes back to where volumes are kept."""
@@ -150,7 +163,7 @@ class HostEngine:
             if there is not None and place.is_dir():
                 place.rename(self._volumes / there)
             else:
-                shutil.rmtree(place, ignore_errors=True)
+                processes.remove(place)
             place.parent.mkdir(parents=True, exist_ok=True)
             mark.write_text(name, encoding="utf-8")
             if (self._volumes / name).is_dir():
@@ -170,7 +183,7 @@ class HostEngine:
 
     def _read(self, handle: str, name: str) -> dict[str, Any] | None:
         try:
-            data: dict[str, Any] = json.loads((self._jobs / handle / name).read_text(encoding="utf-8"))
+            data: dict[str, Any] = json.loads(processes.read(self._jobs / handle / name))
         except FileNotFoundError:
             return None
         return data
@@ -179,25 +192,37 @@ class HostEngine:
         if self._read(handle, "job.json") is None:
             return Observation("lost", why="the engine does not know the job")
         pid = self._read(handle, "pid")
-        alive = pid is not None and supervise.started(pid["pid"]) == pid["start"] != ""
+        alive = False
+        with contextlib.suppress(OSError):  # another user has its pid by now
+            alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
         ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
         if ended is not None:
             if ended["why"] == "cancelled":
                 return Observation("cancelled", why="cancelled", exit_code=ended["code"])
             return Observation("done", why=ended["why"], exit_code=ended["code"])
+        if pid is None and self._age(handle) > 2 * START_S:
+            return Observation("lost", why="its supervisor never started")
         if pid is None:
             return Observation("starting", why="its supervisor starts")
         return Observation("running") if alive else Observation("lost", why="its supervisor was killed")
+
+    def _age(self, handle: str) -> float:
+        """Seconds since a job was submitted."""
+        try:
+            return time.time() - (self._jobs / handle / "job.json").stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         path = self._jobs / handle / "log"
         if not path.exists():
             return
-        with path.open("rb") as stream:
-            stream.seek(since)
+        with path.open("rb", buffering=0) as stream:
             while True:
                 ended = self.observe(handle).state in FINAL
+                stream.seek(since)  # a C library may stay at the end that it saw once; Wine's does
                 while piece := stream.read(CHUNK):
+                    since += len(piece)
                     yield piece
                 if ended:
                     return
@@ -208,8 +233,7 @@ class HostEngine:
         if pid is None:
             return
         if self.observe(handle).state == "running":
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid["pid"], signal.SIGTERM)
+            processes.ask_to_end(pid["pid"], self._jobs / handle)
         for _ in range(int((supervise.GRACE_S + START_S) / POLL_S)):
             if self.observe(handle).state in FINAL:
                 self._end_session(handle)
@@ -219,33 +243,15 @@ class HostEngine:
 
     def _end_session(self, handle: str) -> None:
         """Ends what a killed supervisor left: the processes that carry this job's mark in their environment."""
-        mark = f"FARM_JOB={handle}".encode()
-        for _ in range(50):
-            left = []
-            for entry in Path("/proc").glob("[0-9]*/environ"):
-                with contextlib.suppress(OSError):
-                    if mark in entry.read_bytes().split(b"\0"):
-                        left.append(int(entry.parent.name))
-            alive = [pid for pid in left if supervise.started(pid)]
-            if not alive:
-                return
-            for pid in alive:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_S)
-        raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
+        if not processes.end_marked(f"FARM_JOB={handle}", END_S):
+            raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         job = self._read(handle, "job.json")
         if job is None:
             raise InfrastructureError(f"job {handle} is gone, and its output with it")
         source, left, written = self._inside(job["output"]), max_bytes, []
-        for path in sorted(source.rglob("*")):
-            status = path.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                continue
-            if not stat.S_ISREG(status.st_mode):
-                raise InfrastructureError(f"the job's output holds {path.name!r}, which is no plain file")
+        for path, status in _files(source):
             left -= status.st_size
             if left < 0:
                 raise InfrastructureError("the job's output is larger than allowed")
@@ -260,7 +266,7 @@ class HostEngine:
             self.cancel(handle)
         elif (self._jobs / handle).is_dir():
             self._end_session(handle)
-        shutil.rmtree(self._jobs / handle, ignore_errors=True)
+        processes.remove(self._jobs / handle)
 
     def volume_id(self, volume: str) -> str | None:
         marks = self._farm.glob("*.volume")
@@ -273,6 +279,22 @@ class HostEngine:
     def discard(self, volume: str) -> None:
         for mark in self._farm.glob("*.volume"):
             if mark.read_text(encoding="utf-8") == volume:
-                shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+                processes.remove(mark.with_suffix(""))
                 mark.unlink()
-        shutil.rmtree(self._volumes / volume, ignore_errors=True)
+        processes.remove(self._volumes / volume)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The files below a folder that a job wrote, in the order of their names; links are never followed.
+
+    Raises:
+        InfrastructureError: It holds something that is neither a file nor a folder.
+    """
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        status = path.lstat()
+        if not processes.is_plain(status):
+            raise InfrastructureError(f"the job's output holds {path.name!r}, which is no plain file")
+        if stat.S_ISDIR(status.st_mode):
+            yield from _files(path)
+        else:
+            yield path, status

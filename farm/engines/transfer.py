@@ -36,7 +36,7 @@ def pack(
     """
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():
-            for path in sorted(folder.rglob("*")):
+            for path in sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).parts):
                 relative = path.relative_to(folder)
                 if any(part in skip for part in relative.parts):
                     continue

@@ -26,7 +26,8 @@ from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError, UsageError
-from farm.pipeline.place import prove_host
+from farm.pipeline import winjob
+from farm.pipeline.place import SYSTEMS, prove_host
 from farm.pipeline.report import Outcomes
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
@@ -149,12 +150,13 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
 
 
 def _host(setting: Setting, runner: Runner) -> Backend:
-    engine = HostEngine(setting.artifacts / "host", cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+    root = winjob.ROOT if sys.platform == "win32" else setting.artifacts / "host"
+    engine = HostEngine(root, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        said, system = platform.machine(), "macos" if sys.platform == "darwin" else "linux"
+        said = platform.machine().lower()  # AMD64 on Windows
         machine = OTHER_MACHINE.get(said, said)
-        return [Worker(LOCAL, platform=system, machine=machine, memory=engine.capacity().memory)]
+        return [Worker(LOCAL, platform=SYSTEMS[sys.platform], machine=machine, memory=engine.capacity().memory)]
 
     return Backend(engine, None, workers)
 
@@ -255,7 +257,7 @@ def toolchain(
             line=watcher.line,
             wheels=lambda: _toolkit_wheels(setting, plan),
         )
-        (folder / IMAGE).write_text(image.id)
+        (folder / IMAGE).write_text(image.id, encoding="utf-8")
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag

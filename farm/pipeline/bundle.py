@@ -13,6 +13,7 @@ import farm
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import UsageError
+from farm.patience import patiently
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
@@ -30,6 +31,9 @@ PACK_TIMEOUT_S = 3600
 CARRIED = (
     "__init__.py",
     "errors.py",
+    "locks.py",
+    "processes/__init__.py",
+    "processes/posix.py",
     "engines/__init__.py",
     "engines/base.py",
     "engines/host.py",
@@ -65,7 +69,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
     )
     part = cache / f"{packed.stem}.part"
     run_once(engine, job, part, MAX_TREE)
-    (part / "tree.tar.xz").replace(packed)
+    patiently((part / "tree.tar.xz").replace, packed)
     return packed
 
 

@@ -39,7 +39,7 @@ def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
     report = verify(wheel, policy_of(plan))
-    report_file.write_text(report_text(report))
+    report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:
         raise refusal(report, report_file)
     return report

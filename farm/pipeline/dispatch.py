@@ -17,6 +17,7 @@ from pathlib import Path
 from farm.engines.admission import Admission, Running, Task, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
+from farm.locks import lock
 from farm.pipeline import needs
 from farm.pipeline.backends import Backend, labels_for, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
@@ -46,15 +47,13 @@ def sole(folder: Path, patience_s: float) -> Iterator[None]:
     Raises:
         AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
     """
-    import fcntl  # noqa: PLC0415  POSIX alone; the rest of the farm runs without it
-
     with (folder / "dispatch.lock").open("ab") as file:
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno(), wait=False)
                 break
-            except OSError:
+            except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise AlreadyDispatchingError("another dispatcher is at work here") from None
                 time.sleep(0.2)

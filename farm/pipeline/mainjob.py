@@ -10,7 +10,8 @@ from typing import Literal
 
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
-from farm.pipeline import build, needs, packs, returned
+from farm.patience import patiently
+from farm.pipeline import build, needs, packs, returned, winjob
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
@@ -76,7 +77,7 @@ class MainJob:
         with self.outcomes.timed("repair", watcher) as step:
             result = repair_built(plan, built, self.folder / "repaired")
             vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
-            step.result = f"added {vendored}; {result.tags[0]}"
+            step.result = f"added {vendored}; {result.tags[0] if result.tags else 'its tag is kept'}"
             self.outcomes.wheel = str(result.wheel)
         with self.outcomes.timed("verify", watcher) as step:
             report = check_wheel(result.wheel, plan, self.folder / "verify.json")
@@ -86,7 +87,7 @@ class MainJob:
         self.check_cancelled()
         with self.outcomes.timed("publish", watcher) as step:
             image = self.folder / IMAGE
-            used = image.read_text() if image.exists() else None
+            used = image.read_text(encoding="utf-8") if image.exists() else None
             shared = self.journal.happened(self.run.id, packs.KIND)
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
@@ -195,29 +196,34 @@ class MainJob:
         environment: dict[str, str] = {}
         inputs = {"/farm/job": self.folder / "context" / "job"}
         if engine.name != "github":  # its runners have a farm of their own, which gathers them there
-            cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
-            gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
-            inputs["/farm/source"] = sources
+            if not self.plan.windows:  # build.cmd fetches its own
+                cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
+                gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
+                inputs["/farm/source"] = sources
             if self.plan.needs:
                 needs.fetch(self.setting, self.plan, needed)
-                inputs["/farm/needs"] = needed
+                inputs[winjob.NEEDS if self.plan.windows else "/farm/needs"] = needed
             if packs.wanted(self.setting, self.plan):
                 packs.prepare(self.setting, self.plan, engine, shared, self.say_of_cache)
                 inputs[packs.INPUT] = shared
                 environment = packs.ENVIRONMENT
         if engine.name == "host":  # an image has them
             inputs["/farm/scripts"] = self.setting.project / SCRIPTS
-        job = build.make_job(
-            self.plan,
-            image=image,
-            inputs=inputs,
-            capacity=engine.capacity(),
-            labels={"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)},
-            volumes=build.kept(self.plan) if engine.keeps_volumes else {},
-            environment=environment,
-            runner=self.runner if engine.name in PLACED else None,
-            excluded=self.excluded if engine.name in PLACED else (),
-        )
+        labels = {"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
+        if self.plan.windows:
+            job = winjob.make_job(self.plan, inputs=inputs, capacity=engine.capacity(), labels=labels)
+        else:
+            job = build.make_job(
+                self.plan,
+                image=image,
+                inputs=inputs,
+                capacity=engine.capacity(),
+                labels=labels,
+                volumes=build.kept(self.plan) if engine.keeps_volumes else {},
+                environment=environment,
+                runner=self.runner if engine.name in PLACED else None,
+                excluded=self.excluded if engine.name in PLACED else (),
+            )
         self.journal.set_state(attempt.id, "starting")
         try:
             handle = engine.submit(job)
@@ -266,11 +272,11 @@ class MainJob:
                 self.journal.set_state(attempt.id, "cancelled", why=seen.why)
                 self.journal.event(self.run.id, CANCEL)
                 raise CancelledError(f"run {self.run.id}: the build was {seen.why}", hint="`farm retry` begins it anew")
-            build.judge(seen, log)
+            (winjob if self.plan.windows else build).judge(seen, log)
             _collect(engine, handle, part)
             self.share(engine, attempt, part)
             build.the_wheel(part / "wheel")
-            part.rename(done)
+            patiently(part.rename, done)
         except CancelledError:
             raise
         except BuildFailedError as error:

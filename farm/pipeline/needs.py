@@ -10,6 +10,7 @@ from packaging.utils import parse_wheel_filename
 from farm.errors import InfrastructureError, UsageError
 from farm.index.pages import File, json_key, parse_page, wheel_key
 from farm.index.stores import Store, open_store
+from farm.patience import patiently
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
 from farm.runs import Run
@@ -94,4 +95,4 @@ def fetch(setting: Setting, plan: Plan, dest: Path) -> None:
                 f"{file.filename}: the index holds other bytes than its page says",
                 hint="farm index check says more",
             )
-        part.rename(dest / file.filename)
+        patiently(part.replace, dest / file.filename)

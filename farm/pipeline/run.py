@@ -7,6 +7,7 @@ was collected, is taken up; the short steps after it are done again, since each 
 import contextlib
 import json
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,7 @@ def submit(
             is not published.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
-    check_supported(plan)
+    check_supported(plan, on)
     needs.published(setting, plan)
     with open_journal(setting.project, setting.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
@@ -96,17 +97,17 @@ def finish(journal: Journal, run: Run, error: FarmError) -> None:
     journal.finish_run(run.id, result, error.exit_code)
 
 
-def check_supported(plan: Plan) -> None:
-    """Refuses what no engine of the pipeline can carry out.
+def check_supported(plan: Plan, on: str = "docker") -> None:
+    """Refuses what the engine `on` cannot carry out.
 
     Raises:
-        NoRunnerError: It is built on a Mac or on Windows.
+        NoRunnerError: It is built on a Mac, or on Windows, and is not asked for on this Windows machine itself.
     """
-    if plan.base is None:
+    if plan.base is None and not (plan.windows and on == "host" and sys.platform == "win32"):
         script = "build.cmd, which builds it on that machine" if plan.windows else "build.sh, which builds it on a Mac"
         raise NoRunnerError(
             f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
-            hint=f"`farm render` writes job/{script}",
+            hint=f"`farm render` writes job/{script}" + ("; there, `--on host` does" if plan.windows else ""),
         )
 
 
@@ -149,7 +150,7 @@ def create_detached(
         NoRunnerError: No engine can carry it out.
     """
     check_engine(setting, on)
-    check_supported(plan)
+    check_supported(plan, on)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
     with open_journal(setting.project, setting.settings) as journal:
         if not needs.builders(journal.open_runs(), plan):

@@ -83,7 +83,7 @@ def smoke(
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
             report = with_device_code(run(emulate), options.wheel)
-            (folder / f"smoke{'-' + emulate if emulate else ''}.json").write_text(report.to_json())
+            (folder / f"smoke{'-' + emulate if emulate else ''}.json").write_text(report.to_json(), encoding="utf-8")
             if options.junit:
                 target = options.junit.with_stem(f"{options.junit.stem}-{emulate}") if emulate else options.junit
                 target.parent.mkdir(parents=True, exist_ok=True)

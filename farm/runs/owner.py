@@ -2,10 +2,12 @@
 
 import json
 import os
-import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
+
+from farm.processes import started
 
 
 @dataclass(frozen=True)
@@ -29,31 +31,14 @@ class Process:
         return cls(**json.loads(text))
 
 
-def _start(pid: int) -> str:
-    """When the process started, in the system's own words; empty where there is no such process, or a zombie.
-
-    Raises:
-        OSError: this system has neither /proc nor ps.
-    """
-    if Path("/proc/self/stat").exists():
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        fields = stat.rpartition(")")[2].split()  # the name in brackets may hold anything; proc(5): then field 3
-        return "" if fields[0] in "ZX" else fields[19]  # state, starttime (field 22)
-    done = subprocess.run(
-        ["ps", "-p", str(pid), "-o", "lstart="], capture_output=True, text=True, check=False, timeout=10
-    )
-    return done.stdout.strip()
-
-
 def _boot() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+    return path.read_text(encoding="ascii").strip() if sys.platform != "win32" and path.exists() else ""
 
 
 def _space() -> str:
+    if sys.platform == "win32":
+        return ""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -64,7 +49,7 @@ def this_process() -> Process:
     """The process that calls."""
     pid = os.getpid()
     try:
-        start = _start(pid)
+        start = started(pid)
     except OSError:
         start = ""
     return Process(pid, start, _boot(), _space())
@@ -80,6 +65,6 @@ def is_dead(process: Process) -> bool:
     if process.space != _space() or not process.start:
         return False
     try:
-        return _start(process.pid) != process.start
+        return started(process.pid) != process.start
     except OSError:
         return False

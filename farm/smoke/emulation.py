@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -51,6 +52,9 @@ def model_for(cpu: str) -> CpuModel:
 def find_emulator() -> Emulator:
     """Looks for qemu on the PATH and asks its version."""
     data = _data()
+    if sys.platform != "linux":
+        reason = f"{data.program} emulates a CPU for Linux programs alone"
+        return Emulator(None, reason, "try the wheel on a machine with that CPU")
     hint = f"install the Debian package {data.package} ({data.minimum} or newer)"
     program = shutil.which(data.program)
     if program is None:

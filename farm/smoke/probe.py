@@ -158,7 +158,15 @@ class Probe:
         temporary = self.path + ".tmp"
         with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(self.document, file, indent=1)
-        os.replace(temporary, self.path)  # noqa: PTH105
+        for patience in range(250):
+            try:
+                os.replace(temporary, self.path)  # noqa: PTH105
+            except PermissionError:  # Windows: for as long as somebody reads it
+                if os.name != "nt" or patience == 249:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
 
 
 # --- what the machine has -------------------------------------------------------------------------------------

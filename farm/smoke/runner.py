@@ -3,17 +3,20 @@
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from farm.errors import UsageError
+from farm.patience import patiently
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
@@ -100,7 +103,7 @@ def run_probe(
             )
         prefix = [emulator.program, "-cpu", emulate]
     # In a folder of its own: nothing to import by accident, and core files go away with it.
-    with tempfile.TemporaryDirectory(prefix="farm-smoke-", ignore_cleanup_errors=True) as folder:
+    with _scratch() as folder:
         file = Path(folder, "report.json")
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(PROBE)]
@@ -109,6 +112,21 @@ def run_probe(
         ended = _run(command, Path(folder), file, timeout_s)
         document = read_document(file)
     return _judge(module, emulate, ended, document, expect)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder that goes away as far as it can.
+
+    On Windows one that a hung process holds cannot; `tempfile.TemporaryDirectory` of 3.11 tries that without end.
+    """
+    folder = tempfile.mkdtemp(prefix="farm-smoke-")
+    try:
+        yield folder
+    finally:
+        with contextlib.suppress(OSError):
+            patiently(lambda: shutil.rmtree(folder))  # processes of Windows end a moment after they are ended
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
@@ -144,6 +162,7 @@ def _run(command: list[str], folder: Path, file: Path, timeout_s: float) -> _End
     finally:
         # Also after a normal end: what it started and left behind dies with it.
         _kill_group(child.pid)
+        child.kill()
     try:
         returncode: int | None = child.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:

@@ -17,6 +17,7 @@ import pytest
 
 from farm.engines.docker import connect
 from farm.errors import NoRunnerError
+from tests.e2e import windows_python as windows
 from tests.servers import rgw
 from tests.servers.buckets import ISOLATED, KEYS
 from tests.servers.process import MissingError
@@ -81,6 +82,12 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     run("wine", "cmd", "/c", "exit")
     yield environment
     run("wineserver", "-k")
+
+
+@pytest.fixture(scope="session")
+def windows_python(wine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> windows.WindowsPython:
+    """CPython 3.11.9 of python.org under Wine: `windows_python.run("-c", "...")`."""
+    return windows.make(tmp_path_factory.mktemp("windows-python"), wine, need)
 
 
 @pytest.fixture(scope="session")

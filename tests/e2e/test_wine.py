@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from farm.smoke.causes import find_causes
+from farm.smoke.report import Check, SmokeReport
+from tests.e2e.windows_python import PARTS, site, windows_path
 
 ROOT = Path(__file__).parents[2]
 GCC = "x86_64-w64-mingw32-gcc"
@@ -159,31 +164,118 @@ def without(wheel, folder, member):
     return path
 
 
-def test_the_official_wheel_gets_its_openmp_back(load, require, tmp_path):
-    """torch 2.0.1 (172 MB): what is broken is named, repaired, the same twice, and Wine loads it."""
+@pytest.fixture(scope="module")
+def openmp(require, tmp_path_factory):
+    """torch 2.0.1 (172 MB), the same without libiomp5md.dll, and a folder that has it."""
+    folder = tmp_path_factory.mktemp("official")
     for name in ("torch", "intel", "broken", "libs"):
-        (tmp_path / name).mkdir()
-    official = download(tmp_path / "torch", "torch==2.0.1", require)
-    broken = without(official, tmp_path / "broken", "torch/lib/libiomp5md.dll")
-    with zipfile.ZipFile(download(tmp_path / "intel", "intel-openmp==2023.1.0", require)) as archive:
+        (folder / name).mkdir()
+    official = download(folder / "torch", "torch==2.0.1", require)
+    broken = without(official, folder / "broken", "torch/lib/libiomp5md.dll")
+    with zipfile.ZipFile(download(folder / "intel", "intel-openmp==2023.1.0", require)) as archive:
         [member] = [name for name in archive.namelist() if name.endswith("Library/bin/libiomp5md.dll")]
-        (tmp_path / "libs" / "libiomp5md.dll").write_bytes(archive.read(member))
-    told = json.loads(farm("inspect", "--why-126", broken, "--json").stdout)
+        (folder / "libs" / "libiomp5md.dll").write_bytes(archive.read(member))
+    return official, broken, folder / "libs"
+
+
+@pytest.fixture(scope="module")
+def mended(openmp, tmp_path_factory):
+    """The official wheel's name, and what `farm repair` makes of the broken one, twice."""
+    official, broken, libs = openmp
+    wheels = []
+    for name in ("one", "two"):
+        folder = tmp_path_factory.mktemp(name)
+        done = farm("repair", broken, "--lib-dir", libs, "--into", "torch/lib", "-o", folder)
+        assert done.returncode == 0, done.stderr
+        wheels += folder.iterdir()
+    return official.name, wheels
+
+
+@pytest.fixture(scope="module")
+def installed(openmp, tmp_path_factory):
+    """The broken wheel, unpacked once."""
+    return install(openmp[1], tmp_path_factory.mktemp("before"))
+
+
+def test_the_official_wheel_gets_its_openmp_back(load, openmp, mended, installed, tmp_path):
+    """torch 2.0.1: what is broken is named, repaired, the same twice, and Wine loads it."""
+    told = json.loads(farm("inspect", "--why-126", openmp[1], "--json").stdout)
     assert [(item["name"], item["needed_by"]) for item in told["missing"]] == [
         ("libiomp5md.dll", ["torch/lib/torch_cpu.dll"])
     ]
-    lib = install(broken, tmp_path / "before") / "lib"
+    lib = installed / "lib"
     assert load(lib / "c10.dll", lib / "torch_cpu.dll") == [0, NOT_FOUND]
-    hashes = []
-    for name in ("one", "two"):
-        folder = tmp_path / name
-        done = farm("repair", broken, "--lib-dir", tmp_path / "libs", "--into", "torch/lib", "-o", folder)
-        assert done.returncode == 0, done.stderr
-        [wheel] = folder.iterdir()
-        assert wheel.name == official.name
-        hashes.append(hashlib.sha256(wheel.read_bytes()).hexdigest())
-    assert hashes[0] == hashes[1]
-    assert farm("inspect", "--why-126", wheel).returncode == 0
+    name, wheels = mended
+    assert [wheel.name for wheel in wheels] == [name, name]
+    assert len({hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}) == 1
+    assert farm("inspect", "--why-126", wheels[0]).returncode == 0
+    repaired = lib_of(wheels[0], installed, tmp_path)
+    assert load(repaired / "c10.dll", repaired / "torch_cpu.dll") == [0, 0]
+
+
+def lib_of(wheel, installed, folder):
+    """torch/lib of the repaired wheel, installed in `folder`: what it shares with the broken one as hard links."""
+    shutil.copytree(installed.parent, folder, copy_function=os.link, dirs_exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
-        Path(lib / "libiomp5md.dll").write_bytes(archive.read("torch/lib/libiomp5md.dll"))
-    assert load(lib / "c10.dll", lib / "torch_cpu.dll") == [0, 0]
+        for entry in archive.infolist():
+            path = folder / entry.filename
+            if not entry.is_dir() and (not path.exists() or entry.filename.startswith("torch-2.0.1.dist-info/")):
+                path.unlink(missing_ok=True)
+                archive.extract(entry, folder)
+    return folder / "torch" / "lib"
+
+
+@pytest.fixture(scope="module")
+def needs(require, tmp_path_factory):
+    """What torch imports beside itself."""
+    return site(tmp_path_factory.mktemp("needs"), require, "--require-hashes", "-r", str(PARTS / "torch.txt"))
+
+
+def probe(windows_python, folder, needs, report):
+    """The smoke probe on Windows' Python: its checks by name, and the exit code."""
+    path = ";".join(map(windows_path, (folder, needs)))
+    options = ["--module=torch", "--cpu-only", "--expect-quantized=fbgemm", f"--json={windows_path(report)}"]
+    done = windows_python.run(ROOT / "farm/smoke/probe.py", *options, env={"PYTHONPATH": path}, timeout=2 * TIMEOUT_S)
+    document = json.loads(report.read_bytes())
+    assert document["complete"], done.stderr
+    return done.returncode, document
+
+
+def test_pythons_own_message_and_the_file_behind_it(windows_python, installed, needs, tmp_path):
+    """`import torch` in Python for Windows: WinError 126 names a file that is there and whole; the farm says so."""
+    code, document = probe(windows_python, installed.parent, needs, tmp_path / "report.json")
+    assert code == 1
+    [check] = document["checks"]
+    said = re.fullmatch(
+        r'OSError: \[WinError 126\] .* Error loading "(.*)" or one of its dependencies\.', check["seen"]
+    )
+    assert said, check["seen"]
+    named = installed.parent / said[1].removeprefix("Z:").replace("\\", "/")
+    assert named.is_file()
+    told = farm("inspect", "--why-126", installed, "--json")
+    assert told.returncode == 6, told.stderr
+    found = json.loads(told.stdout)
+    assert [item["name"] for item in found["missing"]] == ["libiomp5md.dll"]
+    assert (installed.parent / found["named"], found["innocent"]) == (named, True)
+    report = SmokeReport(module="torch", emulated=None, outcome="failed", checks=(Check.model_validate(check),))
+    [cause] = find_causes(report, hung=False)
+    assert cause.id == "winerror-126"
+    assert "--why-126" in cause.fix
+
+
+def test_the_repaired_torch_works_in_windows_python(windows_python, mended, installed, needs, tmp_path):
+    """The probe's whole CPU part, on the official binaries and the DLL that `farm repair` put back."""
+    lib_of(mended[1][0], installed, tmp_path / "site")
+    code, document = probe(windows_python, tmp_path / "site", needs, tmp_path / "report.json")
+    states = {check["name"]: check["status"] for check in document["checks"]}
+    seen = {check["name"]: check["seen"] for check in document["checks"] if check["status"] != "not_run"}
+    assert code == 0, seen
+    assert document["facts"]["system"].startswith("Windows-")
+    assert seen["version"] == "2.0.1+cpu"
+    assert {check["name"] for check in document["checks"] if check["group"] == "cpu"} <= {
+        name for name, state in states.items() if state == "passed"
+    }
+    assert {check["reason"] for check in document["checks"] if check["status"] == "not_run"} == {
+        "built without CUDA",
+        "only the CPU part was asked for",
+    }

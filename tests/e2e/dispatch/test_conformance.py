@@ -4,6 +4,9 @@ GitHub's REST API is the project's own fake, and its runner a stand-in that carr
 differs at GitHub stands in the tests: the log comes at the end, and `farm build` on the runner says 5 for any failure
 of the build, with the reason in the log.
 
+The host engine runs twice: here, and on Windows, which is Wine (tests/e2e/windows_host.py); there the scripts are the
+Python of WINDOWS.
+
 A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`.
 """
 
@@ -24,15 +27,46 @@ from farm.errors import InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
 from farm.settings import load_github
 from farm.variant import Variant
+from tests.e2e.windows_host import WindowsHost
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 
 ROOT = WORKFLOWS.parents[1]
 LABELS = ["self-hosted", "linux", "x64", "farm-build"]
-ENGINES = ["docker", "swarm", "host", "github"]
+ENGINES = ["docker", "swarm", "host", "windows_host", "github"]
 FARM = "${FARM_ROOT:-/farm}"
 """Where a job finds its folders: the host engine has them elsewhere."""
 Start = Callable[..., str]
+WINDOWS = {
+    f"mkdir -p {FARM}/out/deep; cp {FARM}/in/greeting {FARM}/out/deep/; echo $FARM_JOBS": """
+(root / "out/deep").mkdir(parents=True)
+shutil.copy(root / "in/greeting", root / "out/deep")
+say(os.environ["FARM_JOBS"])
+""",
+    "echo the reason; exit 3": "say('the reason'); sys.exit(3)",
+    "echo one; sleep 6; echo two >&2": "say('one'); time.sleep(6); say('two', sys.stderr)",
+    "sleep 600": "time.sleep(600)",
+    "tail /dev/zero": """
+held = []
+for _ in range(100):
+    held.append(b"x" * (8 << 20))
+    time.sleep(0.1)
+time.sleep(60)
+""",
+    "trap '' TERM; echo up; while true; do sleep 1; done": "say('up'); time.sleep(600)",
+    "true": "",
+    f"mkdir -p {FARM}/out; head -c 9000000 /dev/zero > {FARM}/out/big": """
+(root / "out").mkdir()
+(root / "out/big").write_bytes(bytes(9000000))
+""",
+    f"cd {FARM}/kept; cat note; echo old > note": """
+note = root / "kept/note"
+say(note.read_text() if note.exists() else "No such file")
+note.write_text("old")
+""",
+    "env; cat /farm-manifest 2>/dev/null | gzip -d 2>/dev/null; true": "say(str(dict(os.environ)))",
+}
+"""What the scripts below are on Windows."""
 
 
 @pytest.fixture
@@ -43,6 +77,13 @@ def docker_engine(client):
 @pytest.fixture
 def host_engine(tmp_path):
     return HostEngine(tmp_path / "host", cpus=0.5, memory=256 << 20)
+
+
+@pytest.fixture
+def windows_host_engine(windows_python, tmp_path):
+    engine = WindowsHost(windows_python, tmp_path / "host")
+    yield engine
+    engine.close()
 
 
 class Noting(GithubEngine):
@@ -122,7 +163,7 @@ def start(engine: Engine, image: str, tmp_path: Path) -> Iterator[Start]:
         arguments: dict[str, Any] = {
             "name": "test",
             "image": image,
-            "command": ("sh", "-c", script),
+            "command": engine.command(WINDOWS[script]) if isinstance(engine, WindowsHost) else ("sh", "-c", script),
             "inputs": {"/farm/in": inputs},
             "output": "/farm/out",
             "environment": {"FARM_JOBS": "1"},
@@ -261,6 +302,8 @@ def test_what_was_released_is_lost(engine, start, tmp_path):
 
 @pytest.mark.parametrize("script", ["ln -s /etc/passwd link", "mkfifo pipe"])
 def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
+    if isinstance(engine, WindowsHost):
+        pytest.skip("Wine makes neither links nor junctions")
     handle = start(f"mkdir -p {FARM}/out; cd {FARM}/out; {script}")
     end(engine, handle)
     refused = "left no artifact" if engine.name == "github" else "no plain file"  # the farm on the runner refuses it

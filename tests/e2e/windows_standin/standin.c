@@ -1,5 +1,6 @@
 /* Stands in for any tool: appends who it is, its command line, folder and environment to FARM_TEST_RECORD as one line
- * of JSON, then does what the first fitting rules of FARM_TEST_RULES say. A rule is a line of fields between tabs:
+ * of JSON, then does what the first fitting rules of FARM_TEST_RULES say (C:\tools\record and C:\tools\rules where
+ * the environment does not say). A rule is a line of fields between tabs:
  * tool, part of the command line, then actions: exit=N, print=TEXT, mkdir=PATH, write=PATH, self=PATH, run=NAME. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,11 @@ static wchar_t *wide(const char *text) {
     wchar_t *out = malloc(size * sizeof(wchar_t));
     MultiByteToWideChar(CP_UTF8, 0, text, -1, out, size);
     return out;
+}
+
+static const wchar_t *place(const wchar_t *name, const wchar_t *otherwise) {
+    const wchar_t *told = _wgetenv(name);
+    return told ? told : otherwise;
 }
 
 static void json(FILE *file, const char *text, size_t length) {
@@ -42,7 +48,7 @@ int wmain(void) {
     GetCurrentDirectoryW(1024, folder);
     char *path = utf8(self), *command = utf8(GetCommandLineW());
     char *name = strrchr(path, '\\') + 1;
-    FILE *record = _wfopen(_wgetenv(L"FARM_TEST_RECORD"), L"ab");
+    FILE *record = _wfopen(place(L"FARM_TEST_RECORD", L"C:\\tools\\record"), L"ab");
     if (!record) return 99;
     fputs("{\"path\": ", record); json(record, path, strlen(path));
     fputs(", \"command\": ", record); json(record, command, strlen(command));
@@ -60,7 +66,7 @@ int wmain(void) {
     fputs("}}\n", record);
     fclose(record);
 
-    FILE *rules = _wfopen(_wgetenv(L"FARM_TEST_RULES"), L"rb");
+    FILE *rules = _wfopen(place(L"FARM_TEST_RULES", L"C:\\tools\\rules"), L"rb");
     char line[8192];
     int code = 0;
     while (rules && fgets(line, sizeof line, rules)) {

@@ -152,6 +152,7 @@ def test_a_copy_tells_how_far_it_is(tmp_path):
 
 
 def test_posix_locks_are_imported_by_one_module_only():
-    """On Windows there is no fcntl: `farm.index.locks` has the other way."""
-    folder = Path(farm.__file__).parent / "index"
-    assert [path.name for path in folder.glob("*.py") if "import fcntl" in path.read_text()] == ["locks.py"]
+    """On Windows there is no fcntl: `farm.locks` has the other way."""
+    folder = Path(farm.__file__).parent
+    locking = [path.relative_to(folder) for path in folder.rglob("*.py") if "fcntl.flock" in path.read_text("utf-8")]
+    assert locking == [Path("locks.py")]

@@ -85,9 +85,9 @@ def environment(tmp_path):
     def make(addition: str = "", *, base: str = GOOD) -> Path:
         folder = tmp_path / "env"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-        (site,) = folder.glob("lib/python*/site-packages")
+        (site,) = folder.rglob("site-packages")
         (site / "fakemod.py").write_text(base + textwrap.dedent(addition), encoding="utf-8")
-        return folder / "bin" / "python"
+        return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     return make
 

@@ -1,0 +1,53 @@
+"""Runs a batch file and shows what it writes into its log, while it runs.
+
+Usage: follow_cmd.py BATCH LOG. Ends with the batch file's exit code. What that prints itself stands in its log as
+well, so it is shown only where no log came to be. The log must not be there before.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+POLL_S = 0.2
+
+
+def follow(batch: str, log: Path) -> int:
+    """The exit code of `batch`."""
+    shown = 0
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            ["cmd", "/d", "/c", batch], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+        )
+        while True:
+            ended = process.poll() is not None
+            shown += show(log, shown)
+            if ended:
+                break
+            time.sleep(POLL_S)
+        if not shown:
+            said.seek(0)
+            shutil.copyfileobj(said, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    return process.returncode
+
+
+def show(log: Path, since: int) -> int:
+    """Shows the log from a byte on; returns how many there were. It is not held open: others write it."""
+    count = 0
+    try:
+        with log.open("rb") as stream:
+            stream.seek(since)
+            while piece := stream.read(1 << 20):
+                sys.stdout.buffer.write(piece)
+                count += len(piece)
+    except OSError:  # not there yet, or being made
+        pass
+    sys.stdout.buffer.flush()
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(follow(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,43 @@
+"""Two things that only Windows refuses, and a process that was killed; says what the farm makes of them."""
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from farm.patience import patiently
+from farm.pipeline.dispatch import AlreadyDispatchingError, sole
+from farm.runs.owner import is_dead, this_process
+
+target, part = Path("target"), Path("part")
+target.write_bytes(b"old")
+part.write_bytes(b"new")
+with target.open("rb") as reader:
+    try:
+        part.replace(target)
+    except PermissionError:
+        print("refused while it is read")
+    threading.Timer(0.5, reader.close).start()
+    patiently(part.replace, target)
+print(target.read_bytes().decode())
+
+ask = "from farm.runs.owner import this_process; print(this_process().to_json(), flush=True); input()"
+child = subprocess.Popen([sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert child.stdout
+other = type(this_process()).from_json(child.stdout.readline().decode())
+print("alive", not is_dead(other), not is_dead(this_process()))
+print("another of its number", is_dead(replace(this_process(), start=other.start)))
+child.kill()
+child.communicate()
+print("killed", is_dead(other))
+
+with sole(Path(), 0.0):
+    try:
+        with sole(Path(), 0.0):
+            print("two dispatchers")
+    except AlreadyDispatchingError:
+        print("one dispatcher")
+with sole(Path(), 0.0):
+    print("free again", os.name)

@@ -1,0 +1,51 @@
+"""What Windows asks for, by its name alone: `tests/e2e/windows_parts/held.py` is the same under Wine."""
+
+import sys
+
+import pytest
+
+from farm import patience
+from farm.patience import patiently
+from farm.sources import _file_of
+
+
+class Held:
+    """A file that is refused `times` times."""
+
+    def __init__(self, times):
+        self.left = times
+
+    def __call__(self, *, word):
+        self.left -= 1
+        if self.left >= 0:
+            raise PermissionError("held")
+        return word
+
+
+def test_windows_waits_for_who_reads(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    held = Held(3)
+    assert (patiently(held, word="done"), held.left) == ("done", -1)
+
+
+def test_windows_gives_up(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
+    held = Held(10_000)
+    with pytest.raises(PermissionError, match="held"):
+        patiently(held, word="")
+    assert held.left < 9_999
+
+
+def test_elsewhere_a_refusal_is_one():
+    held = Held(1)
+    with pytest.raises(PermissionError):
+        patiently(held, word="")
+    assert held.left == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "path"), [("file:///srv/a.tar", "/srv/a.tar"), ("file:///C:/srv/a.tar", "C:/srv/a.tar")]
+)
+def test_a_file_by_its_address(address, path):
+    assert _file_of(address) == path

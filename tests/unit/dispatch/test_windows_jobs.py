@@ -1,0 +1,67 @@
+"""What becomes of a Windows plan: the job of a Windows host, what its end means, and who refuses it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.engines.base import Capacity, Observation
+from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
+from farm.pipeline import winjob
+from farm.pipeline.run import check_supported
+from farm.plan import Selectors, resolve
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+
+
+def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
+    monkeypatch.setenv("FARM_PYTHON", r"C:\Python311\python.exe")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    job = winjob.make_job(plan, inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"})
+    out = f"/farm/out/{plan.digest[:12]}"
+    assert job.command[1:] == ("/farm/scripts/follow_cmd.py", "/farm/job/build.cmd", f"{out}/build.log")
+    assert (job.output, job.platform, job.volumes, job.labels) == (out, "windows", {}, {"farm.run": "1"})
+    jobs = str(min(8, int((16 << 30) / (plan.memory_per_job_gb * 1e9))))
+    assert job.environment == {"FARM_JOBS": jobs, "FARM_PYTHON": r"C:\Python311\python.exe"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "error"),
+    [
+        (Observation("done", exit_code=3), NoRunnerError),
+        (Observation("done", exit_code=9), InfrastructureError),
+        (Observation("done", exit_code=5), BuildFailedError),
+        (Observation("done", exit_code=137, why="out of memory"), BuildFailedError),
+        (Observation("lost", why="its supervisor was killed"), InfrastructureError),
+    ],
+)
+def test_what_the_end_means(seen, error, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("next: do this\n")
+    with pytest.raises(error) as caught:
+        winjob.judge(seen, log)
+    assert type(caught.value) is error
+    assert seen.state == "lost" or "next: do this" in str(caught.value)
+
+
+def test_a_success_is_one(tmp_path):
+    winjob.judge(Observation("done", exit_code=0), tmp_path / "none")
+
+
+@pytest.mark.parametrize(("on", "system"), [("host", "linux"), ("docker", "win32"), ("swarm", "win32")])
+def test_elsewhere_it_is_refused_with_the_way_that_works(plan, monkeypatch, on, system):
+    monkeypatch.setattr(sys, "platform", system)
+    with pytest.raises(NoRunnerError, match="is built on a windows host") as caught:
+        check_supported(plan, on)
+    assert "--on host" in str(caught.value.hint)
+
+
+def test_on_the_windows_machine_itself_it_is_not(plan, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    check_supported(plan, "host")
