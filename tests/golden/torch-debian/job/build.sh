@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 1.13.1+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan d6ca80d65887; runs in the
+# Builds torch 1.13.1+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 97914663aacd; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
@@ -90,5 +90,5 @@ if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi
 echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*'
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
 echo "farm: done"
