@@ -11,6 +11,7 @@ from farm.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.smoke.report import printable
 
 TAIL_LINES = 15
+_ABSENT = re.compile(r"No matching distribution found for (\S+)|[Bb]ecause (\S+) was not found in the package registry")
 _ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
 
 
@@ -135,7 +136,12 @@ def install(
         raise InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {said}", hint="install pip beside the farm"
         )
-    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{said}", hint=f"log: {log}")
+    hint = f"log: {log}"
+    absent = _ABSENT.search(said)
+    name = absent[1] or absent[2] if absent else None
+    if name and not requirement.startswith(name):
+        hint = f"the index lacks {name}: `farm index dependencies` writes pages of links to what wheels need; {hint}"
+    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{said}", hint=hint)
 
 
 def _last_lines(raw: bytes) -> str:

@@ -140,6 +140,15 @@ def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, inde
     assert caught.value.hint == f"log: {log}"
 
 
+def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, uv, good_source):
+    add_wheel(index, "needy", "1", good_source, "Requires-Dist: absentmod\n")
+    with pytest.raises(SmokeFailedError, match="absentmod") as caught:
+        install(
+            python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+        )
+    assert "the index lacks absentmod: `farm index dependencies`" in caught.value.hint
+
+
 def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch, good_source):
     other = tmp_path / "other"
     add_wheel(other, "fakemod", "9", good_source)
