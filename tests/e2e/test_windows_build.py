@@ -53,14 +53,21 @@ exit /b {code}
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tools(wine, tmp_path_factory):
-    """A folder with the stand-in and the file holder, compiled."""
+    """A folder with the stand-in and the file holder, compiled; other tests find none of the stand-ins."""
     folder = tmp_path_factory.mktemp("tools")
     for name in ("standin", "lock"):
         command = [GCC, "-municode", "-O1", "-static", "-o", folder / f"{name}.exe", SOURCES / f"{name}.c"]
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
-    return folder
+    yield folder
+    clear(Path(wine["WINEPREFIX"]) / "drive_c")
+
+
+def clear(c):
+    """Removes what a `Machine` has on its disk."""
+    for name in ("farm", "vc", "tools", VS, str(Path(KIT).parent)):
+        shutil.rmtree(c / name, ignore_errors=True)
 
 
 class Machine:
@@ -69,10 +76,7 @@ class Machine:
     def __init__(self, folder, environment, plan, tmp_path):
         self.folder, self.plan = folder, plan
         self.c = Path(environment["WINEPREFIX"]) / "drive_c"
-        for name in ("farm", "vc", "tools"):
-            shutil.rmtree(self.c / name, ignore_errors=True)
-        shutil.rmtree(self.c / VS, ignore_errors=True)
-        shutil.rmtree((self.c / KIT).parent, ignore_errors=True)
+        clear(self.c)
         self.record, self.rules_file = tmp_path / "record", tmp_path / "rules"
         self.environment = environment | {
             "FARM_TEST_RECORD": f"Z:{self.record}".replace("/", "\\"),
