@@ -394,7 +394,8 @@ def _toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan:
     if stack.toolkit == "debian":
         wheels = []
         if stack.cudnn:
-            pinned = catalog.cudnn_releases()[stack.cudnn].wheels[int(stack.cuda.partition(".")[0])]
+            pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda)
+            assert pinned  # the rules saw to it
             wheels.append(SourcePlan(kind="wheel", **pinned.model_dump()))
         return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
     platform = redist_platform(stack)

@@ -173,10 +173,12 @@ def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
 
 
 def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
+    if not toolkit.wheels:
+        return []
     rule = catalog.debian_releases()[base].cudnn
-    if toolkit.wheels and rule is None:
+    if rule is None:
         raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="make the plan again")
-    return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels if rule]
+    return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels]
 
 
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:

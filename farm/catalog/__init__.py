@@ -19,6 +19,7 @@ from farm.catalog.models import (
     DebianReleases,
     Msvc,
     NvidiaProvider,
+    PinnedWheel,
     PythonVersions,
     Switch,
     Throughput,
@@ -86,6 +87,12 @@ def arch_list_grammar() -> ArchListGrammar:
 @cache
 def cudnn_releases() -> dict[str, CudnnRelease]:
     return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
+
+
+def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
+    """NVIDIA's wheel of a cuDNN release for a CUDA version; None where the catalogue names none."""
+    release = cudnn_releases().get(cudnn)
+    return release.wheels.get(int(cuda.partition(".")[0])) if release else None
 
 
 @cache

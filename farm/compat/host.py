@@ -141,9 +141,8 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
     if stack.toolkit == "debian" and base:
         have, source = list(base.components), base.source
         if stack.cudnn:
-            release, major = catalog.cudnn_releases().get(stack.cudnn), int(toolkit.release.partition(".")[0])
             wanted.append(f"cuDNN {stack.cudnn}")
-            have += [f"cuDNN {stack.cudnn}"] if base.cudnn and release and major in release.wheels else []
+            have += wanted[-1:] if base.cudnn and catalog.cudnn_wheel(stack.cudnn, toolkit.release) else []
     elif stack.toolkit == "nvidia" and (platform := redist_platform(stack)) and stack.cuda:
         provider = catalog.nvidia_provider()
         if toolkit.release not in redist.versions("cuda"):

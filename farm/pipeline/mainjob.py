@@ -16,7 +16,7 @@ from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_con
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
-from farm.pipeline.report import Outcomes
+from farm.pipeline.report import Outcomes, Step
 from farm.pipeline.setting import Setting
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.plan import Plan
@@ -144,10 +144,13 @@ class MainJob:
                 attempt = last or self.journal.create_attempt(job.id, engine.name, self.runner or LOCAL)
                 handle = self.start(engine, image, attempt)
             self.finish_build(engine, attempt, handle, done)
-            wheel = build.the_wheel(done / "wheel")
-            step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
-            self.outcomes.wheel = str(wheel)
+            self.tell_built(step, done)
         return done
+
+    def tell_built(self, step: Step, done: Path) -> None:
+        wheel = build.the_wheel(done / "wheel")
+        step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
+        self.outcomes.wheel = str(wheel)
 
     def take(self, pieces: Path, attempt: Attempt, done: Path) -> None:
         """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
@@ -161,9 +164,9 @@ class MainJob:
             image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
             with self.outcomes.timed("build", self.setting.watcher) as step:
                 returned.collect_libraries(self.plan, backend.engine, image, wheel, part / "lib", run=self.run.id)
-                part.rename(done)
-                step.result = f"carried: {wheel.name} ({(done / 'wheel' / wheel.name).stat().st_size / 1e6:.2f} MB)"
-                self.outcomes.wheel = str(done / "wheel" / wheel.name)
+                patiently(part.rename, done)
+                step.result = "carried: "
+                self.tell_built(step, done)
         except FarmError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
             raise

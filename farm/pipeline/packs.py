@@ -27,6 +27,7 @@ from farm.pipeline.backends import SCRIPTS
 from farm.pipeline.build import CACHE_VOLUME
 from farm.pipeline.setting import Setting
 from farm.plan import Plan
+from farm.planfile import Sha256
 from farm.yamlfile import Model
 
 INPUT = "/farm/packs"
@@ -52,7 +53,6 @@ MAX_REPORT = 1 << 20
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6})-([0-9]{1,10})-([0-9a-f]{64})\.tar")
 
 Say = Callable[[str], object]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from farm.engines.base import Engine, Job
 from farm.errors import BuildFailedError, UsageError
 from farm.pipeline.once import run_once
 from farm.plan import Plan
+from farm.planfile import Sha256
 from farm.yamlfile import Model
 
 MAX_WHEEL = 8 << 30
@@ -22,9 +23,9 @@ class Told(Model):
 
     wheel: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl$")
     size: int = Field(gt=0, le=MAX_WHEEL)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
     pieces: int = Field(gt=0, le=10_000)
-    plan: str = Field(pattern=r"^[0-9a-f]{64}$")
+    plan: Sha256
 
 
 def join(plan: Plan, pieces: Path, dest: Path) -> Path:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from farm import processes
 from farm.errors import UsageError
-from farm.patience import patiently
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
@@ -124,9 +123,7 @@ def _scratch() -> Iterator[str]:
     try:
         yield folder
     finally:
-        with contextlib.suppress(OSError):
-            patiently(lambda: shutil.rmtree(folder))  # processes of Windows end a moment after they are ended
-        shutil.rmtree(folder, ignore_errors=True)
+        processes.remove(Path(folder))
 
 
 def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
