@@ -23,7 +23,7 @@ from farm.pipeline.mainjob import PLACED, Until
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.run import create_detached, submit
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan, judge
 from farm.render import render
 from farm.settings import Settings
@@ -45,8 +45,8 @@ def _watched(
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     try:
-        setting = Setting(project, settings, watcher)
-        result = submit(setting, plan, selectors=selectors, until=until, on=args.on, carried=carried)
+        workspace = Workspace(project, settings, watcher)
+        result = submit(workspace, plan, selectors=selectors, until=until, on=args.on, carried=carried)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
@@ -66,10 +66,10 @@ def cmd_submit(args: argparse.Namespace) -> int:
         )
     if not args.detach and args.on not in PLACED:
         return _watched(args, project, settings, plan, until, args.carried)
-    setting = Setting(project, settings, Silent())
+    workspace = Workspace(project, settings, Silent())
     selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
-    run_ = create_detached(setting, plan, selectors=selectors, until=until, on=args.on, priority=args.priority)
-    return detached(args, setting, run_) if args.detach else follow(args, setting, run_)
+    run_ = create_detached(workspace, plan, selectors=selectors, until=until, on=args.on, priority=args.priority)
+    return detached(args, workspace, run_) if args.detach else follow(args, workspace, run_)
 
 
 def cmd_build(args: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def cmd_render(args: argparse.Namespace) -> int:
     project, settings, plan = plan_of(args)
     files = render(project, plan).write(args.output) if args.output else []
     if args.bundle:
-        files += bundle(Setting(project, settings, show.LogWatcher()), plan, args.bundle)
+        files += bundle(Workspace(project, settings, show.LogWatcher()), plan, args.bundle)
     if args.json:
         _print_json([str(path) for path in files])
     else:
@@ -148,13 +148,13 @@ def cmd_publish(args: argparse.Namespace) -> int:
     project, settings, plan = plan_of(args)
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
-    setting = Setting(project, settings, Silent())
+    workspace = Workspace(project, settings, Silent())
     report = verify(args.wheel, policy_of(plan), waivers=waivers_of(args))
     if not report.passed:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
-        result = publish_wheel(setting, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
-    source = pip_source(setting, Variant.parse(plan.variant).group)
+        result = publish_wheel(workspace, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
+    source = pip_source(workspace, Variant.parse(plan.variant).group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
         _print_json({"changed": result.changed, "wheel": result.wheel_url, "pip": line})

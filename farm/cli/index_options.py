@@ -65,7 +65,7 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
     """
     from farm.errors import UsageError
     from farm.index.signing import load_signer
-    from farm.pipeline.setting import configured_signer
+    from farm.pipeline.workspace import configured_signer
     from farm.settings import find_project, load_settings
 
     if args.signing_key:

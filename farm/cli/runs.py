@@ -22,7 +22,7 @@ from farm.pipeline.dispatch import WAITING, AlreadyDispatchingError, Dispatcher,
 from farm.pipeline.mainjob import CANCEL
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, create_detached, plan_of
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.runs import FINAL, Attempt, Journal, Run
 from farm.runs.owner import is_dead
 from farm.runs.progress import progress
@@ -34,8 +34,8 @@ POLL_S = 0.3
 COLUMNS = ("run", "package", "variant", "state", "engine", "runner", "why")
 
 
-def _setting(args: argparse.Namespace) -> Setting:
-    return Setting(*project_of(args), Silent())
+def _setting(args: argparse.Namespace) -> Workspace:
+    return Workspace(*project_of(args), Silent())
 
 
 def _print_json(data: Any) -> None:
@@ -100,8 +100,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def cmd_status(args: argparse.Namespace) -> int:
-    setting = _setting(args)
-    with open_journal(setting.project, setting.settings) as journal:
+    workspace = _setting(args)
+    with open_journal(workspace.project, workspace.settings) as journal:
         if args.watch:
             return _watch(args, journal)
         if args.run:
@@ -161,13 +161,13 @@ def _one(args: argparse.Namespace, journal: Journal) -> int:
 
 
 def cmd_logs(args: argparse.Namespace) -> int:
-    setting = _setting(args)
-    with open_journal(setting.project, setting.settings) as journal:
+    workspace = _setting(args)
+    with open_journal(workspace.project, workspace.settings) as journal:
         newest = journal.runs(1)
         if not args.run and not newest:
             raise UsageError("there is no run yet", hint="farm submit --variant sm35-avx-py311 --package canary")
         found = journal.run(args.run) if args.run else newest[0]
-        log = setting.run_folder(found.id) / "build.log"
+        log = workspace.run_folder(found.id) / "build.log"
         if not log.exists() and not (args.follow and found.finished is None):
             raise UsageError(f"run {found.id} has no build log yet: it did not come to the build")
         for line in _lines(journal, found, log, follow=args.follow):
@@ -218,32 +218,32 @@ def cmd_cancel(args: argparse.Namespace) -> int:
 
 
 def cmd_retry(args: argparse.Namespace) -> int:
-    setting = _setting(args)
-    with open_journal(setting.project, setting.settings) as journal:
+    workspace = _setting(args)
+    with open_journal(workspace.project, workspace.settings) as journal:
         old = journal.run(args.run)
     if old.finished is None:
         raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
     asked = dict(old.selectors)
     new = create_detached(
-        setting,
+        workspace,
         plan_of(old),
         selectors={**{key: asked.get(key) for key in ("variant", "package", "platform")}, "retry_of": old.id},
         until=asked.get("until", "smoke"),
         on=asked.get("on", "docker"),
         priority=int(asked.get("priority", 0)),
     )
-    return detached(args, setting, new) if args.detach else follow(args, setting, new)
+    return detached(args, workspace, new) if args.detach else follow(args, workspace, new)
 
 
 def cmd_dispatch(args: argparse.Namespace) -> int:
-    setting = _setting(args)
-    setting.artifacts.mkdir(parents=True, exist_ok=True)
+    workspace = _setting(args)
+    workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
         while True:
-            with sole(setting.artifacts, PATIENCE_S), open_journal(setting.project, setting.settings) as journal:
-                Dispatcher(setting, journal).drain()
+            with sole(workspace.artifacts, PATIENCE_S), open_journal(workspace.project, workspace.settings) as journal:
+                Dispatcher(workspace, journal).drain()
             # Whoever saw the lock held has left its run to us, so look once more now that it is not.
-            with open_journal(setting.project, setting.settings) as journal:
+            with open_journal(workspace.project, workspace.settings) as journal:
                 if not any(run.selectors.get("detached") for run in journal.open_runs()):
                     return 0
     except AlreadyDispatchingError as error:
@@ -251,9 +251,9 @@ def cmd_dispatch(args: argparse.Namespace) -> int:
     return 0
 
 
-def detached(args: argparse.Namespace, setting: Setting, run: Run) -> int:
+def detached(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
     """Leaves a run to a dispatcher, which is started if none is at work, and prints its id."""
-    _start_dispatcher(setting)
+    _start_dispatcher(workspace)
     if args.json:
         _print_json({"run": run.id})
     else:
@@ -261,17 +261,17 @@ def detached(args: argparse.Namespace, setting: Setting, run: Run) -> int:
     return 0
 
 
-def follow(args: argparse.Namespace, setting: Setting, run: Run) -> int:
+def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
     """Shows the log of a run that a dispatcher carries out, and ends as it ends."""
-    _start_dispatcher(setting)
-    log = setting.run_folder(run.id) / "build.log"
-    with open_journal(setting.project, setting.settings) as journal:
+    _start_dispatcher(workspace)
+    log = workspace.run_folder(run.id) / "build.log"
+    with open_journal(workspace.project, workspace.settings) as journal:
         show.ERR.print(f"run {run.id}", highlight=False)
         try:
             for line in _lines(journal, run, log, follow=True):
                 show.ERR.print(Text("    " + plain(line)))
         except KeyboardInterrupt:
-            cancel(setting, run.id)
+            cancel(workspace, run.id)
             raise
         ended, error = journal.run(run.id), journal.happened(run.id, "error")
         if args.json:
@@ -284,15 +284,15 @@ def follow(args: argparse.Namespace, setting: Setting, run: Run) -> int:
     return int(ended.exit_code or 0)
 
 
-def _start_dispatcher(setting: Setting) -> None:
-    setting.artifacts.mkdir(parents=True, exist_ok=True)
+def _start_dispatcher(workspace: Workspace) -> None:
+    workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
-        with sole(setting.artifacts, 0.0):
+        with sole(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:
         return
-    command = [sys.executable, "-m", "farm.cli.main", "--project", str(setting.project), "dispatch"]
-    with (setting.artifacts / "dispatch.log").open("ab") as log:
+    command = [sys.executable, "-m", "farm.cli.main", "--project", str(workspace.project), "dispatch"]
+    with (workspace.artifacts / "dispatch.log").open("ab") as log:
         subprocess.Popen(  # it outlives this command: a session of its own, no terminal
             command,
             stdin=subprocess.DEVNULL,

@@ -9,8 +9,8 @@ from farm.cli import show
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.pipeline.release import pip_source
 from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.setting import Setting
 from farm.pipeline.smoke import SmokeOptions, smoke
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.settings import Settings
 from farm.smoke.report import SmokeReport
@@ -27,7 +27,7 @@ def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan:
     """
     if args.limit is not None:
         settings = settings.model_copy(update={"smoke_timeout_s": args.limit})
-    setting = Setting(project, settings, Silent())
+    workspace = Workspace(project, settings, Silent())
     wheel: Path | None = args.wheel
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")
@@ -36,9 +36,9 @@ def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
-        source = pip_source(setting, Variant.parse(plan.variant).group)
+        source = pip_source(workspace, Variant.parse(plan.variant).group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
-    folder = setting.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
+    folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
     folder.mkdir(parents=True, exist_ok=True)
     options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit)
     if args.index_url or wheel is not None:
@@ -46,7 +46,7 @@ def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan:
     for old in folder.glob("smoke*.json"):
         old.unlink()
     result = Outcomes()
-    failed = smoke(setting, plan, folder, result, requirement, source, options)
+    failed = smoke(workspace, plan, folder, result, requirement, source, options)
     files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
     reports = [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
     if wheel is not None:

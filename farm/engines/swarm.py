@@ -2,7 +2,7 @@
 
 A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
 cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the exchange (`farm.engines.exchange`), written by `swarm_agent.py` inside the container with signed URLs.
+the exchange (`farm.engines.exchange`), written by `farm.standalone.swarm_agent` inside the container with signed URLs.
 """
 
 import base64
@@ -138,7 +138,7 @@ class SwarmEngine:
         return next((str(service.id) for service in found if service.name == name), None)
 
     def _configs(self, name: str, job: Job) -> list[ConfigReference]:
-        agent = resources.files("farm.engines").joinpath("swarm_agent.py").read_bytes()
+        agent = resources.files("farm.standalone").joinpath("swarm_agent.py").read_bytes()
         files = {_AGENT: agent, "/farm-manifest": self._manifest(name, job)}
         if self.exchange.encrypted:
             files["/farm-ca"] = Path(certifi.where()).read_bytes()  # a slim image knows no authorities

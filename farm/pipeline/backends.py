@@ -27,9 +27,9 @@ from farm.engines.host import HostEngine
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError, UsageError
 from farm.pipeline import winjob
-from farm.pipeline.place import SYSTEMS, prove_host
+from farm.pipeline.host_toolchain import SYSTEMS, prove_host
 from farm.pipeline.report import Outcomes
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
@@ -63,18 +63,18 @@ class Backend:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def open_backend(setting: Setting, name: str) -> Backend:
+def open_backend(workspace: Workspace, name: str) -> Backend:
     """The engine called `name`, as `ci/runners.yaml` and `ci/farm.yaml` describe it.
 
     Raises:
         UsageError: There is no such engine, or its configuration is missing.
         NoRunnerError: It does not answer.
     """
-    check_engine(setting, name)
-    return _OPENERS[name](setting, load_runners(setting.project)[LOCAL])
+    check_engine(workspace, name)
+    return _OPENERS[name](workspace, load_runners(workspace.project)[LOCAL])
 
 
-def check_engine(setting: Setting, name: str) -> None:
+def check_engine(workspace: Workspace, name: str) -> None:
     """Refuses an engine that there is not, or for which a word of configuration is missing. Asks nobody.
 
     Raises:
@@ -83,11 +83,11 @@ def check_engine(setting: Setting, name: str) -> None:
     if name not in _OPENERS:
         raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(_OPENERS)}")
     if name == "github":
-        with contextlib.closing(_github_api(setting)):
+        with contextlib.closing(_github_api(workspace)):
             return
 
 
-def labels_for(setting: Setting, name: str, plan: Plan) -> frozenset[str]:
+def labels_for(workspace: Workspace, name: str, plan: Plan) -> frozenset[str]:
     """What a runner of an engine must carry to be given the build of a plan.
 
     Raises:
@@ -95,11 +95,11 @@ def labels_for(setting: Setting, name: str, plan: Plan) -> frozenset[str]:
     """
     if name != "github":
         return frozenset()
-    labels = load_github(setting.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
+    labels = load_github(workspace.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
     return frozenset(label.lower() for label in labels)
 
 
-def _docker(_setting: Setting, runner: Runner) -> Backend:
+def _docker(_setting: Workspace, runner: Runner) -> Backend:
     client = connect(runner.url)
     engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
@@ -110,8 +110,8 @@ def _docker(_setting: Setting, runner: Runner) -> Backend:
     return Backend(engine, client, workers, close=client.close)
 
 
-def _swarm(setting: Setting, runner: Runner) -> Backend:
-    swarm = setting.settings.swarm
+def _swarm(workspace: Workspace, runner: Runner) -> Backend:
+    swarm = workspace.settings.swarm
     if swarm is None:
         raise UsageError(
             "ci/farm.yaml does not say how the swarm is reached",
@@ -149,8 +149,8 @@ def _swarm(setting: Setting, runner: Runner) -> Backend:
     return Backend(engine, builder, workers, swarm, close)
 
 
-def _host(setting: Setting, runner: Runner) -> Backend:
-    root = winjob.ROOT if sys.platform == "win32" else setting.artifacts / "host"
+def _host(workspace: Workspace, runner: Runner) -> Backend:
+    root = winjob.ROOT if sys.platform == "win32" else workspace.artifacts / "host"
     engine = HostEngine(root, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
@@ -161,20 +161,20 @@ def _host(setting: Setting, runner: Runner) -> Backend:
     return Backend(engine, None, workers)
 
 
-def _github_api(setting: Setting) -> GithubApi:
-    github = load_github(setting.project)
+def _github_api(workspace: Workspace) -> GithubApi:
+    github = load_github(workspace.project)
     return connect_github(github.api_url, github.repository, os.environ)
 
 
-def _github(setting: Setting, _runner: Runner) -> Backend:
-    described = {name.lower(): runner for name, runner in load_runners(setting.project).items()}
+def _github(workspace: Workspace, _runner: Runner) -> Backend:
+    described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
     builders = [runner for runner in described.values() if runner.engine == "github" and "build" in runner.jobs]
     # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
     capacity = Capacity(
         max((runner.cpus or 1.0 for runner in builders), default=1.0),
         max((_bytes(runner.memory_gb) or 1 << 30 for runner in builders), default=1 << 30),
     )
-    api = _github_api(setting)
+    api = _github_api(workspace)
 
     def workers() -> list[Worker]:
         found = []
@@ -192,13 +192,13 @@ def _github(setting: Setting, _runner: Runner) -> Backend:
             )
         return found
 
-    return Backend(GithubEngine(api, load_github(setting.project), capacity), None, workers, close=api.close)
+    return Backend(GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close)
 
 
 IMAGE = "image.id"
 """The file of a run that says in which image it was built."""
 
-_OPENERS: dict[str, Callable[[Setting, Runner], Backend]] = {
+_OPENERS: dict[str, Callable[[Workspace, Runner], Backend]] = {
     "docker": _docker,
     "host": _host,
     "swarm": _swarm,
@@ -210,17 +210,17 @@ def _bytes(gigabytes: float | None) -> int | None:
     return int(gigabytes * 1e9) if gigabytes else None
 
 
-def write_context(setting: Setting, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
     """Renders a plan into `folder/context`."""
-    rendered = render(setting.project, plan)
-    with outcomes.timed("render", setting.watcher) as step:
+    rendered = render(workspace.project, plan)
+    with outcomes.timed("render", workspace.watcher) as step:
         files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {(folder / 'context').relative_to(setting.project)}"
+        step.result = f"{len(files)} files in {(folder / 'context').relative_to(workspace.project)}"
     return rendered
 
 
 def toolchain(
-    setting: Setting, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
 ) -> str:
     """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
 
@@ -228,12 +228,12 @@ def toolchain(
         InfrastructureError: The image cannot be made or pushed.
         NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
     """
-    watcher = setting.watcher
+    watcher = workspace.watcher
     client = backend.builder
     if backend.engine.name == "github":  # `farm build` on the runner makes it
         return ""
     if client is None:
-        prove_host(setting, plan, setting.project / SCRIPTS / "prove_toolchain.py", outcomes)
+        prove_host(workspace, plan, workspace.project / SCRIPTS / "prove_toolchain.py", outcomes)
         return ""
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others
@@ -242,8 +242,8 @@ def toolchain(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
-            pull_timeout_s=setting.settings.pull_timeout_s,
-            mirror=setting.settings.debian_mirror,
+            pull_timeout_s=workspace.settings.pull_timeout_s,
+            mirror=workspace.settings.debian_mirror,
             line=watcher.line,
         )
         image = images.ensure_image(
@@ -255,7 +255,7 @@ def toolchain(
             labels={"farm.base": plan.base, "farm.channel": plan.channel},
             log=folder / "image.log",
             line=watcher.line,
-            wheels=lambda: _toolkit_wheels(setting, plan),
+            wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
@@ -266,12 +266,12 @@ def toolchain(
         return f"{backend.swarm.registry}/{image.tag}"
 
 
-def _toolkit_wheels(setting: Setting, plan: Plan) -> dict[str, Path]:
+def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
     """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
-    cache = setting.artifacts / "sources"
+    cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     wheels = plan.toolkit.wheels if plan.toolkit else []
-    return {str(each.file): fetch(each, cache, mirror=None, line=setting.watcher.line) for each in wheels}
+    return {str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line) for each in wheels}
 
 
 def push(client: docker.DockerClient, tag: str, registry: str) -> bool:

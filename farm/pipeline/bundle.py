@@ -17,10 +17,10 @@ from farm.patience import patiently
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
-from farm.pipeline.once import run_once
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import check_supported
-from farm.pipeline.setting import Setting
+from farm.pipeline.short_job import run_to_end
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.render import EPOCH, render
 from farm.sources import gather
@@ -40,7 +40,7 @@ CARRIED = (
     "engines/supervise.py",
 )
 """What of the farm goes along: the host engine, which needs the standard library alone."""
-RUNNER = Path(__file__).with_name("carried.py")
+RUNNER = Path(farm.__file__).with_name("standalone") / "bundle_run.py"
 
 
 def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
@@ -68,7 +68,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
         labels={"farm.pack": packed.stem},
     )
     part = cache / f"{packed.stem}.part"
-    run_once(engine, job, part, MAX_TREE)
+    run_to_end(engine, job, part, MAX_TREE)
     patiently((part / "tree.tar.xz").replace, packed)
     return packed
 
@@ -125,14 +125,14 @@ def write_bundle(
     return [run, dest / "manifest.json", *(dest / part["name"] for part in parts)]
 
 
-def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
+def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
 
     Raises:
         FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
     check_supported(plan)
-    backend = open_backend(setting, "docker")
+    backend = open_backend(workspace, "docker")
     engine = backend.engine
     assert isinstance(engine, DockerEngine)
     with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
@@ -140,16 +140,16 @@ def bundle(setting: Setting, plan: Plan, dest: Path) -> list[Path]:
         needed = {}
         if plan.needs:
             needed["needs"] = folder / "needs"
-            needs.fetch(setting, plan, needed["needs"])
-        rendered = render(setting.project, plan)
+            needs.fetch(workspace, plan, needed["needs"])
+        rendered = render(workspace.project, plan)
         rendered.write(folder / "context")
-        image = toolchain(setting, backend, plan, rendered, folder, Outcomes())
-        script = setting.project / SCRIPTS / "pack_toolchain.py"
-        setting.watcher.line(f"packing {image}, once an image")
-        tree = pack_toolchain(engine, image, script, setting.artifacts / "toolchains")
+        image = toolchain(workspace, backend, plan, rendered, folder, Outcomes())
+        script = workspace.project / SCRIPTS / "pack_toolchain.py"
+        workspace.watcher.line(f"packing {image}, once an image")
+        tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
         sources = folder / "sources"
-        mirror = setting.settings.debian_mirror
-        gather(plan, setting.artifacts / "sources", sources, mirror=mirror, line=setting.watcher.line)
+        mirror = workspace.settings.debian_mirror
+        gather(plan, workspace.artifacts / "sources", sources, mirror=mirror, line=workspace.watcher.line)
         inputs = {"job": folder / "context" / "job", "source": sources, **needed}
         environment = engine.image_environment(image)
         return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)

@@ -23,7 +23,7 @@ from farm.pipeline.backends import Backend, labels_for, open_backend
 from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import finish, note_error, note_steps, plan_of
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.runs import Attempt, Journal, Run
 
@@ -82,7 +82,7 @@ class _Tracked:
 class Dispatcher:
     """See the module. `only`: these runs and no others."""
 
-    setting: Setting
+    workspace: Workspace
     journal: Journal
     only: frozenset[str] | None = None
     admission: dict[str, Admission] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class Dispatcher:
     def _track(self, run: Run) -> None:
         try:
             plan, on = plan_of(run), str(run.selectors.get("on", "docker"))
-            labels = labels_for(self.setting, on, plan)
+            labels = labels_for(self.workspace, on, plan)
         except FarmError as error:
             note_error(self.journal, run, error)
             finish(self.journal, run, error)
@@ -164,7 +164,7 @@ class Dispatcher:
             self._end(one, CancelledError("cancelled before it started"))
         elif now >= one.not_before and live is not None:
             self._start(one, live.runner, now)
-        elif now >= one.not_before and (self.setting.run_folder(one.run.id) / "built").is_dir():
+        elif now >= one.not_before and (self.workspace.run_folder(one.run.id) / "built").is_dir():
             self._start(one, None, now)
 
     def _admit(self, on: str, now: float) -> None:
@@ -187,7 +187,7 @@ class Dispatcher:
             if workers and one.task.excluded and all(fits(one.task.needs, worker) for worker in workers):
                 # There is no other runner that fits, online or not: back to one that failed it, after its quarantine.
                 one.task = replace(one.task, excluded=frozenset())
-        admission = self.admission.setdefault(on, Admission(grace_s=self.setting.settings.grace_s))
+        admission = self.admission.setdefault(on, Admission(grace_s=self.workspace.settings.grace_s))
         running = [Running(o.run.id, o.worker, o.ends) for o in mine if o.active and o.worker]
         before = [self.journal.run(name) for name in {name for one in waiting for name in one.task.after}]
         failed = {run.id for run in before if run.finished and run.result != "success"}
@@ -219,7 +219,7 @@ class Dispatcher:
 
     def _backend(self, on: str) -> Backend:
         if on not in self._backends:
-            self._backends[on] = open_backend(self.setting, on)
+            self._backends[on] = open_backend(self.workspace, on)
         return self._backends[on]
 
     # --- the build and what follows, in a thread
@@ -231,7 +231,7 @@ class Dispatcher:
 
     def _carry(self, one: _Tracked) -> None:
         job = MainJob(
-            self.setting,
+            self.workspace,
             one.plan,
             self.journal,
             one.run,
@@ -255,7 +255,7 @@ class Dispatcher:
         one = self._tracked[run_id]
         worker, one.active, one.worker = one.worker, False, None
         now = self._now()
-        admission = self.admission.setdefault(one.on, Admission(grace_s=self.setting.settings.grace_s))
+        admission = self.admission.setdefault(one.on, Admission(grace_s=self.workspace.settings.grace_s))
         if error is None:
             if worker:
                 admission.succeeded(worker)

@@ -11,14 +11,14 @@ from typing import Literal
 from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Engine, Observation
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, SmokeFailedError
 from farm.patience import patiently
-from farm.pipeline import build, needs, packs, returned, winjob
+from farm.pipeline import build, needs, packs, wheel_pieces, winjob
 from farm.pipeline.backends import IMAGE, SCRIPTS, Backend, toolchain, write_context
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
 from farm.pipeline.report import Outcomes, Step
-from farm.pipeline.setting import Setting
 from farm.pipeline.smoke import SmokeOptions, smoke
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.runs import Attempt, Journal, Run
 from farm.runs.progress import KIND
@@ -54,7 +54,7 @@ class MainJob:
     `carried`: the pieces of a wheel that was built from a bundle; nothing is built here then.
     """
 
-    setting: Setting
+    workspace: Workspace
     plan: Plan
     journal: Journal
     run: Run
@@ -66,10 +66,10 @@ class MainJob:
 
     @property
     def folder(self) -> Path:
-        return self.setting.run_folder(self.run.id)
+        return self.workspace.run_folder(self.run.id)
 
     def steps(self, until: Until) -> None:
-        plan, watcher = self.plan, self.setting.watcher
+        plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
         built = self.build()
         if until == "build":
@@ -91,7 +91,7 @@ class MainJob:
             shared = self.journal.happened(self.run.id, packs.KIND)
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
-                self.setting,
+                self.workspace,
                 plan,
                 result.wheel,
                 report,
@@ -102,7 +102,7 @@ class MainJob:
             )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.setting, Variant.parse(plan.variant).group)
+        source = pip_source(self.workspace, Variant.parse(plan.variant).group)
         self.outcomes.pip_line = pip_line(requirement, source)
         if until == "smoke":
             self.smoke(requirement, source)
@@ -118,7 +118,7 @@ class MainJob:
         jobs = self.journal.jobs(self.run.id)
         job = next((j for j in jobs if j.kind == "build"), None) or self.journal.create_job(self.run.id, "build")
         if done.is_dir():
-            with self.outcomes.timed("build", self.setting.watcher) as step:
+            with self.outcomes.timed("build", self.workspace.watcher) as step:
                 step.result = "taken up: the wheel was collected before"
                 self.outcomes.wheel = str(build.the_wheel(done / "wheel"))
             return done
@@ -129,13 +129,13 @@ class MainJob:
         if last is not None and (last.state in FINAL or (last.handle and self.is_lost(last))):
             last = None
         if last is None or not last.handle:
-            rendered = write_context(self.setting, self.plan, self.folder, self.outcomes)
+            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
             backend = self.backend()
-            image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
+            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
         else:
             backend, image = self.backend(), ""
         engine = backend.engine
-        with self.outcomes.timed("build", self.setting.watcher) as step:
+        with self.outcomes.timed("build", self.workspace.watcher) as step:
             if last and last.handle:
                 step.result = "taken up; "
                 attempt, handle = last, last.handle
@@ -158,12 +158,12 @@ class MainJob:
         part = done.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         try:
-            wheel = returned.join(self.plan, pieces, part / "wheel")
-            rendered = write_context(self.setting, self.plan, self.folder, self.outcomes)
+            wheel = wheel_pieces.join(self.plan, pieces, part / "wheel")
+            rendered = write_context(self.workspace, self.plan, self.folder, self.outcomes)
             backend = self.backend()
-            image = toolchain(self.setting, backend, self.plan, rendered, self.folder, self.outcomes)
-            with self.outcomes.timed("build", self.setting.watcher) as step:
-                returned.collect_libraries(self.plan, backend.engine, image, wheel, part / "lib", run=self.run.id)
+            image = toolchain(self.workspace, backend, self.plan, rendered, self.folder, self.outcomes)
+            with self.outcomes.timed("build", self.workspace.watcher) as step:
+                wheel_pieces.collect_libraries(self.plan, backend.engine, image, wheel, part / "lib", run=self.run.id)
                 patiently(part.rename, done)
                 step.result = "carried: "
                 self.tell_built(step, done)
@@ -200,18 +200,18 @@ class MainJob:
         inputs = {"/farm/job": self.folder / "context" / "job"}
         if engine.name != "github":  # its runners have a farm of their own, which gathers them there
             if not self.plan.windows:  # build.cmd fetches its own
-                cache, mirror = self.setting.artifacts / "sources", self.setting.settings.debian_mirror
-                gather(self.plan, cache, sources, mirror=mirror, line=self.setting.watcher.line)
+                cache, mirror = self.workspace.artifacts / "sources", self.workspace.settings.debian_mirror
+                gather(self.plan, cache, sources, mirror=mirror, line=self.workspace.watcher.line)
                 inputs["/farm/source"] = sources
             if self.plan.needs:
-                needs.fetch(self.setting, self.plan, needed)
+                needs.fetch(self.workspace, self.plan, needed)
                 inputs[winjob.NEEDS if self.plan.windows else "/farm/needs"] = needed
-            if packs.wanted(self.setting, self.plan):
-                packs.prepare(self.setting, self.plan, engine, shared, self.say_of_cache)
+            if packs.wanted(self.workspace, self.plan):
+                packs.prepare(self.workspace, self.plan, engine, shared, self.say_of_cache)
                 inputs[packs.INPUT] = shared
                 environment = packs.ENVIRONMENT
         if engine.name == "host":  # an image has them
-            inputs["/farm/scripts"] = self.setting.project / SCRIPTS
+            inputs["/farm/scripts"] = self.workspace.project / SCRIPTS
         labels = {"farm.run": self.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
         if self.plan.windows:
             job = winjob.make_job(self.plan, inputs=inputs, capacity=engine.capacity(), labels=labels)
@@ -252,7 +252,7 @@ class MainJob:
                 engine,
                 handle,
                 log,
-                self.setting.watcher,
+                self.workspace.watcher,
                 lambda done, total: self.journal.event(self.run.id, KIND, None, attempt.id, done=done, total=total),
                 lambda seen: self.note_state(attempt, seen),
             )
@@ -284,7 +284,7 @@ class MainJob:
             raise
         except BuildFailedError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
-            if packs.wanted(self.setting, self.plan) and not part.exists():  # what it compiled is good all the same
+            if packs.wanted(self.workspace, self.plan) and not part.exists():  # what it compiled is good all the same
                 with contextlib.suppress(InfrastructureError):  # not every engine keeps what a failed build left
                     engine.collect(handle, part, build.MAX_OUTPUT)
                     self.share(engine, attempt, part)
@@ -301,14 +301,14 @@ class MainJob:
 
     def share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
         """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
-        if not packs.wanted(self.setting, self.plan):
+        if not packs.wanted(self.workspace, self.plan):
             return
-        told = packs.take_back(self.setting, self.plan, engine, output, self.say_of_cache)
+        told = packs.take_back(self.workspace, self.plan, engine, output, self.say_of_cache)
         if told is not None:
             self.journal.event(self.run.id, packs.KIND, None, attempt.id, **vars(told))
 
     def say_of_cache(self, text: str) -> None:
-        self.setting.watcher.line(f"compiler cache: {text}")
+        self.workspace.watcher.line(f"compiler cache: {text}")
         self.journal.event(self.run.id, packs.SAID, text=text)
 
     def note_state(self, attempt: Attempt, seen: Observation) -> None:
@@ -322,7 +322,7 @@ class MainJob:
         self.journal.set_state(attempt.id, "running")
         try:
             options = SmokeOptions(wheel=Path(self.outcomes.wheel) if self.outcomes.wheel else None)
-            failed = smoke(self.setting, self.plan, self.folder, self.outcomes, requirement, source, options)
+            failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
         except FarmError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
             raise

@@ -11,7 +11,7 @@ from farm.errors import InfrastructureError, UsageError
 from farm.index.pages import File, json_key, parse_page, wheel_key
 from farm.index.stores import Store, open_store
 from farm.patience import patiently
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.runs import Run
 from farm.variant import Variant
@@ -33,7 +33,7 @@ def builders(runs: Iterable[Run], plan: Plan) -> frozenset[str]:
     )
 
 
-def published(setting: Setting, plan: Plan) -> dict[str, File]:
+def published(workspace: Workspace, plan: Plan) -> dict[str, File]:
     """The wheel of each of the plan's needs, by its requirement, as the index offers it.
 
     Raises:
@@ -42,7 +42,7 @@ def published(setting: Setting, plan: Plan) -> dict[str, File]:
     """
     if not plan.needs:
         return {}  # most builds: the index is not even opened
-    return _published(open_store(setting.index_url), plan)
+    return _published(open_store(workspace.index_url), plan)
 
 
 def _published(store: Store, plan: Plan) -> dict[str, File]:
@@ -72,17 +72,17 @@ def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     )
 
 
-def fetch(setting: Setting, plan: Plan, dest: Path) -> None:
+def fetch(workspace: Workspace, plan: Plan, dest: Path) -> None:
     """Put the wheels that the plan needs into the folder `dest`.
 
     Raises:
         UsageError: One is not published.
         InfrastructureError: The index does not answer, or a wheel there is not what its page says.
     """
-    store = open_store(setting.index_url)
+    store = open_store(workspace.index_url)
     dest.mkdir(parents=True, exist_ok=True)
     for need, file in _published(store, plan).items():
-        setting.watcher.line(f"{need}: {file.filename} of the index")
+        workspace.watcher.line(f"{need}: {file.filename} of the index")
         seen = hashlib.sha256()
         part = dest / f"{file.filename}.part"
         with part.open("wb") as stream:

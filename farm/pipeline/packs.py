@@ -25,7 +25,7 @@ from farm.errors import FarmError, InfrastructureError
 from farm.index.stores import PACKS, Store, open_store
 from farm.pipeline.backends import SCRIPTS
 from farm.pipeline.build import CACHE_VOLUME
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.planfile import Sha256
 from farm.yamlfile import Model
@@ -88,9 +88,9 @@ class Told:
     put: bool = False
 
 
-def wanted(setting: Setting, plan: Plan) -> bool:
+def wanted(workspace: Workspace, plan: Plan) -> bool:
     """Whether builds of a plan share what they compile: a store is named, and the recipe compiles through ccache."""
-    return setting.compiler_cache_url is not None and plan.platform == "linux" and "ccache" in plan.apt
+    return workspace.compiler_cache_url is not None and plan.platform == "linux" and "ccache" in plan.apt
 
 
 def scope(plan: Plan) -> str:
@@ -124,17 +124,17 @@ def chosen(packs: Iterable[Pack], held: Iterable[str]) -> list[Pack]:
     return found
 
 
-def prepare(setting: Setting, plan: Plan, engine: Engine, dest: Path, say: Say) -> None:
+def prepare(workspace: Workspace, plan: Plan, engine: Engine, dest: Path, say: Say) -> None:
     """Write the input folder of a build: the script, the request, and the packs that its machine has not had."""
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
-    shutil.copyfile(setting.project / SCRIPTS / SCRIPT, dest / SCRIPT)
+    shutil.copyfile(workspace.project / SCRIPTS / SCRIPT, dest / SCRIPT)
     here: list[str] | None = None
     try:
-        store = _open(setting)
+        store = _open(workspace)
         packs = stored(store, scope(plan))
         here = [pack.sha256 for pack in packs]
-        fetched = [pack for pack in chosen(packs, _held(setting, plan, engine)) if _fetch(store, pack, dest, say)]
+        fetched = [pack for pack in chosen(packs, _held(workspace, plan, engine)) if _fetch(store, pack, dest, say)]
         size = sum(pack.size for pack in fetched)
         say(f"{len(fetched)} packs ({size / 1e6:.1f} MB) of {len(packs)} in the store")
     except (FarmError, OSError) as error:
@@ -143,8 +143,8 @@ def prepare(setting: Setting, plan: Plan, engine: Engine, dest: Path, say: Say) 
     (dest / "request.json").write_text(json.dumps(request) + "\n", encoding="utf-8")
 
 
-def _open(setting: Setting) -> Store:
-    url = setting.compiler_cache_url
+def _open(workspace: Workspace) -> Store:
+    url = workspace.compiler_cache_url
     assert url is not None  # the caller has asked `wanted`
     return open_store(url)
 
@@ -170,11 +170,11 @@ def _fetch(store: Store, pack: Pack, dest: Path, say: Say) -> bool:
     return False
 
 
-def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path, say: Say) -> Told | None:
+def take_back(workspace: Workspace, plan: Plan, engine: Engine, output: Path, say: Say) -> Told | None:
     """Put what a build added into the store, and remember what its machine has had. The folder is gone then.
 
     Args:
-        setting: Names the store.
+        workspace: Names the store.
         plan: What was built.
         engine: Where.
         output: What the build left; untrusted.
@@ -189,17 +189,17 @@ def take_back(setting: Setting, plan: Plan, engine: Engine, output: Path, say: S
         report = _read(folder / "report.json")
         if report is None:
             return None
-        _remember(setting, plan, engine, report.held)
+        _remember(workspace, plan, engine, report.held)
         told = Told(held=tuple(report.held))
         if report.pack is None:
             return told
         file = folder / f"{report.pack}.tar"
         size = file.stat().st_size
         told = Told(told.held, report.pack, report.objects, size)
-        put = push(_open(setting), scope(plan), file, report.pack)
+        put = push(_open(workspace), scope(plan), file, report.pack)
         said = f"{report.objects} results ({size / 1e6:.1f} MB) are in the store"
         say(f"{said if put else 'the store has this very pack already'}")
-        _remember(setting, plan, engine, [*report.held, report.pack])
+        _remember(workspace, plan, engine, [*report.held, report.pack])
         return Told(told.held, report.pack, report.objects, size, put=put)
     except (FarmError, OSError) as error:
         say(f"nothing is put into the store: {error}")
@@ -253,7 +253,7 @@ def _read(path: Path) -> Report | None:
         raise InfrastructureError(f"its report is malformed: {type(error).__name__}") from error
 
 
-def _note(setting: Setting, plan: Plan, engine: Engine) -> Path | None:
+def _note(workspace: Workspace, plan: Plan, engine: Engine) -> Path | None:
     """Where it is written down what the cache that a build would get has had; None where it starts empty.
 
     The engine tells which volume it is: the cache itself could only be asked by a container.
@@ -261,12 +261,12 @@ def _note(setting: Setting, plan: Plan, engine: Engine) -> Path | None:
     volume = engine.volume_id(CACHE_VOLUME) if engine.keeps_volumes else None
     if volume is None:
         return None
-    name = hashlib.sha256(f"{setting.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()
-    return setting.artifacts / "compiler-cache" / f"{name[:32]}.json"
+    name = hashlib.sha256(f"{workspace.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()
+    return workspace.artifacts / "compiler-cache" / f"{name[:32]}.json"
 
 
-def _held(setting: Setting, plan: Plan, engine: Engine) -> list[str]:
-    path = _note(setting, plan, engine)
+def _held(workspace: Workspace, plan: Plan, engine: Engine) -> list[str]:
+    path = _note(workspace, plan, engine)
     if path is None or not path.exists():
         return []
     try:
@@ -275,8 +275,8 @@ def _held(setting: Setting, plan: Plan, engine: Engine) -> list[str]:
         return []
 
 
-def _remember(setting: Setting, plan: Plan, engine: Engine, held: Iterable[str]) -> None:
-    path = _note(setting, plan, engine)
+def _remember(workspace: Workspace, plan: Plan, engine: Engine, held: Iterable[str]) -> None:
+    path = _note(workspace, plan, engine)
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.stores import Progress, open_store
 from farm.pipeline.provenance import predicate
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.variant import Variant
 from farm.wheel.archive import Archive
@@ -21,7 +21,7 @@ from farm.wheel.report import Report
 
 
 def publish_wheel(
-    setting: Setting,
+    workspace: Workspace,
     plan: Plan,
     wheel: Path,
     report: Report,
@@ -35,7 +35,7 @@ def publish_wheel(
     """Publish a verified wheel into the group of its variant and the root of its channel, signed if there is a key.
 
     Args:
-        setting: Names the index.
+        workspace: Names the index.
         plan: Names the group.
         wheel: The file.
         report: What verify said about this very file.
@@ -57,7 +57,7 @@ def publish_wheel(
         metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
     try:
         return publish(
-            open_store(setting.index_url),
+            open_store(workspace.index_url),
             wheel,
             group=Variant.parse(plan.variant).group,
             metadata=metadata,
@@ -70,7 +70,7 @@ def publish_wheel(
                 **_waived(report),
             },
             channel=plan.channel,
-            signer=setting.signer,
+            signer=workspace.signer,
             progress=progress,
             single_writer=single_writer,
         )
@@ -88,28 +88,28 @@ def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:
     return {"waivers": [{"check": check, "reason": why, "findings": n} for (check, why), n in sorted(used.items())]}
 
 
-def pip_source(setting: Setting, group: str) -> tuple[str, ...]:
+def pip_source(workspace: Workspace, group: str) -> tuple[str, ...]:
     """The options by which pip finds the wheels of one variant group.
 
     A folder, a bucket behind a web server that answers folders with their index.html, and one with `pages=slash` are
     an index. Otherwise plain S3 does not answer folders: there the page of links is used.
     """
-    plain = setting.index_url.startswith("s3://") and not setting.settings.index_public_url
-    if plain and not getattr(open_store(setting.index_url), "slash", False):
-        return pip_links(setting, group)
-    return ("--index-url", public_url(setting, f"whl/{group}/simple/"))
+    plain = workspace.index_url.startswith("s3://") and not workspace.settings.index_public_url
+    if plain and not getattr(open_store(workspace.index_url), "slash", False):
+        return pip_links(workspace, group)
+    return ("--index-url", public_url(workspace, f"whl/{group}/simple/"))
 
 
-def pip_links(setting: Setting, group: str) -> tuple[str, ...]:
+def pip_links(workspace: Workspace, group: str) -> tuple[str, ...]:
     """The options for the page of links of one variant group, which any static host can serve."""
-    return ("--no-index", "--find-links", public_url(setting, f"whl/{group}/links.html"))
+    return ("--no-index", "--find-links", public_url(workspace, f"whl/{group}/links.html"))
 
 
-def public_url(setting: Setting, key: str) -> str:
+def public_url(workspace: Workspace, key: str) -> str:
     """Where users find a key of the index."""
-    if setting.settings.index_public_url:
-        return f"{setting.settings.index_public_url.rstrip('/')}/{key}"
-    return open_store(setting.index_url).url(key)
+    if workspace.settings.index_public_url:
+        return f"{workspace.settings.index_public_url.rstrip('/')}/{key}"
+    return open_store(workspace.index_url).url(key)
 
 
 def pip_line(requirement: str, source: tuple[str, ...]) -> str:

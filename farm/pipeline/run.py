@@ -22,7 +22,7 @@ from farm.pipeline import needs
 from farm.pipeline.backends import check_engine, open_backend
 from farm.pipeline.mainjob import CANCEL, MainJob, StillRunningError, Until
 from farm.pipeline.report import Outcomes
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Plan
 from farm.runs import Journal, Result, Run
 
@@ -32,7 +32,7 @@ KEPT_TEXT = 8000
 
 
 def submit(
-    setting: Setting,
+    workspace: Workspace,
     plan: Plan,
     *,
     selectors: Mapping[str, Any],
@@ -50,11 +50,11 @@ def submit(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
     check_supported(plan, on)
-    needs.published(setting, plan)
-    with open_journal(setting.project, setting.settings) as journal:
+    needs.published(workspace, plan)
+    with open_journal(workspace.project, workspace.settings) as journal:
         run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
         outcomes = Outcomes(run=run.id)
-        job = MainJob(setting, plan, journal, run, outcomes, lambda: open_backend(setting, on), carried=carried)
+        job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), carried=carried)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
@@ -141,7 +141,7 @@ def plan_of(run: Run) -> Plan:
 
 
 def create_detached(
-    setting: Setting, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
+    workspace: Workspace, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
 ) -> Run:
     """A run in the journal for the dispatcher to carry out.
 
@@ -149,30 +149,30 @@ def create_detached(
         UsageError: A wheel that the build needs is not published, and no run is at work on it.
         NoRunnerError: No engine can carry it out.
     """
-    check_engine(setting, on)
+    check_engine(workspace, on)
     check_supported(plan, on)
     asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
-    with open_journal(setting.project, setting.settings) as journal:
+    with open_journal(workspace.project, workspace.settings) as journal:
         if not needs.builders(journal.open_runs(), plan):
-            needs.published(setting, plan)
+            needs.published(workspace, plan)
         return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
 
 
-def cancel(setting: Setting, run_id: str) -> Run:
+def cancel(workspace: Workspace, run_id: str) -> Run:
     """Asks for the end of a run, stops what runs of it, and returns it when it is seen to have ended.
 
     Raises:
         UsageError: There is no such run, or it has ended.
         InfrastructureError: What runs of it does not stop, or its owner does not notice.
     """
-    with open_journal(setting.project, setting.settings) as journal:
+    with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.run(run_id)
         if run.finished is not None:
             raise UsageError(f"run {run.id} has ended: {run.result}")
         journal.event(run.id, CANCEL)
         live = [a for job in journal.jobs(run.id) for a in job.attempts if a.handle and a.state not in FINAL]
         for attempt in live:
-            with contextlib.closing(open_backend(setting, attempt.engine)) as backend:
+            with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
                 engine = backend.engine
                 engine.cancel(str(attempt.handle))
                 if journal.claim(run.id):  # its controller is dead: nobody else will tell

@@ -10,7 +10,7 @@ from farm.errors import FarmError
 from farm.index.records import record_key
 from farm.index.stores import open_store
 from farm.pipeline.report import Outcomes
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
@@ -41,7 +41,7 @@ class SmokeOptions:
 
 
 def smoke(
-    setting: Setting,
+    workspace: Workspace,
     plan: Plan,
     folder: Path,
     outcomes: Outcomes,
@@ -54,7 +54,7 @@ def smoke(
     Returns what failed, in words; reports are left in `folder`.
     """
     options = options or SmokeOptions()
-    watcher, variant = setting.watcher, Variant.parse(plan.variant)
+    watcher, variant = workspace.watcher, Variant.parse(plan.variant)
     python = find_python(variant.python)
     if python is None:
         with outcomes.timed("install", watcher) as step:
@@ -71,8 +71,8 @@ def smoke(
         python,
         module=plan.package,
         expect=expect,
-        timeout_s=setting.settings.smoke_timeout_s,
-        check_s=min(options.check_s, setting.settings.smoke_timeout_s),
+        timeout_s=workspace.settings.smoke_timeout_s,
+        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
         emulate=model,
     )
     failed = []
@@ -90,7 +90,7 @@ def smoke(
                 target.write_text(report.to_junit(), encoding="utf-8")
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
-                problem = keep_report(setting, plan, report)
+                problem = keep_report(workspace, plan, report)
                 step.result += f"; not kept in the index: {problem}" if problem else ""
             if report.outcome == "not_run":
                 step.outcome = "not run"
@@ -128,7 +128,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
     return report.model_copy(update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}})
 
 
-def keep_report(setting: Setting, plan: Plan, report: SmokeReport) -> str | None:
+def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
     """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
 
     Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
@@ -136,7 +136,7 @@ def keep_report(setting: Setting, plan: Plan, report: SmokeReport) -> str | None
     data = report.model_copy(update={"output_tail": ""}).to_json().encode()
     tag = plan.verify.python_tag
     try:
-        store = open_store(setting.index_url)
+        store = open_store(workspace.index_url)
         start = record_key(f"{plan.package}-{plan.version}-").removesuffix(".json")
         for key in sorted(store.list(start)):
             wheel = key.removeprefix("records/").removesuffix(".json")

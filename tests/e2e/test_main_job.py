@@ -17,7 +17,7 @@ import pytest
 from farm.errors import VerificationFailedError
 from farm.pipeline.report import Silent
 from farm.pipeline.run import submit
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.smoke.environment import find_python, make_environment
@@ -174,9 +174,9 @@ def avx2_plan(project: Path) -> Any:
 
 
 def test_an_avx2_wheel_named_avx_is_caught_twice(farm, emulator, tmp_path):
-    setting = Setting(farm.project, load_settings(farm.project), Silent())
+    workspace = Workspace(farm.project, load_settings(farm.project), Silent())
     with pytest.raises(VerificationFailedError, match=r"AVX2|FMA"):
-        submit(setting, avx2_plan(farm.project), selectors={})
+        submit(workspace, avx2_plan(farm.project), selectors={})
     assert published(farm.index) == []
     wheel = next(farm.project.glob("artifacts/runs/*/repaired/*.whl"))
     python = make_environment(tmp_path / "env", Path(sys.executable))

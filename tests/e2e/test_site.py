@@ -24,7 +24,7 @@ from farm.index.publish import publish
 from farm.index.stores import open_store
 from farm.pipeline.release import pip_line, pip_source
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.settings import load_settings
 from farm.site.offers import offers
 
@@ -131,14 +131,14 @@ def line_on(page):
 
 def test_the_line_is_what_farm_says_and_pip_takes_it(page, served, tmp_path):
     project, url, chosen = served
-    setting = Setting(project, load_settings(project), Silent())
+    workspace = Workspace(project, load_settings(project), Silent())
     lines = []
     for offer in chosen:
         words = {"variant": offer.variant, "platform": offer.platform, "package": offer.package}
         words |= {name: value for name in ("torch", "cuda") if (value := getattr(offer, name))}
         page.goto(f"{url}/index.html?" + "&".join(f"{name}={value}" for name, value in words.items()))
         lines.append(line_on(page))
-        assert lines[-1] == pip_line(f"{offer.package}=={offer.version}", pip_source(setting, offer.group))
+        assert lines[-1] == pip_line(f"{offer.package}=={offer.version}", pip_source(workspace, offer.group))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for offer, result in zip(chosen, pool.map(partial(dry_run, tmp_path), lines, chosen), strict=True):
             assert result.returncode == 0, result.stderr

@@ -12,7 +12,7 @@ from farm.pipeline import packs
 from farm.pipeline.build import CACHE_VOLUME
 from farm.pipeline.packs import Pack, Told, chosen, prepare, push, scope, stored, take_back, wanted
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.variant import Variant
@@ -41,10 +41,10 @@ def plan():
 
 
 @pytest.fixture
-def setting(tmp_path, store_url):
+def workspace(tmp_path, store_url):
     (tmp_path / "dockerfiles").symlink_to(ROOT / "dockerfiles")
     settings = load_settings(ROOT).model_copy(update={"compiler_cache": store_url})
-    return Setting(tmp_path, settings, Silent())
+    return Workspace(tmp_path, settings, Silent())
 
 
 @pytest.fixture
@@ -83,61 +83,63 @@ def left(folder, data=None, **report):
     return folder
 
 
-def test_packs_are_of_what_shares_objects(plan, setting):
+def test_packs_are_of_what_shares_objects(plan, workspace):
     assert scope(plan) == SCOPE
     others = [resolve(ROOT, Selectors(Variant.parse(variant), "canary")) for variant in ("sm35-avx2-py311",)]
     assert [scope(other) for other in others] == [SCOPE]
-    assert wanted(setting, plan)
-    assert not wanted(setting, others[0])  # its recipe compiles without ccache
-    alone = Setting(setting.project, load_settings(ROOT), Silent())
+    assert wanted(workspace, plan)
+    assert not wanted(workspace, others[0])  # its recipe compiles without ccache
+    alone = Workspace(workspace.project, load_settings(ROOT), Silent())
     assert not wanted(alone, plan)  # the shipped ci/farm.yaml names no store
 
 
-def test_from_one_machine_to_another(setting, plan, store, tmp_path, said):
+def test_from_one_machine_to_another(workspace, plan, store, tmp_path, said):
     one, two = Engine("one"), Engine("two")
-    prepare(setting, plan, one, tmp_path / "in", said.append)
+    prepare(workspace, plan, one, tmp_path / "in", said.append)
     assert given(tmp_path / "in") == (set(), {"schema": 1, "scope": SCOPE, "stored": [], "max_bytes": 1 << 30})
     assert (tmp_path / "in/cache_packs.py").read_bytes() == (ROOT / "dockerfiles/scripts/cache_packs.py").read_bytes()
 
     data = b"what one compiled" * 100_000
     output = left(tmp_path / "out", data)
     (output / "wheel").mkdir()
-    assert take_back(setting, plan, one, output, said.append) == Told((), name(data), 3, len(data), put=True)
+    assert take_back(workspace, plan, one, output, said.append) == Told((), name(data), 3, len(data), put=True)
     assert [path.name for path in output.iterdir()] == ["wheel"]
     (pack,) = stored(store, SCOPE)
     assert (pack.sha256, pack.size) == (name(data), len(data))
 
     for engine, packed in ((one, set()), (two, {name(data)})):
-        prepare(setting, plan, engine, tmp_path / "in", said.append)
+        prepare(workspace, plan, engine, tmp_path / "in", said.append)
         assert given(tmp_path / "in")[0] == packed
         assert given(tmp_path / "in")[1]["stored"] == [name(data)]
     assert (tmp_path / "in" / f"{name(data)}.tar").read_bytes() == data
     assert sorted(path.name for path in (tmp_path / "in").iterdir() if path.suffix == ".part") == []
 
-    assert take_back(setting, plan, two, left(tmp_path / "out2", held=[name(data)]), said.append) == Told((name(data),))
-    prepare(setting, plan, two, tmp_path / "in", said.append)
+    assert take_back(workspace, plan, two, left(tmp_path / "out2", held=[name(data)]), said.append) == Told(
+        (name(data),)
+    )
+    prepare(workspace, plan, two, tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == set()
-    prepare(setting, plan, Engine("two, made anew"), tmp_path / "in", said.append)
+    prepare(workspace, plan, Engine("two, made anew"), tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == {name(data)}
     for empty in (Engine(None), type("Swarm", (Engine,), {"keeps_volumes": False})("none")):
-        prepare(setting, plan, empty, tmp_path / "in", said.append)
+        prepare(workspace, plan, empty, tmp_path / "in", said.append)
         assert given(tmp_path / "in")[0] == {name(data)}
     assert said[0] == "0 packs (0.0 MB) of 0 in the store"
     assert said[1] == "3 results (1.7 MB) are in the store"
     assert said[2:] == [f"{n} packs ({1.7 * n:.1f} MB) of 1 in the store" for n in (0, 1, 0, 1, 1, 1)]
 
 
-def test_the_newest_first_within_the_bound(setting, plan, store, tmp_path, monkeypatch, said):
+def test_the_newest_first_within_the_bound(workspace, plan, store, tmp_path, monkeypatch, said):
     old, middle, new = (letter * 1000 for letter in (b"o", b"m", b"n"))
     for data, day in ((middle, 2), (new, 3), (old, 1)):
         place(store, data, f"2026010{day}T000000")
     monkeypatch.setattr(packs, "MAX_FETCH", 2500)
-    prepare(setting, plan, Engine(), tmp_path / "in", said.append)
+    prepare(workspace, plan, Engine(), tmp_path / "in", said.append)
     found, request = given(tmp_path / "in")
     assert found == {name(new), name(middle)}
     assert request["stored"] == [name(new), name(middle), name(old)]
-    take_back(setting, plan, Engine(), left(tmp_path / "out", held=sorted(found)), said.append)
-    prepare(setting, plan, Engine(), tmp_path / "in", said.append)
+    take_back(workspace, plan, Engine(), left(tmp_path / "out", held=sorted(found)), said.append)
+    prepare(workspace, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == {name(old)}
 
 
@@ -148,7 +150,7 @@ def test_a_pack_stands_once_however_often_it_was_put():
 
 
 @pytest.mark.parametrize("how", ["other bytes", "longer", "shorter", "another name"])
-def test_a_broken_pack_is_left_out_and_the_others_are_not(setting, plan, store, tmp_path, said, how):
+def test_a_broken_pack_is_left_out_and_the_others_are_not(workspace, plan, store, tmp_path, said, how):
     good, bad = b"good" * 100, b"bad" * 100
     place(store, good)
     wrong = {
@@ -158,7 +160,7 @@ def test_a_broken_pack_is_left_out_and_the_others_are_not(setting, plan, store, 
         "another name": {"sha256": name(good)[:-1] + ("0" if name(good)[-1] != "0" else "1")},
     }[how]
     key = place(store, bad, "20260102T000000", **wrong)
-    prepare(setting, plan, Engine(), tmp_path / "in", said.append)
+    prepare(workspace, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == {name(good)}
     assert said == [
         f"{key} is left out: its bytes are not what its name says",
@@ -225,46 +227,46 @@ def test_a_pack_that_is_not_what_its_name_says_is_not_put(store, tmp_path, monke
     ],
     ids=range(8),
 )
-def test_a_report_that_is_none_costs_no_build(setting, plan, store, tmp_path, said, report):
+def test_a_report_that_is_none_costs_no_build(workspace, plan, store, tmp_path, said, report):
     output = tmp_path / "out"
     (output / "packs").mkdir(parents=True)
     (output / "packs/report.json").write_bytes(report)
-    assert take_back(setting, plan, Engine(), output, said.append) is None
+    assert take_back(workspace, plan, Engine(), output, said.append) is None
     (line,) = said
     assert line.startswith("nothing is put into the store: ")
     assert list(output.iterdir()) == []
     assert list(store.list("")) == []
 
 
-def test_a_pack_that_is_not_there_costs_no_build(setting, plan, store, tmp_path, said):
+def test_a_pack_that_is_not_there_costs_no_build(workspace, plan, store, tmp_path, said):
     output = left(tmp_path / "out", held=["f" * 64], pack="e" * 64, objects=1)
-    assert take_back(setting, plan, Engine(), output, said.append) == Told(("f" * 64,))
+    assert take_back(workspace, plan, Engine(), output, said.append) == Told(("f" * 64,))
     assert [line.partition(":")[0] for line in said] == ["nothing is put into the store"]
     assert list(store.list("")) == []
 
 
-def test_a_build_that_tells_nothing_is_none(setting, plan, tmp_path, said):
+def test_a_build_that_tells_nothing_is_none(workspace, plan, tmp_path, said):
     (tmp_path / "out").mkdir()
-    assert take_back(setting, plan, Engine(), tmp_path / "out", said.append) is None
+    assert take_back(workspace, plan, Engine(), tmp_path / "out", said.append) is None
     assert said == []
 
 
-def test_what_is_remembered_may_be_damaged(setting, plan, store, tmp_path, said):
+def test_what_is_remembered_may_be_damaged(workspace, plan, store, tmp_path, said):
     data = b"x" * 100
     place(store, data)
-    take_back(setting, plan, Engine(), left(tmp_path / "out", held=[name(data)]), said.append)
+    take_back(workspace, plan, Engine(), left(tmp_path / "out", held=[name(data)]), said.append)
     (note,) = (tmp_path / "artifacts/compiler-cache").iterdir()
     for text, fetched in ((note.read_text(), set()), ("{", {name(data)}), ("3", {name(data)}), ("\0", {name(data)})):
         note.write_text(text)
-        prepare(setting, plan, Engine(), tmp_path / "in", said.append)
+        prepare(workspace, plan, Engine(), tmp_path / "in", said.append)
         assert given(tmp_path / "in")[0] == fetched
 
 
 @pytest.mark.parametrize("url", ["gopher://x", "s3://no-such-bucket?endpoint_url={moto}", "{file}"])
-def test_a_store_that_cannot_be_had_costs_no_build(setting, plan, tmp_path, moto_url, said, url):
+def test_a_store_that_cannot_be_had_costs_no_build(workspace, plan, tmp_path, moto_url, said, url):
     (tmp_path / "file").write_text("no folder")
     place_ = url.format(moto=moto_url, file=tmp_path / "file")
-    away = Setting(setting.project, setting.settings.model_copy(update={"compiler_cache": place_}), Silent())
+    away = Workspace(workspace.project, workspace.settings.model_copy(update={"compiler_cache": place_}), Silent())
     prepare(away, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in") == (set(), {"schema": 1, "scope": SCOPE, "stored": None, "max_bytes": 1 << 30})
     output = left(tmp_path / "out", b"data", held=["f" * 64])  # what the cache had before counts all the same

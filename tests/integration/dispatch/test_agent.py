@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.engines import swarm_agent, transfer
+from farm.engines import transfer
 from farm.engines.exchange import Exchange
 from farm.errors import UsageError
+from farm.standalone import swarm_agent
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def agent(exchange, tmp_path):
         path = tmp_path / "manifest"
         path.write_bytes(gzip.compress(json.dumps(manifest).encode()))
         program = (
-            "import sys; from pathlib import Path; from farm.engines import swarm_agent as a; "
+            "import sys; from pathlib import Path; from farm.standalone import swarm_agent as a; "
             "a.MANIFEST = Path(sys.argv[1]); a.PATIENCE_S = 3; a.PIECE = 1000; a.SPOOL = 5000; sys.exit(a.main())"
         )
         done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60, capture_output=True)

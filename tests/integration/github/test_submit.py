@@ -14,7 +14,7 @@ from farm.cli.main import main
 from farm.engines.github import GithubEngine
 from farm.pipeline import backends, dispatch
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.settings import load_settings
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
@@ -155,7 +155,7 @@ def carried(project, journal, farm):
     def go():
         assert farm("submit", *SELECT)[0] == 0
         (run,) = journal.runs()
-        dispatcher = dispatch.Dispatcher(Setting(project, load_settings(project), Silent()), journal)
+        dispatcher = dispatch.Dispatcher(Workspace(project, load_settings(project), Silent()), journal)
         threads.append(threading.Thread(target=dispatcher.drain, daemon=True))
         threads[0].start()
         return run.id

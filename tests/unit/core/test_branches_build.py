@@ -12,7 +12,7 @@ from farm.errors import NoRunnerError, UsageError
 from farm.matrix import load_matrix
 from farm.pipeline.report import Silent
 from farm.pipeline.run import submit
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan, Selectors, judge, resolve
 from farm.render import render
 from farm.settings import load_settings
@@ -147,9 +147,9 @@ def test_the_debian_toolkit_is_for_linux(root):
     ],
 )
 def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):
-    setting = Setting(project, load_settings(project), Silent())
+    workspace = Workspace(project, load_settings(project), Silent())
     with pytest.raises(error, match=text):
-        submit(setting, named(every, "main", alias), selectors={})
+        submit(workspace, named(every, "main", alias), selectors={})
 
 
 class Engine:

@@ -14,7 +14,7 @@ from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.mainjob import CANCEL, CancelledError, StillRunningError
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.variant import Variant
@@ -89,14 +89,14 @@ class _Backend:
 
 
 @pytest.fixture
-def setting(tmp_path):
+def workspace(tmp_path):
     settings = load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path), "grace_s": 0})
-    return Setting(tmp_path, settings, Silent())
+    return Workspace(tmp_path, settings, Silent())
 
 
 @pytest.fixture
-def journal(setting):
-    with open_journal(setting.project, setting.settings) as opened:
+def journal(workspace):
+    with open_journal(workspace.project, workspace.settings) as opened:
         yield opened
 
 
@@ -119,10 +119,10 @@ def attempts(journal, run):
     return [(a.runner, a.result) for job in journal.jobs(run) for a in job.attempts]
 
 
-def test_a_lost_build_is_tried_on_other_runners_twice(fleet, setting, journal, submit):
+def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [lost(), lost()]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert journal.run(run).result == "success"
     assert [result for _, result in attempts(journal, run)] == ["infra", "infra", "success"]
     assert len({runner for runner, _ in attempts(journal, run)}) == 3
@@ -140,68 +140,68 @@ def pair(journal):
     return go
 
 
-def test_what_is_built_against_torch_comes_after_it(fleet, setting, journal, pair):
+def test_what_is_built_against_torch_comes_after_it(fleet, workspace, journal, pair):
     torch, vision = pair("torch"), pair("torchvision", priority=9)
     fleet.fate = [lost()]  # torch is tried twice; torchvision waits all the time
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert [journal.run(run).result for run in (torch, vision)] == ["success", "success"]
     first, second = ([a.id for job in journal.jobs(run) for a in job.attempts] for run in (torch, vision))
     assert (len(first), len(second), max(first) < second[0]) == (2, 1, True)
     assert [e.data["why"] for e in journal.events(vision) if e.kind == "waiting"] == [f"it comes after {torch}"]
 
 
-def test_what_is_built_against_a_torch_that_failed_is_not_begun(fleet, setting, journal, pair):
+def test_what_is_built_against_a_torch_that_failed_is_not_begun(fleet, workspace, journal, pair):
     torch, vision = pair("torch"), pair("torchvision")
     fleet.fate = [BuildFailedError("no")]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert [journal.run(run).exit_code for run in (torch, vision)] == [5, 5]
     assert journal.jobs(vision) == ()
     [error] = [e.data for e in journal.events(vision) if e.kind == "error"]
     assert error["text"] == f"{torch}, which it needs, did not succeed"
 
 
-def test_a_torch_that_is_not_published_is_not_waited_for(fleet, setting, journal, pair):
+def test_a_torch_that_is_not_published_is_not_waited_for(fleet, workspace, journal, pair):
     pair("torch", until="verify")
     vision = pair("torchvision")
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert not [e for e in journal.events(vision) if e.kind == "waiting"]
 
 
-def test_a_third_loss_ends_it(fleet, setting, journal, submit):
+def test_a_third_loss_ends_it(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [lost(), lost(), lost(), lost()]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 9)
     assert len(attempts(journal, run)) == 3
     assert "node x is down" in summary(journal, journal.run(run))["why"]
 
 
-def test_the_only_runner_is_tried_again_after_its_quarantine(fleet, setting, journal, submit, monkeypatch):
+def test_the_only_runner_is_tried_again_after_its_quarantine(fleet, workspace, journal, submit, monkeypatch):
     monkeypatch.setattr("farm.engines.admission.decide.QUARANTINE_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
     fleet.fate = [lost(), lost()]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert attempts(journal, run) == [("a", "infra"), ("a", "infra"), ("a", "success")]
     assert [e.data["seconds"] for e in journal.events(run) if e.kind == "quarantine"] == [0, 0]
 
 
-def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, setting, journal, submit, monkeypatch):
+def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, workspace, journal, submit, monkeypatch):
     monkeypatch.setattr("farm.engines.admission.decide.QUARANTINE_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
     fleet.fate = [lost(), lost("no push"), lost("no push")]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert [result for _, result in attempts(journal, run)] == ["infra", "success"]
     assert len([e for e in journal.events(run) if e.kind == "quarantine"]) == 1
 
 
-def test_a_clock_that_is_set_back_holds_up_nothing(fleet, setting, journal, submit, monkeypatch):
+def test_a_clock_that_is_set_back_holds_up_nothing(fleet, workspace, journal, submit, monkeypatch):
     run = submit()
     real, back = time.time, [0.0]
     monkeypatch.setattr(dispatch.time, "time", lambda: real() - back[0])
     fleet.fate = [lost("no push")]
-    dispatcher = Dispatcher(setting, journal)
+    dispatcher = Dispatcher(workspace, journal)
     deadline = time.monotonic() + 20
     while journal.happened(run, "waiting") is None and time.monotonic() < deadline:
         dispatcher.tick()
@@ -211,18 +211,18 @@ def test_a_clock_that_is_set_back_holds_up_nothing(fleet, setting, journal, subm
     assert journal.run(run).result == "success"
 
 
-def test_a_failure_of_its_own_is_never_tried_again(fleet, setting, journal, submit):
+def test_a_failure_of_its_own_is_never_tried_again(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [BuildFailedError("exit code 1")]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert (journal.run(run).result, journal.run(run).exit_code) == ("failure", 5)
     assert len(fleet.ran_on) == 1
 
 
-def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, setting, journal, submit):
+def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [lost("no push"), lost("no push")]
-    dispatcher = Dispatcher(setting, journal)
+    dispatcher = Dispatcher(workspace, journal)
     dispatcher.drain()
     assert journal.run(run).result == "success"
     assert attempts(journal, run) == [(fleet.ran_on[-1], "success")]
@@ -230,38 +230,38 @@ def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, setti
     assert "no push" in journal.happened(run, "waiting").data["why"]
 
 
-def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attempt(fleet, setting, journal, submit):
+def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attempt(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [StillRunningError("the manager is away")]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert journal.run(run).result == "success"
     assert len(attempts(journal, run)) == 1
 
 
-def test_a_runner_that_lost_a_build_is_in_quarantine_for_others(fleet, setting, journal, submit):
+def test_a_runner_that_lost_a_build_is_in_quarantine_for_others(fleet, workspace, journal, submit):
     fleet.workers = [Worker("a"), Worker("b")]
     first = submit(priority=1)
     fleet.fate = [lost()]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     bad = attempts(journal, first)[0][0]
     assert journal.happened(first, "quarantine").data == {"runner": bad, "seconds": 60}
 
 
-def test_nobody_who_can_take_it_is_a_clear_error(fleet, setting, journal, submit):
+def test_nobody_who_can_take_it_is_a_clear_error(fleet, workspace, journal, submit):
     fleet.workers = [Worker("arm", machine="aarch64")]
     run = submit()
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert journal.run(run).exit_code == NoRunnerError.exit_code
     assert "it is aarch64, not x86_64" in summary(journal, journal.run(run))["why"]
 
 
-def test_what_waits_says_why(fleet, setting, journal, submit):
+def test_what_waits_says_why(fleet, workspace, journal, submit):
     run = submit()
     line = summary(journal, journal.run(run))
     assert (line["state"], line["why"]) == ("queued", "the dispatcher has not looked at it yet")
-    setting = Setting(setting.project, setting.settings.model_copy(update={"grace_s": 600}), Silent())
+    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
     fleet.workers = [Worker("a", online=False)]
-    dispatcher = Dispatcher(setting, journal)
+    dispatcher = Dispatcher(workspace, journal)
     assert dispatcher.tick()
     assert "no runner that fits is online (a would)" in summary(journal, journal.run(run))["why"]
     fleet.silent = True
@@ -270,40 +270,40 @@ def test_what_waits_says_why(fleet, setting, journal, submit):
     assert "no route to the manager" in summary(journal, journal.run(other))["why"]
 
 
-def test_a_cancel_before_the_start_ends_it(fleet, setting, journal, submit):
+def test_a_cancel_before_the_start_ends_it(fleet, workspace, journal, submit):
     run = submit()
     journal.event(run, CANCEL)
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 130)
     assert summary(journal, journal.run(run))["state"] == "cancelled"
     assert fleet.ran_on == []
 
 
-def test_a_cancelled_build_is_not_tried_again(fleet, setting, journal, submit):
+def test_a_cancelled_build_is_not_tried_again(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [CancelledError("cancelled")]
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert journal.run(run).exit_code == 130
     assert len(fleet.ran_on) == 1
 
 
-def test_cancel_of_a_run_without_a_controller_needs_none(setting, journal, submit):
+def test_cancel_of_a_run_without_a_controller_needs_none(workspace, journal, submit):
     run = submit()
-    assert cancel(setting, run).exit_code == 130  # this very process owns it
+    assert cancel(workspace, run).exit_code == 130  # this very process owns it
 
 
-def test_a_plan_of_another_version_ends_that_run_alone(fleet, setting, journal, submit):
+def test_a_plan_of_another_version_ends_that_run_alone(fleet, workspace, journal, submit):
     bad = journal.create_run("0" * 64, {"detached": True}, {"schema": 99}).id
     good = submit()
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     assert journal.run(bad).exit_code == 2
     assert journal.run(good).result == "success"
 
 
-def test_higher_priority_goes_first(fleet, setting, journal, submit):
+def test_higher_priority_goes_first(fleet, workspace, journal, submit):
     fleet.workers = [Worker("a")]
     low, high = submit(), submit(priority=5)
-    Dispatcher(setting, journal).drain()
+    Dispatcher(workspace, journal).drain()
     order = [e.run_id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"]
     times = {e.run_id: e.id for r in (low, high) for e in journal.events(r) if e.kind == "attempt-created"}
     assert len(order) == 2

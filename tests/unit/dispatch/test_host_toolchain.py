@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from farm.errors import NoRunnerError
-from farm.pipeline.place import prove_host
+from farm.pipeline.host_toolchain import prove_host
 from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.variant import Variant
@@ -25,9 +25,9 @@ def prove(tmp_path, monkeypatch):
         python.write_text(f'#!/bin/sh\necho "{said}"\n')
         python.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        setting = Setting(tmp_path, load_settings(ROOT), Silent())
+        workspace = Workspace(tmp_path, load_settings(ROOT), Silent())
         outcomes = Outcomes(run="r")
-        prove_host(setting, plan, tmp_path / "script.py", outcomes)
+        prove_host(workspace, plan, tmp_path / "script.py", outcomes)
         return outcomes.steps[0].result
 
     return go

@@ -10,7 +10,7 @@ import pytest
 from farm.cli import runs
 from farm.cli.main import main, parser
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.variant import Variant
@@ -27,13 +27,13 @@ def project(tmp_path):
 
 
 @pytest.fixture
-def setting(project):
-    return Setting(project, load_settings(project), Silent())
+def workspace(project):
+    return Workspace(project, load_settings(project), Silent())
 
 
 @pytest.fixture
-def journal(setting):
-    with open_journal(setting.project, setting.settings) as opened:
+def journal(workspace):
+    with open_journal(workspace.project, workspace.settings) as opened:
         yield opened
 
 
@@ -75,8 +75,8 @@ def test_status_of_one_with_watch_ends_when_it_has_ended(project, journal, run, 
     assert (line["state"], line["why"]) == ("success", None)
 
 
-def test_logs_follow_what_is_written_and_end_with_the_run(project, setting, journal, run, capsys):
-    log = setting.run_folder(run.id) / "build.log"
+def test_logs_follow_what_is_written_and_end_with_the_run(project, workspace, journal, run, capsys):
+    log = workspace.run_folder(run.id) / "build.log"
     log.parent.mkdir(parents=True)
     log.write_bytes(b"one\ntw")
 

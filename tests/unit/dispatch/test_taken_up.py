@@ -10,7 +10,7 @@ from farm.engines.base import Observation
 from farm.errors import InfrastructureError
 from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.setting import Setting, open_journal
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
 from farm.variant import Variant
@@ -39,16 +39,16 @@ class Lost:
 
 def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
     """Not the job itself: it would go to the same runner, past quarantine, exclusion and the count of tries."""
-    setting = Setting(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Silent())
+    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Silent())
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
     engine = Lost()
-    with open_journal(setting.project, setting.settings) as journal:
+    with open_journal(workspace.project, workspace.settings) as journal:
         run = journal.create_run(plan.digest, {"detached": True, "on": "swarm"}, json.loads(plan.to_json()))
         attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "two")
         journal.set_handle(attempt.id, "service")
         journal.set_state(attempt.id, "running")
         backend = SimpleNamespace(engine=engine)
-        job = MainJob(setting, plan, journal, run, Outcomes(run=run.id), lambda: backend, runner="two")
+        job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda: backend, runner="two")
         with pytest.raises(InfrastructureError, match="the build was lost: node two is down"):
             job.steps("build")
         (one,) = journal.jobs(run.id)[0].attempts

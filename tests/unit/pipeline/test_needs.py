@@ -13,7 +13,7 @@ from farm.index.publish import publish
 from farm.index.stores import open_store
 from farm.pipeline import needs
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.settings import Settings
 from farm.variant import Variant
@@ -28,12 +28,12 @@ def plan():
 
 
 @pytest.fixture
-def setting(tmp_path):
-    return Setting(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Silent())
+def workspace(tmp_path):
+    return Workspace(tmp_path, Settings.model_construct(index="index", artifacts=Path("artifacts")), Silent())
 
 
 @pytest.fixture
-def put(setting, tmp_path):
+def put(workspace, tmp_path):
     def run(version, tag, group="sm61-avx"):
         metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n"
         path = tmp_path / f"torch-{version}-{tag}.whl"
@@ -44,7 +44,7 @@ def put(setting, tmp_path):
             archive.writestr(f"{info}/RECORD", "")
         when = datetime(2026, 11, 21, tzinfo=UTC)
         publish(
-            open_store(setting.index_url),
+            open_store(workspace.index_url),
             path,
             group=group,
             metadata=metadata.encode(),
@@ -56,7 +56,7 @@ def put(setting, tmp_path):
     return run
 
 
-def test_the_wheel_of_the_variant_is_fetched_whole(plan, setting, put, tmp_path):
+def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_path):
     [need] = plan.needs
     version = need.partition("==")[2]
     put(version, "cp312-cp312-manylinux_2_28_x86_64")
@@ -64,30 +64,30 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, setting, put, tmp_path)
     put(version, "cp313-cp313-manylinux_2_28_aarch64")
     put(f"{version}.1", "cp313-cp313-manylinux_2_28_x86_64")
     wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
-    needs.fetch(setting, plan, tmp_path / "needs")
+    needs.fetch(workspace, plan, tmp_path / "needs")
     assert [path.name for path in (tmp_path / "needs").iterdir()] == [wanted.name]
     assert (tmp_path / "needs" / wanted.name).read_bytes() == wanted.read_bytes()
 
 
 @pytest.mark.parametrize("tag", ["cp312-cp312-manylinux_2_28_x86_64", "cp313-cp313-win_amd64"])
-def test_another_wheel_does_not_do(plan, setting, put, tag):
+def test_another_wheel_does_not_do(plan, workspace, put, tag):
     put(plan.needs[0].partition("==")[2], tag)
     with pytest.raises(UsageError, match=r"built against torch==.*no such wheel") as caught:
-        needs.published(setting, plan)
+        needs.published(workspace, plan)
     chosen = f"--variant {VARIANT} --package torch --platform linux --channel main"
     assert caught.value.hint == f"build it first: farm submit {chosen}"
 
 
-def test_other_bytes_than_the_page_says_are_not_used(plan, setting, put, tmp_path):
+def test_other_bytes_than_the_page_says_are_not_used(plan, workspace, put, tmp_path):
     wheel = put(plan.needs[0].partition("==")[2], "cp313-cp313-manylinux_2_28_x86_64")
     (tmp_path / "index" / wheel_key(wheel.name)).write_bytes(b"something else")
     with pytest.raises(InfrastructureError, match="other bytes than its page says"):
-        needs.fetch(setting, plan, tmp_path / "needs")
+        needs.fetch(workspace, plan, tmp_path / "needs")
     assert not list((tmp_path / "needs").iterdir())
 
 
 def test_the_index_is_not_opened_for_a_build_that_needs_nothing(plan, tmp_path):
-    away = Setting(tmp_path, Settings.model_construct(index="gopher://nowhere"), Silent())
+    away = Workspace(tmp_path, Settings.model_construct(index="gopher://nowhere"), Silent())
     with pytest.raises(UsageError, match="gopher"):
         needs.published(away, plan)
     assert needs.published(away, plan.model_copy(update={"needs": []})) == {}

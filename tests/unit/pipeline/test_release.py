@@ -14,7 +14,7 @@ from farm.index.verify import verify_index
 from farm.pipeline.check import refusal
 from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.settings import Settings
 from farm.wheel.report import Check, Finding, Report, VerifyPolicy, Waiver, waive
 
@@ -52,7 +52,7 @@ def publish(tmp_path, wheel):
 
     def run(findings=(), waivers=(), sha256=None, signing_key=None):
         settings = Settings.model_construct(index="index", index_public_url=None, signing_key=signing_key)
-        setting = Setting(tmp_path, settings, Silent())
+        workspace = Workspace(tmp_path, settings, Silent())
         check = Check(id="members", status="failed" if findings else "passed", findings=tuple(findings))
         report = Report(
             wheel=wheel.name,
@@ -62,7 +62,7 @@ def publish(tmp_path, wheel):
             checks=(waive(check, waivers),),
             waivers=tuple(waivers),
         )
-        publish_wheel(setting, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1")
+        publish_wheel(workspace, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1")
         texts = [path.read_text() for path in (tmp_path / "index/records").iterdir()]
         return [json.loads(text)["provenance"] for text in texts]
 

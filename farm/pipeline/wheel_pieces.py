@@ -7,18 +7,18 @@ from pydantic import Field, ValidationError
 
 from farm.engines.base import Engine, Job
 from farm.errors import BuildFailedError, UsageError
-from farm.pipeline.once import run_once
+from farm.pipeline.short_job import run_to_end
 from farm.plan import Plan
 from farm.planfile import Sha256
 from farm.yamlfile import Model
 
 MAX_WHEEL = 8 << 30
-MAX_TOLD = 1 << 16
+MAX_RESULT = 1 << 16
 MAX_LIBRARIES = 16 << 30
 COLLECT_TIMEOUT_S = 3600
 
 
-class Told(Model):
+class Result(Model):
     """`result.json` beside the pieces: `size` in bytes; `plan` is the digest of the plan that was built."""
 
     wheel: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl$")
@@ -36,32 +36,32 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
     """
     try:
         with (pieces / "result.json").open("rb") as stream:
-            told = Told.model_validate_json(stream.read(MAX_TOLD))
+            result = Result.model_validate_json(stream.read(MAX_RESULT))
     except OSError as error:
         raise UsageError(
             f"{error.filename}: {error.strerror}", hint="name the folder that `run --out` filled"
         ) from error
     except ValidationError as error:
         raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
-    if told.plan != plan.digest:
+    if result.plan != plan.digest:
         raise UsageError(
-            f"{pieces} holds a build of plan {told.plan[:12]}, this is plan {plan.digest[:12]}",
+            f"{pieces} holds a build of plan {result.plan[:12]}, this is plan {plan.digest[:12]}",
             hint="give the selectors that the bundle was rendered with, in the checkout that rendered it",
         )
-    files = [pieces / f"piece-{number:02d}" for number in range(told.pieces)]
+    files = [pieces / f"piece-{number:02d}" for number in range(result.pieces)]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="call `run` again with --first-piece")
-    if sum(path.stat().st_size for path in files) != told.size:
-        raise UsageError(f"the pieces in {pieces} are not {told.size} bytes together", hint="carry them again")
+    if sum(path.stat().st_size for path in files) != result.size:
+        raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="carry them again")
     dest.mkdir(parents=True, exist_ok=True)
-    wheel, total = dest / told.wheel, hashlib.sha256()
+    wheel, total = dest / result.wheel, hashlib.sha256()
     with wheel.open("wb") as target:
         for path in files:
             data = path.read_bytes()
             total.update(data)
             target.write(data)
-    if total.hexdigest() != told.sha256:
+    if total.hexdigest() != result.sha256:
         wheel.unlink()
         raise UsageError(f"the pieces in {pieces} do not make the wheel: its sha256 differs", hint="carry them again")
     return wheel
@@ -86,7 +86,7 @@ def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest:
     )
     found = dest.with_name("found")
     try:
-        run_once(engine, job, found, MAX_LIBRARIES)
+        run_to_end(engine, job, found, MAX_LIBRARIES)
         (found / "lib").rename(dest)
     except OSError as error:
         raise BuildFailedError(f"no library came out of {image}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm.errors import NoRunnerError, UsageError
 from farm.pipeline.report import Outcomes
-from farm.pipeline.setting import Setting
+from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.variant import Variant
 
@@ -19,7 +19,7 @@ print("%d.%d" % sys.version_info[:2], *(m for m in ("build", "setuptools", "whee
 """
 
 
-def prove_host(setting: Setting, plan: Plan, script: Path, outcomes: Outcomes) -> None:
+def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
     """This machine has the plan's Python and compilers, and they work; on Windows, `build.cmd` sees to that.
 
     Raises:
@@ -29,11 +29,11 @@ def prove_host(setting: Setting, plan: Plan, script: Path, outcomes: Outcomes) -
     if plan.platform != SYSTEMS.get(sys.platform):
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {sys.platform}")
     if plan.windows:
-        with outcomes.timed("toolchain", setting.watcher) as step:
+        with outcomes.timed("toolchain", workspace.watcher) as step:
             step.result = "build.cmd looks for it"
         return
     wanted = Variant.parse(plan.variant).python_version
-    with outcomes.timed("toolchain", setting.watcher) as step:
+    with outcomes.timed("toolchain", workspace.watcher) as step:
         told, *absent = _run(["python3", "-c", LOOK]).split()
         if told != wanted:
             raise NoRunnerError(

@@ -1,4 +1,4 @@
-"""Where a run happens."""
+"""A checkout as the pipeline works in it: its settings, its folders, its journal."""
 
 import os
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from farm.settings import Settings
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Where a run happens: the project, its settings, the folder of the run, and who watches."""
+class Workspace:
+    """The project, its settings, where its runs leave their files, and who watches."""
 
     project: Path
     settings: Settings

@@ -8,7 +8,7 @@ from farm.errors import BuildFailedError
 TAIL_BYTES = 2000
 
 
-def run_once(engine: Engine, job: Job, dest: Path, limit: int) -> None:
+def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
     """Run a job to its end and put its output, of at most `limit` bytes, into `dest`.
 
     Raises:

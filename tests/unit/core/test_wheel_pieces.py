@@ -6,7 +6,7 @@ import json
 import pytest
 
 from farm.errors import UsageError
-from farm.pipeline.returned import join
+from farm.pipeline.wheel_pieces import join
 from farm.plan import Selectors, resolve
 from farm.variant import Variant
 
