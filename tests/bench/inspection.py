@@ -1,6 +1,7 @@
 """What `farm inspect` and `farm verify` cost: `python tests/bench/inspection.py CUOBJDUMP WHEEL...`.
 
-CUOBJDUMP is NVIDIA's program of CUDA 11.8, the last that lists Kepler code (`tests/e2e/test_cuobjdump.py` fetches it).
+CUOBJDUMP is NVIDIA's program of CUDA 11.8, the last that lists Kepler code (`tests/e2e/wheels/test_cuobjdump.py`
+fetches it).
 Each wheel is inspected without decoding machine code, and verified with all DLLs and libraries declared as dispatching:
 wall and CPU seconds and the peak of memory of the whole process. Its largest ELF library with device code is listed by
 cuobjdump (`--list-elf` and `--list-ptx`) and by the fat binary reader: the same multiset, and how much faster.

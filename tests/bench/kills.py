@@ -3,8 +3,8 @@
 Runs `farm submit --channel debian-1.13.1` in a project of its own, and kills the controller, the container, or both,
 first before anything is compiled, then after each N objects. Every time the same command is given again. Prints what
 ninja had done at each kill, and which objects were compiled twice. The build is not carried to its end. Needs a Docker
-engine; makes the image and fetches the sources first. `tests/e2e/test_resume.py` does the same with a small package, to
-its end.
+engine; makes the image and fetches the sources first. `tests/e2e/docker/test_resume.py` does the same with a small
+package, to its end.
 """
 
 import argparse

@@ -17,14 +17,30 @@ import pytest
 
 from farm.engines.docker import connect
 from farm.errors import NoRunnerError
-from tests.e2e import windows_python as windows
+from tests.e2e.wine import windows_python as windows
 from tests.servers import rgw
 from tests.servers.buckets import ISOLATED, KEYS
 from tests.servers.process import MissingError
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A folder is a group: `tests/e2e/run` runs groups at the same time, the tests of one group one after another.
+
+    A test that needs what another group makes once, such as a Wine prefix, names it: `pytest.mark.xdist_group("wine")`.
+    """
+    for item in items:
+        if not item.path.is_relative_to(HERE):
+            continue
+        folder, *rest = item.path.relative_to(HERE).parts
+        if not rest:
+            raise pytest.UsageError(f"{item.path}: put it into a folder of tests/e2e; a folder is a group")
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 def need(what: str, reason: str) -> None:

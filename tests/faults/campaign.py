@@ -1,4 +1,4 @@
-"""Publishers under harm, counted. `tests/bench/faults.py` runs the full numbers, `tests/e2e/test_faults.py` a part."""
+"""Publishers under harm, counted. `tests/bench/faults.py` runs all, `tests/e2e/servers/test_faults.py` a part."""
 
 import copy
 import gzip

@@ -157,7 +157,7 @@ def test_shells_read_the_scripts(case, tmp_path):
     """`-n`: parsed, not run."""
     plan, _ = rendered(case)
     if plan.platform == "windows":
-        return  # cmd cannot parse alone: tests/e2e/test_windows_build.py runs them
+        return  # cmd cannot parse alone: tests/e2e/wine/test_windows_build.py runs them
     render(ROOT, plan).write(tmp_path)
     scripts = [("bash", "job/build.sh")] + ([("sh", "image/scripts/apt_sections.sh")] if plan.base else [])
     for shell, path in scripts:

@@ -4,8 +4,8 @@ GitHub's REST API is the project's own fake, and its runner a stand-in that carr
 differs at GitHub stands in the tests: the log comes at the end, and `farm build` on the runner says 5 for any failure
 of the build, with the reason in the log.
 
-The host engine runs twice: here, and on Windows, which is Wine (tests/e2e/windows_host.py); there the scripts are the
-Python of WINDOWS.
+The host engine runs twice: here, and on Windows, which is Wine (tests/e2e/wine/windows_host.py);
+there the scripts are the Python of WINDOWS.
 
 A new engine adds its name to ENGINES, a fixture `<name>_engine` and one for the image in `image`.
 """
@@ -27,13 +27,13 @@ from farm.errors import InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
 from farm.settings import load_github
 from farm.variant import Variant
-from tests.e2e.windows_host import WindowsHost
+from tests.e2e.wine.windows_host import WindowsHost
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 
 ROOT = WORKFLOWS.parents[1]
 LABELS = ["self-hosted", "linux", "x64", "farm-build"]
-ENGINES = ["docker", "swarm", "host", "windows_host", "github"]
+ENGINES = ["docker", "swarm", "host", pytest.param("windows_host", marks=pytest.mark.xdist_group("wine")), "github"]
 FARM = "${FARM_ROOT:-/farm}"
 """Where a job finds its folders: the host engine has them elsewhere."""
 Start = Callable[..., str]

@@ -1,4 +1,4 @@
-"""uv, and once this Python's pip, one way each to serve an index; `tests/e2e/index` has every pair, and older pips."""
+"""uv, and once this Python's pip, one way each to serve an index; `tests/e2e/servers/clients` has every pair."""
 
 from tests.indexes.clients import (  # noqa: F401
     fill,

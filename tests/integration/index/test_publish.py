@@ -1,6 +1,6 @@
 """The publish protocol on each kind of store: whole, killed anywhere, interleaved anywhere, in parallel.
 
-Kills and processes are tried in a folder here, and on a real S3 server in `tests/e2e/test_faults.py`.
+Kills and processes are tried in a folder here, and on a real S3 server in `tests/e2e/servers/test_faults.py`.
 """
 
 import itertools

@@ -192,7 +192,7 @@ TASKS = st.lists(
 
 
 @given(TASKS, WORKERS, st.lists(st.tuples(st.sampled_from([f"w{n}" for n in range(6)]), st.floats(0, 1e5)), max_size=6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
     running = [Running(f"r{n}", name, ends) for n, (name, ends) in enumerate(busy)]
     decision = Admission().decide(1e5, tasks, workers, running)
@@ -212,7 +212,7 @@ def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
 
 
 @given(TASKS, st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_equal_runners_never_idle_while_something_can_start(tasks, count):
     workers = [Worker(f"v{n}") for n in range(count)]
     able = [task for task in tasks if not task.after and not fits(task.needs, workers[0])]

@@ -47,7 +47,7 @@ stacks = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(stacks)
 def test_no_rule_raises_and_every_reason_is_complete(stack):
     for reason in check(stack):
@@ -72,7 +72,7 @@ def test_every_cuda_torch_and_cudnn_for_every_gpu():
     assert clean > 1000  # the rules do not refuse everything
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(stacks)
 def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
     before = check(stack)
@@ -88,7 +88,7 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(stacks)
 def test_a_solved_stack_has_no_errors(stack):
     solved = solve(stack)

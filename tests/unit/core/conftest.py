@@ -5,15 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from farm.cli.main import main
 
 ROOT = Path(__file__).parents[3]
-
-# Under load an example may take long; how long is no part of what these tests say.
-settings.register_profile("core", deadline=None, max_examples=60)
-settings.load_profile("core")
 
 
 @pytest.fixture(scope="session")

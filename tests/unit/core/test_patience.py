@@ -1,4 +1,4 @@
-"""What Windows asks for, by its name alone: `tests/e2e/windows_parts/held.py` is the same under Wine."""
+"""What Windows asks for, by its name alone: `tests/e2e/wine/windows_parts/held.py` is the same under Wine."""
 
 import sys
 

@@ -118,7 +118,7 @@ def test_an_exact_zero_must_be_zero():
     assert probe.worst_error([[0.0]], [[1.0]], [[1e-300]], 2.0**-53)[0] == math.inf
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32), st.permutations(range(60)))
 def test_a_product_summed_in_any_order_is_within_the_bound(rows, inner, cols, seed, order):
     source = random.Random(seed)

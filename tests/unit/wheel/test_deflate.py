@@ -62,7 +62,7 @@ def test_blocks_see_what_stands_before_them(monkeypatch):
     assert len(packed) < 32_000
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(chunks=st.lists(st.binary(max_size=300), max_size=6))
 def test_any_chunks(chunks):
     assert inflate(b"".join(deflate(chunks))) == b"".join(chunks)

@@ -114,7 +114,7 @@ def read_everything(raw):
         symbol_name(raw, name)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)
@@ -126,7 +126,6 @@ def test_mutated_libraries_give_one_error_only(library, data):
         read_everything(bytes(raw))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_random_bytes_give_one_error_only(raw):
     for head in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x02"):

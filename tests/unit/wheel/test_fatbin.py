@@ -87,7 +87,7 @@ def test_damage_is_reported(make_container, make_entry, offset, form, value):
         read(bytes(raw))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_mutated_sections_give_one_error_only(make_container, make_entry, make_cubin, data):
     raw = bytearray(

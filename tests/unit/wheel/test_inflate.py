@@ -21,7 +21,7 @@ def unpacked(unpacker, errors, packed, most):
     return content, unpacker.eof, unpacker.unused_data
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     content=st.binary(max_size=400) | st.text("abc", max_size=3000).map(str.encode),
     level=st.sampled_from([0, 1, 6, 9]),

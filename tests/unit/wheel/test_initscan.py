@@ -121,7 +121,7 @@ def test_pointers_that_lead_nowhere(scan):
         scan(text(), relocations=[(0x5000, 77 << 32 | 7, 0)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(make_elf, data):
     code = text(p0=call(0, 32) + RET, p32=jump(32, 64), p64=VPADDD_YMM + RET)

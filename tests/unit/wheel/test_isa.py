@@ -128,7 +128,7 @@ def test_the_table_names_only_what_the_decoder_knows():
     assert yaml.safe_load(yaml.safe_dump(table)) == table
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.binary(min_size=1, max_size=200), cut=st.integers(0, 10))
 def test_any_bytes_can_be_swept(make_elf, text, cut):
     raw = make_elf(text=text, symbols={"f": min(cut, len(text) - 1)})
@@ -136,7 +136,7 @@ def test_any_bytes_can_be_swept(make_elf, text, cut):
     assert all(find.count >= len(find.places) > 0 for find in result.beyond)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(make_elf, data):
     raw = bytearray(make_elf(text=VPADDD_YMM * 4, symbols={"f": 4}))

@@ -108,7 +108,7 @@ def read_everything(raw):
     read_library("torch/lib/cudnn64_8.dll", "", raw, None)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)

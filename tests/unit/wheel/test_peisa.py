@@ -137,7 +137,7 @@ def test_an_image_base_with_no_room_behind_it(make_pe, base):
         read_pe(bytes(raw))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(changes=st.lists(st.tuples(st.integers(0x40, 2047), st.integers(0, 255)), min_size=1, max_size=6))
 def test_mutated_dlls_give_one_error_only(make_pe, changes):
     raw = bytearray(

@@ -270,7 +270,7 @@ def test_hostile_wheels_give_a_failed_report(tmp_path):
         verify(tmp_path / "none.whl", POLICY)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
     path = make_wheel(tmp_path, parts, tag=TAG, level=0)  # stored blocks: mutations reach the members' formats
@@ -281,7 +281,7 @@ def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
     assert len(verify(path, POLICY).checks) == len(CHECKS)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, data):
     """The archive is sound, its members are not."""

@@ -1,4 +1,4 @@
-"""One coverage-guided fuzzer: `fuzz_target.py PARSER [libFuzzer options] [corpus folders]`.
+"""One coverage-guided fuzzer: `target.py PARSER [libFuzzer options] [corpus folders]`.
 
 Any exception but `VerificationFailedError` is a crash: libFuzzer stops and keeps the input.
 """

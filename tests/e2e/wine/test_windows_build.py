@@ -17,7 +17,7 @@ from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCES = Path(__file__).parent / "windows_standin"
 GCC = "x86_64-w64-mingw32-gcc"
 TIMEOUT_S = 300

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Farm, containers_of, make_project
+from tests.e2e.conftest import Farm, containers_of, make_project
 
 CPU = ("--variant", "cpu-avx-py311", "--package", "canary")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farm.smoke.environment import make_environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_make_demo_in_a_fresh_clone(client, tmp_path):

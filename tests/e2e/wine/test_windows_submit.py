@@ -8,9 +8,9 @@ import time
 import pytest
 
 from tests.e2e.conftest import make_project
-from tests.e2e.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
-from tests.e2e.windows_host import ROOT, SECRET
-from tests.e2e.windows_python import site, windows_path
+from tests.e2e.wine.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
+from tests.e2e.wine.windows_host import ROOT, SECRET
+from tests.e2e.wine.windows_python import site, windows_path
 from tests.unit.wheel.conftest import build_pe, build_wheel, fat_container, fat_entry
 
 TIMEOUT_S = 600

@@ -155,7 +155,7 @@ def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
 
 def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm, tmp_path):
     code = tmp_path / "code"
-    shutil.copytree(HERE.parents[1] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE.parents[2] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__"))
     broken = code / "farm/recipes/canary/src/csrc/tensor.cpp"
     broken.write_text(broken.read_text() + "\n#error this line is wrong\n")
     result = type(farm)(farm.project, code).submit()
@@ -247,7 +247,7 @@ def test_without_an_engine_it_says_what_to_do(farm):
 
 
 def test_the_engine_script_tells_everybody_else_exactly_what_to_do(tmp_path):
-    script = HERE.parents[1] / "tools" / "docker-engine"
+    script = HERE.parents[2] / "tools" / "docker-engine"
     environ = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
     result = subprocess.run([script, "ensure", tmp_path], env=environ, capture_output=True, text=True, check=False)
     assert result.returncode == 4

@@ -31,7 +31,7 @@ from farm.site.offers import offers
 CHOICES = 50
 SEED = 20261121
 EVIL = '<img src=x onerror="document.title=1">\x1b[2J</script><script>document.title=2</script>'
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCREENSHOTS = ROOT / "artifacts" / "screenshots"  # to look at
 TAGS = {"linux": "manylinux_2_28_x86_64", "windows": "win_amd64", "macos": "macosx_12_0_arm64"}
 

@@ -10,8 +10,8 @@ import pytest
 
 from farm.index.pages import json_key
 from tests.e2e.conftest import Farm, make_project
-from tests.e2e.test_wine import ROOT, compile_c, pack
-from tests.e2e.windows_python import PARTS, WindowsPython, windows_path
+from tests.e2e.wine.test_wine import ROOT, compile_c, pack
+from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
 
 KEPLER = ("--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1", "--platform", "windows")
 CANARY = ("--variant", "sm35-avx-py311", "--package", "canary")

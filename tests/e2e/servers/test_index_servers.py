@@ -23,7 +23,7 @@ from tests.servers import others
 from tests.servers.buckets import make_bucket
 from tests.servers.process import MissingError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TEXT = "text/plain"
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from farm import errors
 from farm.engines.base import Capacity, Job, Observation
-from tests.e2e.windows_python import PARTS, WindowsPython, windows_path
+from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECRET = {"AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
 PRELUDE = r"""
 import ctypes, os, pathlib, shutil, subprocess, sys, time

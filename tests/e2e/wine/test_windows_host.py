@@ -9,7 +9,7 @@ import pytest
 
 from farm.engines.base import FINAL, Job, Observation
 from farm.errors import NoRunnerError
-from tests.e2e.windows_host import SECRET, WindowsHost, windows_path
+from tests.e2e.wine.windows_host import SECRET, WindowsHost, windows_path
 
 # Each generation starts the next one as a daemon would: in a group of its own, away from the console, and, if it may,
 # from the job object. Then it writes its pid and waits; the first one as long as it is told.
@@ -236,11 +236,11 @@ for number in (win32.MSG_JOB_MEMORY_LIMIT, new_process):
         print(tree.exceeded())
         tree.end(0)
 """
-    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[2])}, cwd=tmp_path)
+    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
 def test_there_is_no_chroot(windows_python, tmp_path):
     code = "from pathlib import Path; from farm.engines.host import HostEngine; HostEngine(Path('x'), tree=True)"
-    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[2])}, cwd=tmp_path)
+    done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
     assert "NoRunnerError: a carried toolchain is entered by chroot, which Windows does not have" in done.stderr

@@ -15,9 +15,9 @@ import pytest
 
 from farm.smoke.causes import find_causes
 from farm.smoke.report import Check, SmokeReport
-from tests.e2e.windows_python import PARTS, site, windows_path
+from tests.e2e.wine.windows_python import PARTS, site, windows_path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GCC = "x86_64-w64-mingw32-gcc"
 TIMEOUT_S = 300
 INFO = "torch-1.0.dist-info"

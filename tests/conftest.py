@@ -1,0 +1,18 @@
+"""How the property tests draw their inputs, for all tests: FARM_HYPOTHESIS chooses.
+
+repeat (the default): each run draws the same inputs, so that a test fails always or never.
+explore: new inputs each run, and ten times as many; a failure prints the line `@reproduce_failure(...)` that draws it
+again, and `.hypothesis` keeps it. Such an input then becomes an `@example` of its test.
+
+How long an input takes is no part of either: machines are slow and busy.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+ANY_SPEED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+settings.register_profile("repeat", **ANY_SPEED, max_examples=60, derandomize=True)
+settings.register_profile("explore", **ANY_SPEED, max_examples=600, print_blob=True)
+settings.load_profile(os.environ.get("FARM_HYPOTHESIS", "repeat"))
