@@ -15,7 +15,7 @@ from farm.compat.host import host_gcc, redist_platform
 from farm.compat.torch import switch_off
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
-from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan, VerifyPlan
+from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan
 from farm.recipe import (
     AnySource,
     GitSource,
@@ -28,7 +28,7 @@ from farm.recipe import (
     tree_digest,
 )
 from farm.variant import Variant
-from farm.wheel.report import defaults
+from farm.wheel.policy import Policy
 from farm.winplan import pinned_msvc, windows_environment, windows_plan
 from farm.yamlfile import nearest
 
@@ -331,14 +331,19 @@ def _plan(
         repair=recipe_.repair,
         exclude=recipe_.exclude,
         opens=_opens(recipe_, stack) if platform == "linux" else [],
-        verify=VerifyPlan(
-            python_tag="cp" + variant.python.removeprefix("py"),
-            sass=sms,
-            ptx=sms[-1:] if values["ptx"] else [],
-            cpu=variant.cpu,
-            exclude=recipe_.exclude,
-            numpy=_numpy_bound(release) if rules["numpy"] else None,
-            **{key: value for key, value in rules.items() if key != "numpy"},
+        verify=Policy(
+            **rules
+            | {
+                "name": recipe_.package,
+                "version": version,
+                "python": "cp" + variant.python.removeprefix("py"),
+                "platform": f"{platform}_{variant.machine}",
+                "sass": sms,
+                "ptx": sms[-1:] if values["ptx"] else [],
+                "cpu": variant.cpu,
+                "exclude": recipe_.exclude,
+                "numpy": _numpy_bound(release) if rules["numpy"] else None,
+            }
         ),
         requires=[_fill(text, fill, f"recipe {recipe_.package}: requires") for text in recipe_.requires],
         windows=windows_plan(recipe_, stack, values["blas"]) if platform == "windows" else None,
@@ -354,8 +359,7 @@ def _opens(recipe_: Recipe, stack: Stack) -> list[str]:
 
 def _verify_rules(recipe_: Recipe, pins: Pins) -> dict[str, Any]:
     """What the wheel is held to: the recipe's rules, those that the channel names in their place."""
-    rules = recipe_.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
-    return {name: list(defaults(name)) if value is None else value for name, value in rules.items()}
+    return recipe_.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
 
 
 def _numpy_bound(release: TorchRelease | None) -> str | None:

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from farm.catalog.models import Machine
 from farm.errors import UsageError
+from farm.wheel.policy import Policy
 from farm.yamlfile import Model
 
 MAX_PLAN_BYTES = 1 << 20
@@ -111,23 +112,6 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-class VerifyPlan(Model):
-    """What the wheel promises. `sass` and `ptx` are SM numbers; `numpy` bounds it, such as `<2`, or asks nothing."""
-
-    python_tag: str
-    sass: list[int]
-    ptx: list[int]
-    allow_other_sass: bool
-    mixed: list[str]
-    foreign: list[str]
-    cpu: str
-    cpu_exempt: list[str]
-    dispatching: list[str]
-    numpy: str | None
-    forbidden: list[str]
-    exclude: list[str]
-
-
 class Plan(Model):
     """One build, fully resolved."""
 
@@ -158,7 +142,7 @@ class Plan(Model):
     opens: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._+*-]{0,80}$")]] = Field(
         default=[], description="what a vendored library opens by name: no library names it"
     )
-    verify: VerifyPlan
+    verify: Policy
     requires: list[str]
     windows: WindowsPlan | None = Field(default=None, description="set where platform is windows")
     origins: dict[str, str]

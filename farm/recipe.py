@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from farm.errors import UsageError
+from farm.wheel.policy import Rules
 from farm.yamlfile import Model, load, nearest
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -73,20 +74,13 @@ class Part(Model):
     members: list[str] = []
 
 
-class VerifyRules(Model):
-    """What verify holds a wheel to besides its variant: `farm.wheel.report.VerifyPolicy` explains each.
+class VerifyRules(Rules):
+    """What verify holds a package's wheels to. A channel may replace what a recipe says, key by key.
 
-    A channel may replace what a recipe says, key by key. `forbidden` and `foreign`: null for what `verify` holds every
-    wheel to. `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
     """
 
     numpy: bool = False
-    allow_other_sass: bool = False
-    mixed: list[str] = []
-    foreign: list[str] | None = None
-    cpu_exempt: list[str] = []
-    dispatching: list[str] = []
-    forbidden: list[str] | None = None
 
 
 class Recipe(Model):

@@ -18,7 +18,7 @@ from farm.cli.verify import waivers_of
 from farm.cli.why import questions
 from farm.errors import UsageError
 from farm.pipeline.bundle import bundle
-from farm.pipeline.check import policy_of, refusal
+from farm.pipeline.check import refusal
 from farm.pipeline.mainjob import PLACED, Until
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Silent
@@ -149,7 +149,7 @@ def cmd_publish(args: argparse.Namespace) -> int:
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
     workspace = Workspace(project, settings, Silent())
-    report = verify(args.wheel, policy_of(plan), waivers=waivers_of(args))
+    report = verify(args.wheel, plan.verify, waivers=waivers_of(args))
     if not report.passed:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:

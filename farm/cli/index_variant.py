@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.variants import properties, publish_variant, variant_json
     from farm.variant import Variant
     from farm.wheel.archive import Archive
-    from farm.wheel.labelled import label_wheel
+    from farm.wheel.label import label_wheel
     from farm.wheel.metadata import parse_wheel_name, read_dist_info
 
     variant = Variant.parse(args.variant)

@@ -4,21 +4,22 @@ import argparse
 import gc
 
 from farm.text import plain
-from farm.wheel.repair import opened, repair
+from farm.wheel.repair import RepairOptions, repair
 
 
 def cmd_repair(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
     args.output.mkdir(parents=True, exist_ok=True)
-    opens = opened(args.lib_dir, args.opens)
-    given = {"exclude": args.exclude, "version": args.new_version, "requires": args.require, "opens": opens}
-    if args.into is None:
-        from farm.wheel.tools import repair_by_tools
-
-        result = repair_by_tools(args.wheel, args.output, lib_dirs=args.lib_dir, **given)
-    else:
-        result = repair(args.wheel, args.output, lib_dirs=args.lib_dir, vendor_into=args.into, **given)
+    options = RepairOptions(
+        lib_dirs=args.lib_dir,
+        into=args.into,
+        exclude=args.exclude,
+        version=args.new_version,
+        requires=args.require,
+        opens=args.opens,
+    )
+    result = repair(args.wheel, args.output, options)
     if args.json:
         import json
 

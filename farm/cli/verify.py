@@ -4,8 +4,8 @@ import argparse
 import json
 
 from farm.cli.selected import plan_of
-from farm.pipeline.check import policy_of, refusal
-from farm.wheel.report import Waiver, parse_waiver
+from farm.pipeline.check import refusal
+from farm.wheel.policy import Waiver, parse_waiver
 from farm.wheel.verify import verify
 
 
@@ -17,7 +17,7 @@ def waivers_of(args: argparse.Namespace) -> list[Waiver]:
 def cmd_verify(args: argparse.Namespace) -> int:
     """Check a wheel against its variant, and say what was found."""
     _, _, plan = plan_of(args)
-    report = verify(args.wheel, policy_of(plan), waivers=waivers_of(args))
+    report = verify(args.wheel, plan.verify, waivers=waivers_of(args))
     if args.json:
         print(json.dumps(report.to_json(), indent=2))
     else:

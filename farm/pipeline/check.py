@@ -1,35 +1,12 @@
-"""The promise of a plan, and whether a wheel keeps it."""
+"""Does a built wheel keep the promise of its plan?"""
 
 import json
 from pathlib import Path
 
 from farm.errors import VerificationFailedError
 from farm.plan import Plan
-from farm.variant import Variant
-from farm.wheel.report import Report, VerifyPolicy
+from farm.wheel.report import Report
 from farm.wheel.verify import verify
-
-
-def policy_of(plan: Plan) -> VerifyPolicy:
-    """What the wheel of a plan promises."""
-    promise = plan.verify
-    return VerifyPolicy(
-        name=plan.package,
-        version=plan.version,
-        python=promise.python_tag,
-        platform=f"{plan.platform}_{Variant.parse(plan.variant).machine}",
-        sass=tuple(promise.sass),
-        ptx=tuple(promise.ptx),
-        allow_other_sass=promise.allow_other_sass,
-        mixed=tuple(promise.mixed),
-        foreign=tuple(promise.foreign),
-        cpu=promise.cpu,
-        cpu_exempt=tuple(promise.cpu_exempt),
-        dispatching=tuple(promise.dispatching),
-        numpy=promise.numpy,
-        forbidden=tuple(promise.forbidden),
-        exclude=tuple(promise.exclude),
-    )
 
 
 def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
@@ -38,7 +15,7 @@ def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
     Raises:
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
-    report = verify(wheel, policy_of(plan))
+    report = verify(wheel, plan.verify)
     report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:
         raise refusal(report, report_file)

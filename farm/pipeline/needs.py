@@ -65,7 +65,7 @@ def _find(store: Store, plan: Plan, need: Requirement) -> File:
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
-        tag.interpreter == plan.verify.python_tag
+        tag.interpreter == plan.verify.python
         and SYSTEMS[plan.platform] in tag.platform
         and tag.platform.endswith(MACHINES[plan.machine])
         for tag in tags

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from farm.pipeline.build import the_wheel
 from farm.plan import Plan
-from farm.wheel.repair import RepairResult, opened, repair
-from farm.wheel.tools import repair_by_tools
+from farm.wheel.repair import RepairOptions, RepairResult, repair
 
 
 def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
@@ -17,14 +16,12 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
-    wheel, dirs = the_wheel(built / "wheel"), [built / "lib"]
-    requires = [f"numpy{plan.verify.numpy}"] if plan.verify.numpy else []
-    exclude, version, opens = plan.exclude, plan.version, opened(dirs, plan.opens)
-    if plan.repair == "tools":
-        return repair_by_tools(
-            wheel, dest, lib_dirs=dirs, exclude=exclude, version=version, requires=requires, opens=opens
-        )
-    into = plan.vendor_into
-    return repair(
-        wheel, dest, lib_dirs=dirs, vendor_into=into, exclude=exclude, version=version, requires=requires, opens=opens
+    options = RepairOptions(
+        lib_dirs=[built / "lib"],
+        into=None if plan.repair == "tools" else plan.vendor_into,
+        exclude=plan.exclude,
+        version=plan.version,
+        requires=[f"numpy{plan.verify.numpy}"] if plan.verify.numpy else [],
+        opens=plan.opens,
     )
+    return repair(the_wheel(built / "wheel"), dest, options)

@@ -134,7 +134,7 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
     Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
     """
     data = report.model_copy(update={"output_tail": ""}).to_json().encode()
-    tag = plan.verify.python_tag
+    tag = plan.verify.python
     try:
         store = open_store(workspace.index_url)
         start = record_key(f"{plan.package}-{plan.version}-").removesuffix(".json")

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from farm.wheel.library import Library
 from farm.wheel.models import Frozen
-from farm.wheel.report import defaults
+from farm.wheel.policy import defaults
 
 _COMPONENTS = {"cuDNN": "cudnn", "cuBLAS": "cublas"}  # to lists of `verify_defaults.yaml`
 

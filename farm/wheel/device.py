@@ -7,7 +7,8 @@ from typing import Literal
 from farm.wheel.components import is_part
 from farm.wheel.contents import Contents
 from farm.wheel.library import FatbinSet, Library
-from farm.wheel.report import Check, Finding, VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.report import Check, Finding
 
 _Kind = Literal["sass", "ptx"]
 _WHY = {
@@ -16,7 +17,7 @@ _WHY = {
 }
 
 
-def check_sass(contents: Contents, policy: VerifyPolicy) -> Check:
+def check_sass(contents: Contents, policy: Policy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
     findings = _missing(contents, policy, "sass", policy.sass) + _cudnn(contents, policy)
     if not policy.allow_other_sass:
@@ -24,7 +25,7 @@ def check_sass(contents: Contents, policy: VerifyPolicy) -> Check:
     return _check("sass", findings, contents)
 
 
-def check_ptx(contents: Contents, policy: VerifyPolicy) -> Check:
+def check_ptx(contents: Contents, policy: Policy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised PTX; more does no harm."""
     if not policy.ptx:
         return Check(id="ptx", status="not_run", note=f"no PTX is promised; {_seen(contents, 'ptx')}")
@@ -37,7 +38,7 @@ def _check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
     )
 
 
-def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tuple[int, ...]) -> list[Finding]:
+def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int, ...]) -> list[Finding]:
     findings = []
     own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
     if promised and not own:
@@ -64,7 +65,7 @@ def _missing(contents: Contents, policy: VerifyPolicy, kind: _Kind, promised: tu
     return findings
 
 
-def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
+def _others(contents: Contents, policy: Policy) -> list[Finding]:
     findings = []
     for library in contents.libraries:
         if _is_others(library, policy):
@@ -84,7 +85,7 @@ def _others(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
     return findings
 
 
-def _cudnn(contents: Contents, policy: VerifyPolicy) -> list[Finding]:
+def _cudnn(contents: Contents, policy: Policy) -> list[Finding]:
     """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
     findings = []
     lowest = min(policy.sass, default=None)
@@ -114,7 +115,7 @@ def _runs_on(gpu: int, there: Iterable[int]) -> bool:
     return any(sm // 10 == gpu // 10 and sm <= gpu for sm in there)
 
 
-def _judged(library: Library, policy: VerifyPolicy) -> tuple[FatbinSet, ...]:
+def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
     """All groups; of a library with others' code in it, the most frequent one."""
     return library.fatbins[:1] if _is(library, policy.mixed) else library.fatbins
 
@@ -133,7 +134,7 @@ def _is(library: Library, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(library.path, pattern) for pattern in patterns)
 
 
-def _is_others(library: Library, policy: VerifyPolicy) -> bool:
+def _is_others(library: Library, policy: Policy) -> bool:
     return is_part(library, "cudnn") or _is(library, policy.foreign)
 
 

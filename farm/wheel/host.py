@@ -2,18 +2,22 @@
 
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, resolve, system_needs
+from farm.wheel.isa import level_names
 from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs
-from farm.wheel.report import Check, CheckId, Finding, VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.report import Check, CheckId, Finding
 
 _FIX_CODE = "compile with the level's -march; exempt the member only if it asks the CPU at run time"
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
-def check_platform(contents: Contents, policy: VerifyPolicy, tags: frozenset[str]) -> Check:
+def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
+    if policy.platform is None:
+        return _check_pure(contents, tags)
     if policy.platform.startswith("windows_"):
-        return _check_windows_tags(_machine(policy), tags)
+        return _check_windows_tags(str(_machine(policy)), tags)
     machine = policy.platform.removeprefix("linux_")
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude))
     findings = []
@@ -46,14 +50,33 @@ def check_platform(contents: Contents, policy: VerifyPolicy, tags: frozenset[str
     return _check("platform", findings, note)
 
 
-def _machine(policy: VerifyPolicy) -> str:
+def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
+    """A wheel whose tags name no machine must hold nothing that a machine loads."""
+    names = ", ".join(sorted({tag.rsplit("-", 1)[-1] for tag in tags}))
+    findings = [
+        Finding(
+            check="platform",
+            where=library.path,
+            what=f"is a library for {library.machine or 'no known machine'}; the platform tags are {names}",
+            why="pip installs the wheel on every machine that the tag fits, and this file loads on one kind",
+            fix="build it with the tag of its platform (Root-Is-Purelib: false)",
+        )
+        for library in contents.libraries
+        if library.is_loadable
+    ]
+    return _check("platform", findings, names)
+
+
+def _machine(policy: Policy) -> str | None:
     """The machine as `Library.machine` has it: Windows has names of its own."""
+    if policy.platform is None:
+        return None
     system, _, machine = policy.platform.partition("_")
     return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine) if system == "windows" else machine
 
 
-def _elsewhere(policy: VerifyPolicy) -> str:
-    windows = policy.platform.startswith("windows_")
+def _elsewhere(policy: Policy) -> str:
+    windows = (policy.platform or "").startswith("windows_")
     return "where Windows does not look" if windows else "where its RUNPATH does not lead"
 
 
@@ -73,12 +96,12 @@ def _check_windows_tags(machine: str, tags: frozenset[str]) -> Check:
     return _check("platform", findings, ", ".join(found))
 
 
-def check_imports(contents: Contents, policy: VerifyPolicy) -> Check:
+def check_imports(contents: Contents, policy: Policy) -> Check:
     """Every needed library must be in the wheel where the loader looks, on the system, or excluded."""
     machine = _machine(policy)
     findings = [_unreadable(library) for library in contents.libraries if library.error]
     for library in contents.libraries:
-        if library.is_loadable and library.machine != machine:
+        if machine and library.is_loadable and library.machine != machine:
             findings.append(
                 Finding(
                     check="imports",
@@ -113,8 +136,11 @@ def check_imports(contents: Contents, policy: VerifyPolicy) -> Check:
     return _check("imports", findings, f"{len(needs)} imports of {len(contents.libraries)} libraries")
 
 
-def check_cpu(contents: Contents, policy: VerifyPolicy) -> Check:
+def check_cpu(contents: Contents, policy: Policy) -> Check:
     """No library that is not exempt may hold instructions beyond the promised CPU level."""
+    if policy.cpu is None or policy.cpu not in level_names():
+        note = f"CPU level {policy.cpu} cannot be checked" if policy.cpu else "no CPU level is promised"
+        return Check(id="cpu", status="not_run", note=note)
     findings = []
     checked = 0
     skipped = []

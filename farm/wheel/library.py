@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.glimpse import Glimpse
 from farm.wheel.magic import ELF_MAGIC, PE_MAGIC
+from farm.wheel.partial import PartialMember
 from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
 
@@ -93,7 +93,7 @@ def magics(name: str) -> tuple[bytes, ...]:
 
 
 def read_library(
-    path: str, sha256: str, data: Buffer | Glimpse, level: str | None, *, on_load: bool = False
+    path: str, sha256: str, data: Buffer | PartialMember, level: str | None, *, on_load: bool = False
 ) -> Library:
     """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it."""
     try:
@@ -104,7 +104,7 @@ def read_library(
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
-        if not isinstance(data, Glimpse):
+        if not isinstance(data, PartialMember):
             sets, empty = _fatbins(data, _elf_ranges(data, elf))
             instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
     except VerificationFailedError as error:
@@ -125,11 +125,11 @@ def read_library(
     )
 
 
-def _read_dll(path: str, sha256: str, data: Buffer | Glimpse, level: str | None, on_load: bool) -> Library:
+def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:
     pe = read_pe(data)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
-    if not isinstance(data, Glimpse):
+    if not isinstance(data, PartialMember):
         sets, empty = _fatbins(data, _pe_ranges(pe))
         instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
     return Library(

@@ -153,6 +153,14 @@ def windows_machine(tags: frozenset[str]) -> str | None:
     return known.get(platforms.pop()) if len(platforms) == 1 else None
 
 
+def platform_of(tags: frozenset[str]) -> str | None:
+    """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
+    machine, windows = platform_machine(tags), windows_machine(tags)
+    if windows is not None:
+        return "windows_" + {"amd64": "x86_64", "arm64": "aarch64"}.get(windows, windows)
+    return None if machine is None else f"linux_{machine}"
+
+
 def with_version(metadata: bytes, version: str) -> bytes:
     """METADATA with its Version header replaced; everything else stays byte for byte."""
     head, gap, body = _split(metadata)

@@ -1,128 +1,16 @@
-"""What a wheel is held to, and what was found: the words of `verify`."""
+"""What `verify` found, in the words of its report."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from functools import cache
-from importlib import resources
 from typing import Any, Literal, Self
 
-import yaml
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import Field, ValidationError, computed_field, field_validator, model_validator
+from pydantic import computed_field, model_validator
 
-from farm.errors import UsageError
-from farm.wheel.isa import level_names
 from farm.wheel.models import Frozen, Printable
+from farm.wheel.policy import Policy, Waiver
 
 CheckId = Literal["archive", "names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
 Status = Literal["passed", "failed", "waived", "not_run"]
-
-
-@cache
-def defaults(what: str) -> tuple[str, ...]:
-    """A list of `verify_defaults.yaml`."""
-    text = (resources.files("farm.wheel") / "verify_defaults.yaml").read_text(encoding="utf-8")
-    return tuple(yaml.safe_load(text)[what])
-
-
-class VerifyPolicy(Frozen):
-    """What a wheel promises.
-
-    Attributes:
-        name: Distribution name.
-        version: Its version, local part included.
-        python: Interpreter tag, such as `cp311`.
-        platform: `linux_x86_64` asks for any manylinux tag of that machine.
-        sass: Architectures (35 for sm_35) whose machine code the wheel's kernels must have.
-        ptx: Architectures whose PTX they must have.
-        allow_other_sass: Machine code for further architectures is no finding.
-        mixed: Member patterns (`fnmatch`) of libraries that link others' device code statically (cuDNN, NCCL): the
-            most frequent set of architectures in them is judged, not every one.
-        foreign: Member patterns of libraries that were not compiled here (vendored ones): they must hold machine code
-            that runs on each promised GPU, whatever else they hold; no PTX is asked of them.
-        cpu: CPU level that the machine code must not exceed.
-        cpu_exempt: Member patterns of libraries whose code is not looked at.
-        dispatching: Member patterns of libraries that choose their code at run time: only what runs when they are
-            loaded must keep to the level (`farm.wheel.initscan`).
-        numpy: The versions of numpy that METADATA may allow at most, such as `<2`; None asks nothing.
-        forbidden: Member patterns of files that have no place in a wheel.
-        exclude: Library name patterns that may be missing, besides the NVIDIA driver's.
-    """
-
-    name: str
-    version: str
-    python: str
-    platform: str
-    sass: tuple[int, ...] = ()
-    ptx: tuple[int, ...] = ()
-    allow_other_sass: bool = False
-    mixed: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = Field(default_factory=lambda: defaults("foreign"))
-    cpu: str
-    cpu_exempt: tuple[str, ...] = ()
-    dispatching: tuple[str, ...] = ()
-    numpy: str | None = None
-    forbidden: tuple[str, ...] = Field(default_factory=lambda: defaults("forbidden"))
-    exclude: tuple[str, ...] = ()
-
-    @field_validator("cpu")
-    @classmethod
-    def _known_level(cls, value: str) -> str:
-        if value not in level_names():
-            msg = f"no such CPU level; there are {', '.join(level_names())}"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("numpy")
-    @classmethod
-    def _specifier(cls, value: str | None) -> str | None:
-        try:
-            SpecifierSet(value or "")
-        except InvalidSpecifier as error:
-            raise ValueError(str(error)) from error
-        return value
-
-
-class Waiver(Frozen):
-    """A finding that somebody accepts, and why.
-
-    What leaves other things unchecked (a damaged wheel or library) cannot be waived: nobody knows what it hides.
-
-    Attributes:
-        check: Which check.
-        member: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
-        reason: Why it does no harm; kept in the report and in the index.
-    """
-
-    check: Literal["names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
-    member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(max_length=1000)
-
-    @field_validator("reason")
-    @classmethod
-    def _given(cls, value: str) -> str:
-        if not value.strip():
-            msg = "a waiver needs a reason"
-            raise ValueError(msg)
-        return value.strip()
-
-
-def parse_waiver(text: str) -> Waiver:
-    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by the testers`.
-
-    Raises:
-        UsageError: It is none, or has no reason.
-    """
-    rule, _, reason = text.partition("=")
-    check, _, member = rule.partition(":")
-    try:
-        return Waiver.model_validate({"check": check, "member": member, "reason": reason})
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UsageError(
-            f"waiver {text[:200]!r}: {first['loc'][0]}: {first['msg']}",
-            hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the testers'",
-        ) from error
 
 
 class Finding(Frozen):
@@ -184,7 +72,7 @@ class Report(Frozen):
     wheel: str
     sha256: str
     size: int
-    policy: VerifyPolicy
+    policy: Policy
     checks: tuple[Check, ...]
     waivers: tuple[Waiver, ...] = ()
 

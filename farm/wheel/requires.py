@@ -12,13 +12,14 @@ from packaging.version import InvalidVersion, Version
 from farm.errors import VerificationFailedError
 from farm.wheel.contents import Contents
 from farm.wheel.metadata import DistInfo, same_name
-from farm.wheel.report import Check, Finding, VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.report import Check, Finding
 
 _MAX_REQUIREMENTS = 2000
 _MAX_LENGTH = 1000
 
 
-def check_metadata(info: DistInfo, policy: VerifyPolicy) -> Check:
+def check_metadata(info: DistInfo, policy: Policy) -> Check:
     """METADATA must keep pip from installing a numpy that the wheel cannot work with."""
     if policy.numpy is None:
         return Check(id="metadata", status="not_run", note="no bound on numpy is promised")
@@ -42,7 +43,7 @@ def check_metadata(info: DistInfo, policy: VerifyPolicy) -> Check:
     return Check(id="metadata", status="failed", findings=(finding,))
 
 
-def check_members(contents: Contents, policy: VerifyPolicy) -> Check:
+def check_members(contents: Contents, policy: Policy) -> Check:
     """No file that the policy forbids."""
     any_of = re.compile("|".join(map(translate, policy.forbidden)) or r"\b\B")  # ten thousand members, at one look each
     findings = tuple(
@@ -71,13 +72,13 @@ def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
             raise VerificationFailedError(f"{where}: Requires-Dist {line[:80]!r} cannot be read") from error
 
 
-def _applies(requirement: Requirement, policy: VerifyPolicy, where: str) -> bool:
+def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
     """Whether pip heeds it where the wheel is for, without extras."""
     if requirement.marker is None:
         return True
-    digits = policy.python.removeprefix("cp")
+    digits = (policy.python or "cp311").removeprefix("cp")
     python = f"{digits[:1]}.{digits[1:]}"
-    windows = policy.platform.startswith("win")
+    windows = (policy.platform or "").startswith("win")
     environment = {
         "extra": "",
         "python_version": python,
@@ -87,7 +88,7 @@ def _applies(requirement: Requirement, policy: VerifyPolicy, where: str) -> bool
         "os_name": "nt" if windows else "posix",
         "sys_platform": "win32" if windows else "linux",
         "platform_system": "Windows" if windows else "Linux",
-        "platform_machine": "AMD64" if windows else policy.platform.partition("_")[2],
+        "platform_machine": "AMD64" if windows else (policy.platform or "").partition("_")[2],
     }
     try:
         return requirement.marker.evaluate(environment)

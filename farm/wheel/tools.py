@@ -2,7 +2,7 @@
 
 torch's libraries look for others in their own folder, and its `__init__` adds `torch/lib` to Windows' search: for such
 packages `farm.wheel.repair` puts libraries there and changes none. Other packages need new RUNPATHs on Linux, and load
-code on Windows: the tools write both, put the libraries into `<name>.libs` under names of their own, and `repair` has
+code on Windows: the tools write both, put the libraries into `<name>.libs` under names of their own, and `vendor` has
 the last word on RECORD, METADATA, tags and the file name. A tool that fails may leave a wheel behind all the same:
 each works in a folder of its own, which goes away with it.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import InfrastructureError, VerificationFailedError
@@ -19,23 +20,14 @@ from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.imports import DRIVER
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, windows_machine
-from farm.wheel.repair import RepairResult, repair
+from farm.wheel.vendor import RepairOptions, RepairResult, vendor
 
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
 
 
-def repair_by_tools(
-    wheel: Path,
-    dest: Path,
-    *,
-    lib_dirs: Sequence[Path],
-    exclude: Sequence[str] = (),
-    version: str | None = None,
-    requires: Sequence[str] = (),
-    opens: Sequence[Path] = (),
-) -> RepairResult:
+def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
     """As `farm.wheel.repair.repair`, with the libraries in `<name>.libs`. Nothing is left in `dest` on failure.
 
     What is in `opens` keeps its name there, by which it is opened. On Linux it is found through the RPATH that
@@ -44,9 +36,7 @@ def repair_by_tools(
     gives what it needs (cuDNN's parts need cuBLAS) the new names.
 
     Raises:
-        UsageError: As `repair`.
-        VerificationFailedError: The wheel is damaged, the tool refuses it, or its result does not hold.
-        InfrastructureError: The tool is not installed, or takes more than an hour.
+        As `farm.wheel.repair.repair`.
     """
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
         windows = windows_machine(read_dist_info(archive).tags) is not None
@@ -55,44 +45,42 @@ def repair_by_tools(
         made = Path(folder, "made")
         made.mkdir()
         if windows:
-            command, environ = _delvewheel(wheel, made, lib_dirs, exclude)
+            command, environ = _delvewheel(wheel, made, options)
         else:
             if opens:  # auditwheel sees what RECORD lists
-                wheel = repair(wheel, Path(folder), lib_dirs=[], vendor_into=libs, exclude=["*"], opens=opens).wheel
-            command, environ = _auditwheel(wheel, made, lib_dirs, [*exclude, *(path.name for path in opens)])
+                alone = RepairOptions(exclude=["*"])
+                wheel = vendor(wheel, Path(folder), alone, libs, opens).wheel
+            command, environ = _auditwheel(wheel, made, options, [path.name for path in opens])
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
-        return repair(
-            found[0],
-            dest,
-            lib_dirs=[],
-            vendor_into=libs,
-            exclude=exclude,
-            version=version,
-            requires=requires,
-            opens=opens,
-        )
+        return vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
 
 
 def _auditwheel(
-    wheel: Path, made: Path, lib_dirs: Sequence[Path], exclude: Sequence[str]
+    wheel: Path, made: Path, options: RepairOptions, opens: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
-    options = [option for pattern in (*DRIVER, *exclude) for option in ("--exclude", pattern)]
-    paths = [str(folder.resolve()) for folder in lib_dirs]
-    command = [sys.executable, "-m", "auditwheel", "repair", *options, "-w", str(made), str(wheel)]
+    excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
+    paths = [str(folder.resolve()) for folder in options.lib_dirs]
+    command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
 
-def _delvewheel(
-    wheel: Path, made: Path, lib_dirs: Sequence[Path], exclude: Sequence[str]
-) -> tuple[list[str], dict[str, str]]:
-    paths = [str(folder.resolve()) for folder in lib_dirs]
+def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[str], dict[str, str]]:
+    paths = [str(folder.resolve()) for folder in options.lib_dirs]
     command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing"]
     # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
-    patterns = ["nvcuda.dll", "nvml.dll", "nvapi64.dll", "msvcp140*.dll", "vcomp140.dll", "concrt140.dll", *exclude]
-    command += ["--exclude", os.pathsep.join(patterns)]
+    patterns = [
+        "nvcuda.dll",
+        "nvml.dll",
+        "nvapi64.dll",
+        "msvcp140*.dll",
+        "vcomp140.dll",
+        "concrt140.dll",
+        *options.exclude,
+    ]
+    command += ["--exclude", os.pathsep.join([*patterns, *options.exclude])]
     command += ["--add-path", os.pathsep.join(paths)] if paths else []
     return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
 

@@ -18,18 +18,26 @@ from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
-from farm.wheel.metadata import DistInfo, WheelName, parse_wheel_name, read_dist_info, same_name, same_version
+from farm.wheel.isa import level_names
+from farm.wheel.metadata import (
+    DistInfo,
+    WheelName,
+    parse_wheel_name,
+    platform_of,
+    read_dist_info,
+    same_name,
+    same_version,
+)
+from farm.wheel.policy import Policy, Waiver
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.report import Check, CheckId, Finding, Report, VerifyPolicy, Waiver, waive
+from farm.wheel.report import Check, CheckId, Finding, Report, waive
 from farm.wheel.requires import check_members, check_metadata
 
 _RECORD_LIMIT = 64 << 20
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 
-def verify(
-    wheel: Path, policy: VerifyPolicy, *, waivers: Sequence[Waiver] = (), limits: Limits | None = None
-) -> Report:
+def verify(wheel: Path, policy: Policy, *, waivers: Sequence[Waiver] = (), limits: Limits | None = None) -> Report:
     """Check a wheel against what it promises.
 
     Args:
@@ -56,15 +64,17 @@ def _hash(wheel: Path) -> tuple[str, int]:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
 
 
-def _checks(wheel: Path, policy: VerifyPolicy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:
+def _checks(wheel: Path, policy: Policy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:
     def level_of(member: str) -> str | None:
         exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
-        return None if exempt else policy.cpu
+        return policy.cpu if policy.cpu in level_names() and not exempt else None
 
     try:
         with Archive(wheel, limits) as archive:
             contents = read_contents(archive, level_of, policy.dispatching)
             info = read_dist_info(archive)
+            if policy.platform is None:
+                policy = policy.model_copy(update={"platform": platform_of(info.tags)})
             record = archive.read(info.record, _RECORD_LIMIT)
     except VerificationFailedError as error:
         return _unreadable(error)
@@ -116,14 +126,14 @@ def _bounded(check: Check) -> Check:
     return check.model_copy(update={"findings": check.findings[:_MAX_FINDINGS], "note": note})
 
 
-def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
+def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
     name = parse_wheel_name(filename)
     stem = info.folder.removesuffix(".dist-info")
     folder_name, _, folder_version = stem.partition("-")
     said = [
         ("METADATA", info.name, info.version),
         ("the .dist-info folder", folder_name, folder_version),
-        ("the policy", policy.name, policy.version),
+        ("the policy", policy.name or info.name, policy.version or info.version),
     ]
     wrong = []
     for who, its_name, its_version in said:
@@ -134,7 +144,7 @@ def _check_names(filename: str, info: DistInfo, policy: VerifyPolicy) -> Check:
     if name.tags != info.tags:
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
         wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")
-    wrong += _check_python(name, policy.python)
+    wrong += _check_python(name, policy.python) if policy.python else []
     findings = tuple(
         Finding(
             check="names",

@@ -30,11 +30,11 @@ ROUNDS = 3
 INSPECT = "from farm.wheel.inspect import inspect; inspect(Path(sys.argv[1]), instructions=False)"
 VERIFY = """
 from farm.wheel.metadata import parse_wheel_name
-from farm.wheel.report import VerifyPolicy
+from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 name = parse_wheel_name(Path(sys.argv[1]).name)
 python, _, platform = sorted(name.tags)[0].split("-")
-verify(Path(sys.argv[1]), VerifyPolicy(
+verify(Path(sys.argv[1]), Policy(
     name=name.name, version=name.version, python=python, platform=platform, cpu="sse41", dispatching=("*",)))
 """
 

@@ -24,14 +24,14 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
     from farm.wheel.pe import read_pe
     from farm.wheel.peisa import scan_dll
+    from farm.wheel.policy import Policy
     from farm.wheel.record import parse_record, render_record
-    from farm.wheel.repair import repair
-    from farm.wheel.report import VerifyPolicy
+    from farm.wheel.repair import RepairOptions, repair
     from farm.wheel.requires import check_metadata
     from farm.wheel.verify import verify
 
 NAME = "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
-POLICY = VerifyPolicy(
+POLICY = Policy(
     name="canary",
     version="1.0",
     python="cp311",
@@ -78,7 +78,7 @@ def _go_through(wheel: Path) -> None:
     out.mkdir(exist_ok=True)
     try:
         inspect(wheel)
-        result = repair(wheel, out, lib_dirs=[], vendor_into="canary/lib", version="1.1")
+        result = repair(wheel, out, RepairOptions(into="canary/lib", version="1.1"))
         with Archive(result.wheel) as archive:
             read_dist_info(archive)
     except VerificationFailedError:

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from farm.wheel.repair import repair
-from farm.wheel.report import VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 METADATA = "torch-1.12.1.dist-info/METADATA"
-POLICY = VerifyPolicy(
+POLICY = Policy(
     name="torch", version="1.12.1", python="cp310", platform="windows_x86_64", cpu="sse41", dispatching=("*",)
 )
 
@@ -43,6 +43,6 @@ def test_found_explained_and_mended(official, tmp_path):
     assert "repair the wheel, which rebuilds RECORD" in finding.fix
     out = tmp_path / "out"
     out.mkdir()
-    result = repair(official, out, lib_dirs=(), vendor_into="torch/lib")
+    result = repair(official, out, RepairOptions(into="torch/lib"))
     assert result.record_corrected == (METADATA,)
     assert record_findings(result.wheel) == ()

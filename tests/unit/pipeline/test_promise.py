@@ -8,12 +8,11 @@ import pytest
 import yaml
 
 from farm.matrix import load_matrix
-from farm.pipeline.check import policy_of
 from farm.plan import Selectors, resolve
 from farm.recipe import recipe
 from farm.variant import Variant
-from farm.wheel.repair import repair
-from farm.wheel.report import defaults
+from farm.wheel.policy import defaults
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 ROOT = Path(__file__).parents[3]
@@ -26,11 +25,11 @@ def plan_of(variant, package="torch", project=ROOT, **options):
 
 @pytest.mark.parametrize(("torch", "bound"), [("2.0.1", "<2"), ("2.1.2", "<2"), ("2.7.1", None), ("2.8.0", None)])
 def test_numpy_is_bound_where_the_release_needs_it(torch, bound):
-    assert policy_of(plan_of("cpu-avx2-py311", torch=torch)).numpy == bound
+    assert plan_of("cpu-avx2-py311", torch=torch).verify.numpy == bound
 
 
 def test_rules_of_the_torch_recipe():
-    policy = policy_of(plan_of("sm35-avx-py311"))
+    policy = plan_of("sm35-avx-py311").verify
     assert (policy.numpy, policy.cpu, policy.sass) == ("<2", "avx", (35,))
     assert "torch/lib/libtorch_cpu.so" in policy.dispatching
     for member in ("torch/lib/torch_cpu.dll", "torch/bin/fbgemm.dll"):  # both are in the wheels of 1.12 to 2.0
@@ -41,7 +40,7 @@ def test_rules_of_the_torch_recipe():
 
 
 def test_the_canary_has_no_rules_of_its_own():
-    policy = policy_of(plan_of("cpu-avx-py311", "canary"))
+    policy = plan_of("cpu-avx-py311", "canary").verify
     assert (policy.dispatching, policy.numpy) == ((), None)
 
 
@@ -52,7 +51,7 @@ def test_a_channel_replaces_rules_key_by_key(tmp_path):
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
     plan = plan_of("sm35-avx-py311", project=tmp_path)
-    policy = policy_of(plan)
+    policy = plan.verify
     assert (policy.allow_other_sass, policy.forbidden, policy.numpy) == (True, ("*/secret",), None)
     assert policy.dispatching == tuple(recipe("torch").verify.dispatching)
     assert plan.digest != plan_of("sm35-avx-py311").digest
@@ -75,7 +74,7 @@ def test_repair_writes_what_verify_asks_for(tmp_path):
     for name, requires in (("without", []), ("with", [f"numpy{plan.verify.numpy}"])):
         folder = tmp_path / name
         folder.mkdir()
-        done = repair(wheel, folder, lib_dirs=[], vendor_into="torch/lib", version=plan.version, requires=requires)
-        report = verify(done.wheel, policy_of(plan))
+        done = repair(wheel, folder, RepairOptions(into="torch/lib", version=plan.version, requires=requires))
+        report = verify(done.wheel, plan.verify)
         found[name] = next(check.status for check in report.checks if check.id == "metadata")
     assert found == {"without": "failed", "with": "passed"}

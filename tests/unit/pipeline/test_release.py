@@ -16,9 +16,10 @@ from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
 from farm.settings import Settings
-from farm.wheel.report import Check, Finding, Report, VerifyPolicy, Waiver, waive
+from farm.wheel.policy import Policy, Waiver
+from farm.wheel.report import Check, Finding, Report, waive
 
-POLICY = VerifyPolicy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
+POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
 ARCHIVE = SimpleNamespace(component="cuda_nvcc", url="https://archives.example/nvcc.tar.xz", sha256="a" * 64)
 PLAN = SimpleNamespace(
     package="canary",

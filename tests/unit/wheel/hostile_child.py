@@ -17,13 +17,13 @@ import iced_x86  # noqa: F401 (what is loaded before the fork does not count)
 from farm.errors import FarmError
 from farm.wheel.inspect import inspect
 from farm.wheel.manylinux import policies
-from farm.wheel.repair import repair
-from farm.wheel.report import VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 MEMORY = 256 << 20
 SECONDS = 20
-POLICY = VerifyPolicy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx")
+POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=(35,), cpu="avx")
 
 
 def attempt(run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
@@ -44,7 +44,7 @@ def operations(wheel: Path, out: Path) -> dict[str, Callable[[], tuple[str, str]
         return "ok", json.dumps(inspect(wheel).to_json())[:1000]
 
     def repaired() -> tuple[str, str]:
-        result = repair(wheel, out, lib_dirs=[], vendor_into="canary/lib")
+        result = repair(wheel, out, RepairOptions(into="canary/lib"))
         return "ok", result.wheel.name
 
     return {"verify": verified, "inspect": inspected, "repair": repaired}

@@ -29,9 +29,9 @@ def forged(content: bytes, crc: int) -> bytes:
 def looked(monkeypatch):
     """The members that were unpacked to be looked into."""
     names = []
-    real = contents._glance
+    real = contents._read_partly
     monkeypatch.setattr(
-        contents, "_glance", lambda archive, name, sha256: names.append(name) or real(archive, name, sha256)
+        contents, "_read_partly", lambda archive, name, sha256: names.append(name) or real(archive, name, sha256)
     )
     return names
 

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from farm.errors import UsageError
-from farm.wheel.report import Check, Finding, Report, VerifyPolicy, Waiver, parse_waiver
+from farm.wheel.policy import Policy, Waiver, parse_waiver
+from farm.wheel.report import Check, Finding, Report
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
@@ -23,7 +24,7 @@ def check(tmp_path, make_wheel, make_elf, make_container, make_entry):
         metadata = "Name: canary\nVersion: 1.0\n" + "".join(f"Requires-Dist: {each}\n" for each in requires)
         files = {"canary/_C.so": good, **(changes or {})}
         path = make_wheel(tmp_path, files, tag=TAG, **{"metadata": metadata.encode(), **kwargs})
-        report = verify(path, VerifyPolicy.model_validate({**POLICY, **(policy or {})}), waivers=waivers)
+        report = verify(path, Policy.model_validate({**POLICY, **(policy or {})}), waivers=waivers)
         assert Report.model_validate_json(json.dumps(report.to_json())) == report
         return {each.id: each.status for each in report.checks}, report
 
@@ -169,7 +170,7 @@ def test_what_hides_other_things_cannot_be_waived(check, make_elf, tmp_path):
     assert not check(record=b"\xff", waivers=everything)[1].passed
     path = tmp_path / f"canary-1.0-{TAG}.whl"
     path.write_bytes(b"PK")
-    assert not verify(path, VerifyPolicy.model_validate(POLICY), waivers=everything).passed
+    assert not verify(path, Policy.model_validate(POLICY), waivers=everything).passed
 
 
 @pytest.mark.parametrize(
@@ -195,4 +196,4 @@ def test_a_check_agrees_with_its_findings():
     with pytest.raises(ValidationError, match="cannot be waived"):
         Finding(**{**waived.model_dump(), "waivable": False})
     with pytest.raises(ValidationError):
-        VerifyPolicy.model_validate({**POLICY, "numpy": "two"})
+        Policy.model_validate({**POLICY, "numpy": "two"})

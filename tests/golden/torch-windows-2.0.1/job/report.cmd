@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan e7737762df35091d2d1abe998a07166b76d79163b8aa4647ea8af8bdb0d7133e
+> %FARM_REPORT% echo plan 5edf8ef2adda9ae8f172bfb309c559ffeb7d6f11f5cc702ae0d3570fb0afedd2
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\e7737762df35) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\e7737762df35\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\5edf8ef2adda) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\5edf8ef2adda\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

@@ -46,13 +46,13 @@ def test_the_same_as_in_this_process(wheel, raw, dispatching):
 
 
 def test_a_process_that_ends_badly_is_no_answer(wheel, monkeypatch):
-    monkeypatch.setattr("farm.wheel.apart.sys.executable", shutil.which("false"))
+    monkeypatch.setattr("farm.wheel.isolated.sys.executable", shutil.which("false"))
     with Archive(wheel) as archive, pytest.raises(InfrastructureError, match=r"own/.*process of its own ended with 1"):
         read_contents(archive, lambda _: "avx")
 
 
 def test_nothing_to_decode_starts_no_process(wheel, monkeypatch):
-    monkeypatch.setattr("farm.wheel.apart.sys.executable", shutil.which("false"))
+    monkeypatch.setattr("farm.wheel.isolated.sys.executable", shutil.which("false"))
     with Archive(wheel) as archive:
         libraries = read_contents(archive, lambda _: None).libraries
     assert [library.instructions for library in libraries] == [None, None, None]

@@ -4,9 +4,9 @@ import zipfile
 import pytest
 
 from farm.errors import VerificationFailedError
-from farm.wheel import glimpse as module
+from farm.wheel import partial as module
 from farm.wheel.archive import Archive
-from farm.wheel.glimpse import Glimpse, OutOfSightError, _with_start
+from farm.wheel.partial import PartialMember, TooFarInsideError, _with_start
 
 SIZE = 6 << 20
 
@@ -44,7 +44,7 @@ def look(archive):
     opened = []
 
     def make(name):
-        opened.append(Glimpse(archive, archive.entry(name)))
+        opened.append(PartialMember(archive, archive.entry(name)))
         return opened[-1]
 
     yield make
@@ -90,7 +90,7 @@ def test_out_of_sight(look, monkeypatch, content):
     seen = look("lib.so")
     assert seen[SIZE - 1000 :] == content[-1000:]
     for at in (2 << 20, 4 << 20):
-        with pytest.raises(OutOfSightError):
+        with pytest.raises(TooFarInsideError):
             seen[at : at + 10]
 
 
@@ -98,11 +98,11 @@ def test_a_lie_about_the_length_gives_no_wrong_bytes(tmp_path, content, archive,
     """The end of the stream must be the end of the member."""
     entry = archive.entry("lib.so")
     for wrong in (entry._replace(compressed=entry.compressed - 10), entry._replace(compressed=entry.compressed + 1)):
-        seen = Glimpse(archive, wrong)
-        with pytest.raises(OutOfSightError):
+        seen = PartialMember(archive, wrong)
+        with pytest.raises(TooFarInsideError):
             seen[SIZE - 1000 :]
-    shorter = Glimpse(archive, entry._replace(compressed=entry.compressed // 8))
-    with pytest.raises((VerificationFailedError, OutOfSightError)):
+    shorter = PartialMember(archive, entry._replace(compressed=entry.compressed // 8))
+    with pytest.raises((VerificationFailedError, TooFarInsideError)):
         shorter[SIZE // 3 : SIZE // 3 + 10]
 
 

@@ -21,7 +21,7 @@ from farm.wheel.library import Library, read_library
 _ROOT = Path(__file__).parents[2]  # what the other process must find this package by
 
 
-def read_apart(path: str, sha256: str, data: Spooled, level: str, *, on_load: bool) -> Library:
+def read_in_process(path: str, sha256: str, data: Spooled, level: str, *, on_load: bool) -> Library:
     """As `read_library`. POSIX only: the other process inherits the open file.
 
     Raises:

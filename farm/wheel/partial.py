@@ -52,7 +52,7 @@ _SHARE = [128 >> length if length else 0 for length in range(8)]
 _SHARES = [_SHARE[two & 7] + _SHARE[two >> 3] for two in range(64)]  # of two lengths
 
 
-class OutOfSightError(Exception):
+class TooFarInsideError(Exception):
     """The bytes cannot be had cheaply: unpack the member."""
 
 
@@ -97,11 +97,11 @@ class Unpacked:
         return there[start - self._starts[index] : stop - self._starts[index]] if there else b""
 
 
-class Glimpse:
+class PartialMember:
     """A member that can be sliced like `bytes`. Close it: its end may lie in a temporary file.
 
     Raises (from every access):
-        OutOfSightError: The bytes lie too far inside.
+        TooFarInsideError: The bytes lie too far inside.
         VerificationFailedError: The member is damaged.
     """
 
@@ -145,7 +145,7 @@ class Glimpse:
                 tail = self._tail if self._tail and start >= self._tail_from else self._load_tail(start)
                 return tail.read(start - self._tail_from, stop - self._tail_from)
             if stop > _HEAD:
-                raise OutOfSightError
+                raise TooFarInsideError
             while len(self._head) < stop and (chunk := next(self._more, b"")):
                 self._head += chunk
             if len(self._head) < min(stop, size):
@@ -170,7 +170,7 @@ class Glimpse:
                         self._tail, self._tail_from = tail, entry.size - tail.size
                         return tail
             back *= 2
-        raise OutOfSightError
+        raise TooFarInsideError
 
     def _block_starts(self, begin: int) -> Iterator[tuple[int, int]]:
         """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""

@@ -1,0 +1,143 @@
+"""What a wheel is held to: the policy of `farm verify`, and the findings that somebody accepts.
+
+A policy comes from a plan, where it stands under `verify`, or from a YAML file (`farm verify WHEEL --policy FILE`).
+Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from farm.errors import UsageError
+from farm.wheel.isa import level_names
+from farm.wheel.models import Frozen, Printable
+
+
+@cache
+def defaults(what: str) -> tuple[str, ...]:
+    """A list of `verify_defaults.yaml`."""
+    text = (resources.files("farm.wheel") / "verify_defaults.yaml").read_text(encoding="utf-8")
+    return tuple(yaml.safe_load(text)[what])
+
+
+class Rules(Frozen):
+    """What a package's wheels are held to whatever their variant. A recipe states it, a channel may replace it by key.
+
+    All lists are patterns (`fnmatch`) of member names.
+
+    Attributes:
+        allow_other_sass: Machine code for further architectures is no finding.
+        mixed: Libraries that link others' device code statically (cuDNN, NCCL): the most frequent set of architectures
+            in them is judged, not every one.
+        foreign: Libraries that were not compiled here (vendored ones): they must hold machine code that runs on each
+            promised GPU, whatever else they hold; no PTX is asked of them. Null: `verify_defaults.yaml`.
+        cpu_exempt: Libraries whose code is not looked at.
+        dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
+            the level (`farm.wheel.initscan`).
+        forbidden: Files that have no place in a wheel. Null: `verify_defaults.yaml`.
+    """
+
+    allow_other_sass: bool = False
+    mixed: tuple[str, ...] = ()
+    foreign: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "foreign"))] = Field(
+        default_factory=lambda: defaults("foreign")
+    )
+    cpu_exempt: tuple[str, ...] = ()
+    dispatching: tuple[str, ...] = ()
+    forbidden: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))] = Field(
+        default_factory=lambda: defaults("forbidden")
+    )
+
+
+def _or_default(value: object, what: str) -> object:
+    return defaults(what) if value is None else value
+
+
+class Policy(Rules):
+    """What one wheel promises.
+
+    Attributes:
+        name: Distribution name.
+        version: Its version, local part included.
+        python: Interpreter tag, such as `cp311`.
+        platform: `linux_x86_64` asks for any manylinux tag of that machine.
+        sass: Architectures (35 for sm_35) whose machine code the wheel's kernels must have.
+        ptx: Architectures whose PTX they must have.
+        cpu: CPU level that the machine code must not exceed.
+        numpy: The versions of numpy that METADATA may allow at most, such as `<2`.
+        exclude: Library name patterns that may be missing, besides the NVIDIA driver's.
+    """
+
+    name: str | None = None
+    version: str | None = None
+    python: str | None = Field(default=None, pattern=r"^(cp|pp)3\d{1,2}t?$")
+    platform: str | None = Field(default=None, pattern=r"^(linux|windows|macos)_[a-z0-9_]{1,20}$")
+    sass: tuple[int, ...] = ()
+    ptx: tuple[int, ...] = ()
+    cpu: str | None = None
+    numpy: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    @field_validator("cpu")
+    @classmethod
+    def _known_level(cls, value: str | None) -> str | None:
+        # Levels of ARM can be promised, but nothing here decodes ARM's machine code: the check says so.
+        if value is not None and value not in level_names() and not value.startswith("arm"):
+            msg = f"no such CPU level; there are {', '.join(level_names())}"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("numpy")
+    @classmethod
+    def _specifier(cls, value: str | None) -> str | None:
+        try:
+            SpecifierSet(value or "")
+        except InvalidSpecifier as error:
+            raise ValueError(str(error)) from error
+        return value
+
+
+class Waiver(Frozen):
+    """A finding that somebody accepts, and why.
+
+    What leaves other things unchecked (a damaged wheel or library) cannot be waived: nobody knows what it hides.
+
+    Attributes:
+        check: Which check.
+        member: Pattern (`fnmatch`) for the member; findings about the whole wheel have an empty one.
+        reason: Why it does no harm; kept in the report and in the index.
+    """
+
+    check: Literal["names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
+    member: str = Field(min_length=1, max_length=1024)
+    reason: Printable = Field(max_length=1000)
+
+    @field_validator("reason")
+    @classmethod
+    def _given(cls, value: str) -> str:
+        if not value.strip():
+            msg = "a waiver needs a reason"
+            raise ValueError(msg)
+        return value.strip()
+
+
+def parse_waiver(text: str) -> Waiver:
+    """A waiver as it is typed: `CHECK:PATTERN=REASON`, as in `members:torch/lib/*_test*=wanted by the testers`.
+
+    Raises:
+        UsageError: It is none, or has no reason.
+    """
+    rule, _, reason = text.partition("=")
+    check, _, member = rule.partition(":")
+    try:
+        return Waiver.model_validate({"check": check, "member": member, "reason": reason})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(
+            f"waiver {text[:200]!r}: {first['loc'][0]}: {first['msg']}",
+            hint="write CHECK:PATTERN=REASON, as in members:torch/lib/*_test*='wanted by the testers'",
+        ) from error
