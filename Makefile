@@ -7,7 +7,7 @@ PACKAGE ?= canary
 # Tests start the farm some hundred times: it should not be compiled for each.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint unit e2e bench lock clean
+.PHONY: help demo test lint unit e2e bench lock generate clean
 
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
@@ -48,6 +48,11 @@ bench: $(VENV)/.dev  ## tables of times
 lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
+
+generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and docs/options.md
+	$(BIN)/python -m tools.matrix_schema
+	$(BIN)/python -m tools.runners_schema
+	$(BIN)/python -m tools.options_page
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

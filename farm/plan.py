@@ -1,6 +1,5 @@
 """Plans: one build, fully resolved. Pure data, JSON, content-addressed, with the origin of every choice."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,6 +14,7 @@ from farm.compat.host import host_gcc, redist_platform
 from farm.compat.torch import switch_off
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
+from farm.options import OPTIONS, Choice, option
 from farm.planfile import MAX_PLAN_BYTES, ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan
 from farm.recipe import (
     AnySource,
@@ -30,58 +30,48 @@ from farm.recipe import (
 from farm.variant import Variant
 from farm.wheel.policy import Policy
 from farm.winplan import pinned_msvc, windows_environment, windows_plan
-from farm.yamlfile import nearest
 
-__all__ = ["MAX_PLAN_BYTES", "OPTIONS", "Plan", "Selectors", "ToolkitPlan", "environment_options", "judge", "resolve"]
-
-OPTIONS = ("cuda", "toolkit", "torch", "cudnn", "blas", "ptx", "rebuild")
-"""What a channel decides and an override may change; the same names on the command line and in FARM_<NAME>."""
-
-MAX_REBUILD = 9999
+__all__ = ["MAX_PLAN_BYTES", "Plan", "Selectors", "ToolkitPlan", "judge", "resolve"]
 
 
 @dataclass(frozen=True)
 class Selectors:
-    """What was asked for, by where it was asked: `options` maps an option to (value, origin)."""
+    """What was asked for: `options` has what was chosen, and where."""
 
     variant: Variant
     package: str = "torch"
     platform: Literal["linux", "windows", "macos"] = "linux"
     channel: str | None = None
-    options: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
+    options: Mapping[str, Choice] = field(default_factory=dict)
 
 
-def environment_options(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
-    """Overrides from FARM_<OPTION> variables."""
-    found = {}
-    for name in OPTIONS:
-        variable = f"FARM_{name.upper()}"
-        if environ.get(variable):
-            found[name] = (_typed(name, environ[variable], variable), f"environment {variable}")
-    return found
+def _choose(
+    recipe_: Recipe, variant: Variant, pins: Pins, origin: str, given: Mapping[str, Choice]
+) -> dict[str, Choice]:
+    """The value of every option: what was asked for, else what the channel pins, else the option's default.
 
-
-def _typed(name: str, text: str, where: str) -> Any:
-    if name == "ptx":
-        if text not in ("0", "1"):
-            raise UsageError(f"{where}={text!r}: expected 0 or 1")
-        return text == "1"
-    if name == "rebuild":
-        if not re.fullmatch(r"[0-9]{1,4}", text):
-            raise UsageError(f"{where}={text!r}: expected a number from 0 to {MAX_REBUILD}")
-        return int(text)
-    return text
-
-
-def _choose(recipe_: Recipe, name: str, pins: Pins, overrides: Mapping[str, tuple[Any, str]]) -> tuple[Any, str]:
-    concerned = {"torch": "torch" in (recipe_.package, *recipe_.needs), "cudnn": recipe_.cudnn}
-    if not concerned.get(name, name != "blas" or recipe_.package == "torch"):
-        return None, f"recipe {recipe_.package}"  # not an axis of this package, whatever was asked for
-    if name in overrides:
-        return overrides[name]
-    if name == "rebuild":
-        return 0, "default"
-    return getattr(pins, name), "channel"
+    Raises:
+        UsageError: What was asked for is no value of its option, or no option is called so.
+    """
+    chosen = {}
+    for name, choice in given.items():
+        option(name).check(Choice(*choice))
+    for name, one in OPTIONS.items():
+        if one.needs_gpu and not variant.sms:
+            choice = Choice(one.unset, f"variant {variant}")
+        elif not one.applies(recipe_):
+            choice = Choice(one.unset, f"recipe {recipe_.package}")  # whatever was asked for
+        elif name in given:
+            choice = Choice(*given[name])
+        elif name in pins.options:
+            choice = Choice(pins.options[name], origin)
+        else:
+            choice = Choice(one.default, "default")
+        if one.catalogue and isinstance(choice.value, str):
+            known = getattr(catalog, one.catalogue)()
+            choice = choice._replace(value=catalog.find(known, choice.value) or choice.value)
+        chosen[name] = choice
+    return chosen
 
 
 def resolve(project: Path, selectors: Selectors) -> Plan:
@@ -146,22 +136,12 @@ def _resolve(
     variant, platform = selectors.variant, selectors.platform
     name = selectors.channel or matrix.default_channel(recipe_.package, variant, platform)
     channel = matrix.channel(name)
-    pins = channel.pins(recipe_.package, variant, platform, selectors.options.get("cuda", (None, ""))[0])
+    pins = channel.pins(recipe_.package, variant, platform, _cuda(selectors))
     recipe_ = recipe(pins.recipe)
     origins = {"channel": "--channel" if selectors.channel else "default"}
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        values[option], origin = _choose(recipe_, option, pins, selectors.options)
-        origins[option] = f"channel {name}" if origin == "channel" else origin
-    if not variant.sms:
-        for option in ("cuda", "toolkit", "cudnn", "ptx"):
-            values[option], origins[option] = None, f"variant {variant}"
-        values["ptx"] = False
-    _check_values(values, origins)
-    known = (("cuda", catalog.toolkits()), ("torch", catalog.torch_releases()), ("cudnn", catalog.cudnn_releases()))
-    for option, versions in known:
-        if values[option] is not None:
-            values[option] = catalog.find(versions, values[option]) or values[option]
+    chosen = _choose(recipe_, variant, pins, f"channel {name}", selectors.options)
+    origins |= {key: choice.origin for key, choice in chosen.items()}
+    values: dict[str, Any] = {key: choice.value for key, choice in chosen.items()}
     stack = Stack(
         package=recipe_.package,
         variant=variant,
@@ -184,19 +164,10 @@ def _resolve(
     return _plan(recipe_, stack, platform, name, pins, values, origins), judged
 
 
-def _check_values(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    for option, value in values.items():
-        wanted: type = {"ptx": bool, "rebuild": int}.get(option, str)
-        if value is not None and type(value) is not wanted:
-            kind = {bool: "true or false", int: "a whole number"}.get(wanted, "text in quotes")
-            raise UsageError(f"{option} = {value!r} (from {origins[option]}): expected {kind}")
-    if not 0 <= values["rebuild"] <= MAX_REBUILD:
-        raise UsageError(f"rebuild = {values['rebuild']} (from {origins['rebuild']}): expected 0 to {MAX_REBUILD}")
-    known: dict[str, tuple[str, ...]] = {"toolkit": ("debian", "nvidia"), "blas": ("mkl", "openblas")}
-    for option, words in known.items():
-        if values[option] is not None and values[option] not in words:
-            near = nearest(str(values[option]), words) or list(words)
-            raise UsageError(f"unknown {option} {values[option]!r}", hint=f"nearest: {', '.join(near)}")
+def _cuda(selectors: Selectors) -> str | None:
+    """The CUDA version that was asked for."""
+    asked = selectors.options.get("cuda")
+    return asked[0] if asked and isinstance(asked[0], str) else None
 
 
 def _not_offered(name: str, channel: Channel, recipe_: Recipe, variant: Variant, platform: str) -> list[Reason]:
@@ -295,6 +266,9 @@ def _plan(
             parts.setdefault(f"off: {against}" if against else "rules: nothing against it", {})[name] = str(
                 int(not against)
             )
+    for option_ in OPTIONS.values():
+        if variables := option_.environment(values[option_.name]):
+            parts.setdefault(origins[option_.name], {}).update(variables)
     env = {}
     for origin, variables in parts.items():
         for key, value in variables.items():

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from farm.errors import UsageError
+from farm.text import nearest
 from farm.wheel.policy import Rules
-from farm.yamlfile import Model, load, nearest
+from farm.yamlfile import Model, load
 
 FOLDER = Path(__file__).parent / "recipes"
 

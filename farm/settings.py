@@ -10,8 +10,9 @@ from farm import catalog
 from farm.catalog import gpus as cards
 from farm.catalog.models import Machine
 from farm.errors import UsageError
+from farm.text import nearest
 from farm.variant import Variant, cpus
-from farm.yamlfile import Model, load, nearest
+from farm.yamlfile import Model, load
 
 JobKind = Literal["build", "smoke"]
 Platform = Literal["linux", "windows", "macos"]

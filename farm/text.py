@@ -1,5 +1,6 @@
-"""Text from outside (logs, wheels, reports) made safe to print."""
+"""Text from outside (logs, wheels, reports) made safe to print; the word that was meant."""
 
+import difflib
 import re
 
 # ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
@@ -24,3 +25,8 @@ def plain(text: str) -> str:
 def printable(text: str) -> str:
     """`text`, or its escaped form where it holds what cannot be printed."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
+    """The known names most like `name`, best first; empty when nothing is near."""
+    return difflib.get_close_matches(name, known, n=count, cutoff=0.6)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from farm import catalog
 from farm.catalog.models import Machine
 from farm.errors import UsageError
-from farm.yamlfile import nearest
+from farm.text import nearest
 
 PYTHONS = tuple(f"py3{minor}" for minor in range(9, 15))
 SPECIAL_GPUS = ("cpu", "mps")

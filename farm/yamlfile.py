@@ -4,7 +4,6 @@ YAML is untrusted: only plain data is built, files and their nesting are bounded
 copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
-import difflib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from farm.errors import UsageError
+from farm.text import nearest
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 4 << 20
@@ -29,11 +29,6 @@ class Model(BaseModel):
 
 
 M = TypeVar("M", bound=BaseModel)
-
-
-def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
-    """The known names most like `name`, best first; empty when nothing is near."""
-    return difflib.get_close_matches(name, known, n=count, cutoff=0.6)
 
 
 def load(path: Path, model: type[M]) -> M:

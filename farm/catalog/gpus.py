@@ -8,7 +8,8 @@ from typing import NamedTuple
 from pydantic import Field
 
 from farm.catalog import FOLDER
-from farm.yamlfile import Model, load, nearest
+from farm.text import nearest
+from farm.yamlfile import Model, load
 
 Sm = str
 """An SM as variant names write it: `sm35`."""

@@ -45,9 +45,9 @@ def _project(args: argparse.Namespace) -> Path | None:
 def _offers(project: Path, platform: str) -> Iterator[Offer]:
     matrix = load_matrix(project)
     for build in matrix.builds():
-        torch = matrix.channels[build.channel].text.torch
+        torch = matrix.channels[build.channel].text.options["torch"]
         if build.package == "torch" and build.platform == platform and torch:
-            yield Offer(build.channel, torch, build.cuda, build.variant)
+            yield Offer(build.channel, str(torch), build.cuda, build.variant)
 
 
 def _index_url(named: str | None, project: Path | None) -> str | None:

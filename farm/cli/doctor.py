@@ -3,7 +3,6 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 from farm.cli import show
 from farm.detect.choose import choose
@@ -11,6 +10,7 @@ from farm.detect.readings import Readings, take
 from farm.doctor.examine import examine
 from farm.doctor.site import ThisSite
 from farm.errors import FarmError
+from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
 from farm.settings import find_project
 from farm.variant import Variant
@@ -43,7 +43,7 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
         return None
     try:
         project = find_project(args.project or Path.cwd())
-        options: dict[str, tuple[Any, str]] = {"cuda": (args.cuda, "--cuda")} if args.cuda else {}
+        options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
         return resolve(project, Selectors(Variant.parse(name), platform=system, channel=args.channel, options=options))
     except FarmError:
         if args.variant:

@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from farm.options import OPTIONS
+
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
 
@@ -20,13 +22,11 @@ def add_selectors(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
     group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
     over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
-    over.add_argument("--torch", metavar="VERSION")
-    over.add_argument("--cuda", metavar="X.Y")
-    over.add_argument("--cudnn", metavar="VERSION")
-    over.add_argument("--blas", metavar="mkl|openblas")
-    over.add_argument("--toolkit", metavar="debian|nvidia", help="where CUDA comes from")
-    over.add_argument("--ptx", action=argparse.BooleanOptionalAction, help="PTX for the highest SM as well")
-    over.add_argument("--rebuild", type=int, metavar="N", help="the N-th rebuild: appends .N to the version")
+    for option in OPTIONS.values():
+        if option.kind is bool:
+            over.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=option.help)
+        else:
+            over.add_argument(option.flag, type=option.kind, metavar=option.placeholder, help=option.help)
 
 
 def add_questions(parser: argparse.ArgumentParser) -> None:

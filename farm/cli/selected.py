@@ -3,13 +3,13 @@
 import argparse
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from farm.cli.project import project_of
-from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.matrix.shape import Platform
-from farm.plan import OPTIONS, Plan, Selectors, environment_options, resolve
+from farm.options import Choice, from_arguments, from_environment, from_file
+from farm.plan import Plan, Selectors, resolve
 from farm.settings import Settings
 from farm.variant import Variant
 
@@ -19,16 +19,11 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
 
     In the place of a variant may stand an alias of the matrix: it names the package, channel and CUDA as well.
     """
-    unknown = set(settings.options) - set(OPTIONS)
-    if unknown:
-        raise UsageError(f"ci/farm.yaml: unknown option {sorted(unknown)[0]!r}", hint=f"known: {', '.join(OPTIONS)}")
-    options: dict[str, tuple[Any, str]] = {name: (value, "ci/farm.yaml") for name, value in settings.options.items()}
-    options |= environment_options(os.environ)
-    options |= {name: (value, f"--{name}") for name in OPTIONS if (value := getattr(args, name)) is not None}
+    options = from_file(settings.options, "ci/farm.yaml") | from_environment(os.environ) | from_arguments(vars(args))
     if "python" in args.variant:
         build = load_matrix(project).named(args.variant, args.channel)
         if build.cuda and args.cuda is None:
-            options["cuda"] = (build.cuda, f"alias {args.variant}")
+            options["cuda"] = Choice(build.cuda, f"alias {args.variant}")
         return Selectors(build.variant, build.package, cast("Platform", build.platform), build.channel, options)
     return Selectors(
         variant=Variant.parse(args.variant),

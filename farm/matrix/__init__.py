@@ -8,8 +8,9 @@ from pathlib import Path
 from farm.errors import UsageError
 from farm.matrix.channel import Build, Channel, Pins, RuleError
 from farm.matrix.shape import ChannelText, MatrixText
+from farm.text import nearest
 from farm.variant import Variant
-from farm.yamlfile import load, nearest, where
+from farm.yamlfile import load, where
 
 __all__ = ["Build", "Channel", "Matrix", "Pins", "load_matrix"]
 

@@ -7,6 +7,7 @@ from itertools import product
 
 from farm import catalog
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
+from farm.options import Value
 from farm.recipe import VerifyRules
 from farm.variant import SPECIAL_GPUS, Variant
 
@@ -24,15 +25,14 @@ class RuleError(Exception):
 
 @dataclass(frozen=True)
 class Pins:
-    """What a channel pins for one build. `base` is the image of Linux builds, by their Python where it pins none."""
+    """What a channel pins for one build.
+
+    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the channel says of
+    each option of the table that it has a key for, and `cuda`.
+    """
 
     base: str | None
-    toolkit: str | None
-    cuda: str | None
-    torch: str | None
-    cudnn: str | None
-    blas: str | None
-    ptx: bool
+    options: dict[str, Value]
     switches: dict[str, bool]
     recipe: str
     verify: VerifyRules | None
@@ -123,19 +123,14 @@ class Channel:
             cuda: The version that was asked for; None: the channel's default for the build.
         """
         cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
-        options: dict[str, str | None] = {"cudnn": self.text.cudnn, "blas": self.text.blas}
+        options: dict[str, Value] = {"cuda": cuda, **self.text.options}
         for exception in self.text.exceptions:
             key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
             if _names(exception, key):
                 options |= exception.options
         return Pins(
             base=(self.text.base or catalog.base_of(variant.python)) if platform == "linux" else None,
-            toolkit=self.text.toolkit,
-            cuda=cuda,
-            torch=self.text.torch,
-            cudnn=options["cudnn"],
-            blas=options["blas"],
-            ptx=self.text.ptx,
+            options=options,
             switches=self.text.switches,
             recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
             verify=self.text.verify,

@@ -1,19 +1,20 @@
 """The shape of `ci/matrix.yaml`: what may be written there, before inheritance and before the axes are expanded."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
+from farm.options import OPTIONS, Option, Value
 from farm.recipe import VerifyRules
+from farm.text import nearest
 from farm.variant import PYTHONS, cpus, gpus
-from farm.yamlfile import Model, nearest
+from farm.yamlfile import Model
 
 Platform = Literal["linux", "windows", "macos"]
 Package = Literal["torch", "torchvision", "torchaudio", "canary"]
-Blas = Literal["mkl", "openblas"]
 AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
 """The axes in the order in which builds are listed: the last one changes fastest."""
 
@@ -45,10 +46,35 @@ Python = Annotated[str, _word("Python", lambda: PYTHONS), WithJsonSchema({"type"
 Base = Annotated[str, _word("base image", lambda: list(catalog.debian_releases()))]
 Switch = Annotated[str, _word("switch", lambda: list(catalog.switches()))]
 CudaVersion = Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}$")]
-Release = Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}\.\d{1,2}$")]
 ChannelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
 _VERSION_SCHEMA = {"type": "string", "pattern": r"^\d{1,2}\.\d{1,2}$"}
 _CUDA_SCHEMA = {"anyOf": [_VERSION_SCHEMA, {"type": "array", "minItems": 1, "items": _VERSION_SCHEMA}]}
+
+M = TypeVar("M", bound=Model)
+
+
+def _key(option: Option) -> Any:
+    """Type and description of an option's key. Null means none; a truth value is always one."""
+    if option.kind is bool:
+        return Annotated[bool, Field(description=option.in_matrix or option.help)], option.default
+    words: Any = Literal[option.choices] if option.choices else option.kind
+    if option.pattern:
+        words = Annotated[words, Field(pattern=option.pattern)]
+    return Annotated[words | None, Field(description=option.in_matrix or option.help)], None
+
+
+def _with_keys(options: list[Option]) -> Callable[[type[M]], type[M]]:
+    """Adds a key for each of the options to a model."""
+
+    def extend(model: type[M]) -> type[M]:
+        keys: dict[str, Any] = {option.name: _key(option) for option in options}
+        return create_model(model.__name__, __base__=model, __doc__=model.__doc__, __module__=model.__module__, **keys)
+
+    return extend
+
+
+PINNED = [option for option in OPTIONS.values() if option.pinned]
+EXCEPTED = [option for option in OPTIONS.values() if option.excepted]
 
 
 class Axes(Model):
@@ -77,23 +103,25 @@ class Rule(Axes):
         return self
 
 
+@_with_keys(EXCEPTED)
 class Deviation(Rule):
     """Where the axes match, the options named here replace the channel's; null means none."""
-
-    cudnn: Release | None = None
-    blas: Blas | None = None
 
     @model_validator(mode="after")
     def _sets_an_option(self) -> "Deviation":
         if not self.options:
-            raise PydanticCustomError("empty_exception", "the exception sets no option: name cudnn or blas")
+            known = " or ".join(option.name for option in EXCEPTED)
+            raise PydanticCustomError(
+                "empty_exception", "{text}", {"text": f"the exception sets no option: name {known}"}
+            )
         return self
 
     @property
-    def options(self) -> dict[str, str | None]:
-        return {name: getattr(self, name) for name in ("cudnn", "blas") if name in self.model_fields_set}
+    def options(self) -> dict[str, Value]:
+        return {one.name: getattr(self, one.name) for one in EXCEPTED if one.name in self.model_fields_set}
 
 
+@_with_keys(PINNED)
 class ChannelText(Axes):
     """A channel as it is written. A key that is absent comes from the channel that it extends."""
 
@@ -102,19 +130,19 @@ class ChannelText(Axes):
     base: Annotated[Base | None, Field(description="the base image of Linux builds; without it, by their Python")] = (
         None
     )
-    toolkit: Annotated[Literal["debian", "nvidia"] | None, Field(description="where CUDA comes from")] = None
-    torch: Release | None = None
-    cudnn: Annotated[Release | None, Field(description="null: without cuDNN")] = None
-    blas: Annotated[Blas | None, Field(description="null: the platform's own")] = None
     recipes: Annotated[dict[Package, str], Field(description="packages that are built by another recipe")] = {}
     switches: Annotated[dict[Switch, bool], Field(description="switches of PyTorch that the rules do not decide")] = {}
-    ptx: Annotated[bool, Field(description="PTX for the highest SM as well")] = False
     verify: Annotated[
         VerifyRules | None, Field(description="what verify holds the wheels to: each key replaces the recipe's")
     ] = None
     include: Annotated[list[Rule], Field(description="products of axes to add")] = []
     exclude: Annotated[list[Rule], Field(description="products of axes to leave out; stronger than include")] = []
     exceptions: Annotated[list[Deviation], Field(description="where the axes match, other options")] = []
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """What it pins of the table of options."""
+        return {option.name: getattr(self, option.name) for option in PINNED}
 
 
 class MatrixText(Model):

@@ -7,6 +7,7 @@ from pathlib import Path
 from farm import catalog
 from farm.errors import NotBuildableError
 from farm.matrix import Build, load_matrix
+from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
 
 PACKAGES = ("torch", "torchvision", "torchaudio", "canary")
@@ -64,7 +65,7 @@ def offers(project: Path) -> Iterator[Offer]:
         UsageError: A configuration file is wrong.
     """
     for build in load_matrix(project).builds():
-        options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
+        options = {"cuda": Choice(build.cuda, "matrix")} if build.cuda else {}
         selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)  # type: ignore[arg-type]
         try:
             plan = resolve(project, selectors)

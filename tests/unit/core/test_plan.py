@@ -13,7 +13,8 @@ from packaging.version import Version
 from farm import catalog
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import load_matrix
-from farm.plan import MAX_PLAN_BYTES, Plan, Selectors, arch_list, environment_options, judge, resolve, wheel_version
+from farm.options import from_environment
+from farm.plan import MAX_PLAN_BYTES, Plan, Selectors, arch_list, judge, resolve, wheel_version
 from farm.recipe import names, tree_digest
 from farm.render import render
 from farm.variant import PYTHONS, Variant, cpus, gpus
@@ -133,9 +134,7 @@ def test_what_does_not_concern_a_package_is_left_out_of_its_plan(root):
 
 
 def test_options_from_the_environment():
-    found = environment_options(
-        {"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"}
-    )
+    found = from_environment({"FARM_CUDA": "11.7", "FARM_PTX": "1", "FARM_REBUILD": "3", "FARM_BLAS": "", "CUDA": "1"})
     assert found == {
         "cuda": ("11.7", "environment FARM_CUDA"),
         "ptx": (True, "environment FARM_PTX"),
@@ -149,7 +148,7 @@ def test_options_from_the_environment():
 )
 def test_a_wrong_value_in_the_environment_names_the_variable(variable, value):
     with pytest.raises(UsageError, match=variable):
-        environment_options({variable: value})
+        from_environment({variable: value})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from farm import yamlfile
 from farm.errors import UsageError
-from farm.yamlfile import Model, load, nearest
+from farm.text import nearest
+from farm.yamlfile import Model, load
 
 
 class PathLike(Model):

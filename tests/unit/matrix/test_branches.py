@@ -136,16 +136,16 @@ def test_macos_variant_has_its_own_blas_and_no_cuda(shipped):
     build = next(b for b in shipped.builds("main") if b.platform == "macos")
     pins = shipped.channel("main").pins("torch", build.variant, "macos")
     assert str(build.variant) == "mps-arm64-py313"
-    assert (pins.base, pins.cuda, pins.blas) == (None, None, None)
+    assert (pins.base, pins.options["cuda"], pins.options["blas"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("gpu", ["sm61", "sm70"])
 def test_cudnn_is_left_out_where_it_has_no_code(shipped, gpu):
     """cuDNN 9.11 and newer have no code below sm_75; main's 9.10.2 has."""
     channel = shipped.channel("pytorch-2.9-vllm-0.14.0")
-    assert channel.pins("torch", Variant(gpu, "avx2", "py312"), "linux").cudnn is None
-    assert channel.pins("torch", Variant("sm75", "avx2", "py312"), "linux").cudnn == "9.13.0"
-    assert shipped.channel("main").pins("torch", Variant("sm61", "avx2", "py313"), "linux").cudnn == "9.10.2"
+    assert channel.pins("torch", Variant(gpu, "avx2", "py312"), "linux").options["cudnn"] is None
+    assert channel.pins("torch", Variant("sm75", "avx2", "py312"), "linux").options["cudnn"] == "9.13.0"
+    assert shipped.channel("main").pins("torch", Variant("sm61", "avx2", "py313"), "linux").options["cudnn"] == "9.10.2"
 
 
 def test_everything_pinned_is_in_the_catalogue(shipped):

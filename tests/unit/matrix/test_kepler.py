@@ -52,7 +52,13 @@ def test_stacks_of_the_guide(shipped, channel, variant, platform, torch, cuda, c
     one, parsed = shipped.channel(channel), Variant.parse(variant)
     assert one.cudas("torch", parsed, platform) == (cuda,)
     pins = one.pins("torch", parsed, platform)
-    assert (pins.toolkit, pins.torch, pins.cuda, pins.cudnn, pins.blas) == ("nvidia", torch, cuda, cudnn, blas)
+    assert [pins.options[name] for name in ("toolkit", "torch", "cuda", "cudnn", "blas")] == [
+        "nvidia",
+        torch,
+        cuda,
+        cudnn,
+        blas,
+    ]
     assert pins.base == ("debian-bookworm" if platform == "linux" else None)
 
 

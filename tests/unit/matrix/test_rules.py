@@ -115,9 +115,9 @@ def test_exclude_is_stronger_than_include():
 def test_first_cuda_that_is_offered_is_the_default():
     channel = make(axes(gpus=["sm80", "sm90"], cuda=["12.9", "12.8"]), [], [{"gpus": ["sm80"], "cuda": "12.9"}])
     assert channel.cudas("torch", Variant("sm90", "avx2", "py311"), "linux") == ("12.9", "12.8")
-    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux").cuda == "12.8"
-    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux", "12.9").cuda == "12.9"
-    assert channel.pins("torch", Variant("sm75", "avx2", "py311"), "linux").cuda == "12.9"
+    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux").options["cuda"] == "12.8"
+    assert channel.pins("torch", Variant("sm80", "avx2", "py311"), "linux", "12.9").options["cuda"] == "12.9"
+    assert channel.pins("torch", Variant("sm75", "avx2", "py311"), "linux").options["cuda"] == "12.9"
     assert channel.cudas("torch", Variant("sm75", "avx2", "py311"), "linux") == ()
 
 
@@ -130,10 +130,13 @@ def test_exceptions_go_by_every_axis(read, channels):
 """
     channel = read(text).channel("one")
     sm80, other = Variant("sm80", "avx2", "py312"), Variant("sm80", "avx2", "py311")
-    assert (channel.pins("torch", sm80, "linux").cudnn, channel.pins("torch", sm80, "linux").blas) == ("9.13.0", "mkl")
-    assert channel.pins("torch", sm80, "linux", "12.8").cudnn == "9.10.2"
-    assert channel.pins("torch", other, "linux").blas is None
-    assert channel.pins("torch", Variant("cpu", "avx2", "py311"), "linux").cudnn is None
+    assert (
+        channel.pins("torch", sm80, "linux").options["cudnn"],
+        channel.pins("torch", sm80, "linux").options["blas"],
+    ) == ("9.13.0", "mkl")
+    assert channel.pins("torch", sm80, "linux", "12.8").options["cudnn"] == "9.10.2"
+    assert channel.pins("torch", other, "linux").options["blas"] is None
+    assert channel.pins("torch", Variant("cpu", "avx2", "py311"), "linux").options["cudnn"] is None
 
 
 def test_extends_takes_over_what_is_not_written(read, channels):
