@@ -13,6 +13,7 @@ from pathlib import Path
 from farm import __version__
 from farm.cli.index_options import add_single_writer
 from farm.cli.options import (
+    add_dependencies,
     add_detach,
     add_engine,
     add_matrix,
@@ -163,10 +164,12 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
 
     _add_repair(commands)
 
-    verify = _command(commands, "verify", "does a wheel hold what its name promises?")
+    verify = _command(commands, "verify", "is a wheel installable, importable, and what its name promises?")
     verify.add_argument("wheel", type=Path)
-    add_selectors(verify)
+    verify.add_argument("--policy", type=Path, metavar="FILE", help="what it is held to, as YAML, instead of a variant")
+    add_selectors(verify, required=False)
     add_waivers(verify)
+    add_dependencies(verify)
 
     publish = _command(commands, "publish", "verify a wheel and put it into the index")
     publish.add_argument("wheel", type=Path)

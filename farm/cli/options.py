@@ -9,12 +9,12 @@ from farm.options import OPTIONS
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
 
-def add_selectors(parser: argparse.ArgumentParser) -> None:
+def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """What to build: the same everywhere."""
     group = parser.add_argument_group("selectors")
     group.add_argument(
         "--variant",
-        required=True,
+        required=required,
         metavar="GPU-CPU-PYTHON",
         help="for example sm35-avx-py311, or an alias that `farm matrix --format names` prints",
     )
@@ -40,6 +40,18 @@ def add_questions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
     for name in SWITCHES:
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
+
+
+def add_dependencies(parser: argparse.ArgumentParser) -> None:
+    """The wheels that a wheel leaves libraries to."""
+    parser.add_argument(
+        "--dependency",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="WHEEL|DIR",
+        help="a wheel that it requires, or a folder of them: imports are followed into them; may be repeated",
+    )
 
 
 def add_waivers(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,10 @@
 import argparse
 import json
 
-from farm.cli.selected import plan_of
+from farm.errors import UsageError
 from farm.pipeline.check import refusal
-from farm.wheel.policy import Waiver, parse_waiver
+from farm.wheel.policy import Policy, Waiver, parse_waiver
+from farm.wheel.policyfile import load_policy
 from farm.wheel.verify import verify
 
 
@@ -14,10 +15,25 @@ def waivers_of(args: argparse.Namespace) -> list[Waiver]:
     return [parse_waiver(text) for text in args.waive]
 
 
+def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
+    """What the wheel is held to: the variant's promise, a file's, or without either what every wheel must keep."""
+    waivers = waivers_of(args)
+    if args.policy and args.variant:
+        raise UsageError("--policy and --variant exclude each other: a variant has a policy of its own")
+    if args.policy:
+        found = load_policy(args.policy)
+        return found.policy(), [*found.waivers, *waivers]
+    if args.variant:
+        from farm.cli.selected import plan_of
+
+        return plan_of(args)[2].verify, waivers
+    return Policy(), waivers
+
+
 def cmd_verify(args: argparse.Namespace) -> int:
-    """Check a wheel against its variant, and say what was found."""
-    _, _, plan = plan_of(args)
-    report = verify(args.wheel, plan.verify, waivers=waivers_of(args))
+    """Check a wheel, and print what was found."""
+    policy, waivers = policy_of(args)
+    report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)
     if args.json:
         print(json.dumps(report.to_json(), indent=2))
     else:

@@ -1,6 +1,7 @@
 """Does a built wheel keep the promise of its plan?"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from farm.errors import VerificationFailedError
@@ -9,13 +10,15 @@ from farm.wheel.report import Report
 from farm.wheel.verify import verify
 
 
-def check_wheel(wheel: Path, plan: Plan, report_file: Path) -> Report:
+def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
     """Verify a wheel against its plan and leave the report in `report_file`.
+
+    `dependencies`: wheels, or folders of wheels, that it leaves libraries to.
 
     Raises:
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
-    report = verify(wheel, plan.verify)
+    report = verify(wheel, plan.verify, dependencies=dependencies)
     report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:
         raise refusal(report, report_file)

@@ -21,10 +21,14 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class Contents:
-    """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them."""
+    """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
+
+    `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given.
+    """
 
     files: dict[str, tuple[str, int]]
     libraries: tuple[Library, ...]
+    dependencies: tuple[Library, ...] = ()
 
 
 def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispatching: Sequence[str] = ()) -> Contents:

@@ -48,20 +48,28 @@ def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[in
             _finding(kind, "", f"no library of the wheel's own holds device code{beside}; promised: {_sm(promised)}")
         )
     for library in contents.libraries:
-        if not library.fatbins or is_part(library, "cudnn"):
-            continue
-        if _is(library, policy.foreign):
-            there = {sm for group in library.fatbins for sm in group.sass}
-            gaps = sorted(sm for sm in promised if not _runs_on(sm, there))
-            if gaps and there and kind == "sass":
-                what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there))}"
-                findings.append(_finding(kind, library.path, what))
+        if not library.fatbins or _is_others(library, policy):
             continue
         for group in _judged(library, policy):
             gaps = sorted(set(promised) - set(_of(group, kind)))
             if gaps:
                 what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(_of(group, kind))}"
                 findings.append(_finding(kind, library.path, what))
+    if kind == "sass":
+        theirs = [library for library in contents.libraries if _is(library, policy.foreign)]
+        findings += _not_running(promised, theirs) + _not_running(promised, contents.dependencies)
+    return findings
+
+
+def _not_running(promised: tuple[int, ...], libraries: Iterable[Library]) -> list[Finding]:
+    """Libraries that come from elsewhere as they are: each needs some code that runs on every promised GPU."""
+    findings = []
+    for library in libraries:
+        there = {sm for group in library.fatbins for sm in group.sass}
+        gaps = sorted(sm for sm in promised if not _runs_on(sm, there))
+        if gaps and there and not is_part(library, "cudnn"):
+            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there))}"
+            findings.append(_finding("sass", library.path, what))
     return findings
 
 
@@ -89,7 +97,7 @@ def _cudnn(contents: Contents, policy: Policy) -> list[Finding]:
     """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
     findings = []
     lowest = min(policy.sass, default=None)
-    for library in contents.libraries:
+    for library in (*contents.libraries, *contents.dependencies):
         there = sorted({sm for group in library.fatbins for sm in group.sass})
         if lowest is None or not there or not is_part(library, "cudnn"):
             continue

@@ -20,18 +20,22 @@ def wants(library: Library) -> Iterator[tuple[str, str]]:
     yield from ((name, "name") for name in library.named)
 
 
-def resolve_dlls(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
+def resolve_dlls(
+    libraries: Iterable[Library], exclude: Sequence[str], dependencies: Sequence[Library] = ()
+) -> list[Need]:
     """Every need of every DLL, and who answers it.
 
     Args:
         libraries: The DLLs of the wheel (.pyd files too).
         exclude: Name patterns (`fnmatch`) of DLLs that may be missing, besides those that every machine has.
+        dependencies: Those of the wheels that are installed beside it.
     """
     loadable = [library for library in libraries if library.is_loadable]
     places: dict[tuple[str, str, str], str] = {}
     names: dict[tuple[str, str], str] = {}
     added: set[str] = set()
-    for library in loadable:
+    theirs = {library.path for library in dependencies}
+    for library in (*loadable, *dependencies):
         folder, name = posixpath.split(installed_path(library.path).lower())
         places[folder, name, library.machine] = library.path
         names.setdefault((name, library.machine), library.path)
@@ -43,7 +47,7 @@ def resolve_dlls(libraries: Iterable[Library], exclude: Sequence[str]) -> list[N
         for name, when in wants(library):
             keys = ((folder, name.lower(), library.machine) for folder in folders)
             by = next((places[key] for key in keys if key in places), None)
-            answer = _answer(name, by, exclude)
+            answer = Answer.DEPENDENCY if by in theirs else _answer(name, by, exclude)
             if answer is Answer.MISSING:
                 by = names.get((name.lower(), library.machine))
                 answer = Answer.UNREACHABLE if by else Answer.MISSING

@@ -19,7 +19,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     if policy.platform.startswith("windows_"):
         return _check_windows_tags(str(_machine(policy)), tags)
     machine = policy.platform.removeprefix("linux_")
-    asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude))
+    asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         known = policy_of_tag(tag)
@@ -111,7 +111,7 @@ def check_imports(contents: Contents, policy: Policy) -> Check:
                     fix="build it for the variant's machine, or leave it out of the wheel",
                 )
             )
-    needs = resolve(contents.libraries, policy.exclude)
+    needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
     for need in needs:
         if need.answer is Answer.MISSING:
             findings.append(
@@ -120,7 +120,8 @@ def check_imports(contents: Contents, policy: Policy) -> Check:
                     where=need.who,
                     what=f"needs {need.name}, which is neither in the wheel nor a system library",
                     why="importing fails wherever that library does not happen to be installed",
-                    fix="repair the wheel with the folder that holds it, or exclude it on purpose",
+                    fix="repair the wheel with the folder that holds it, give the dependency that brings it "
+                    "(--dependency), or exclude it on purpose",
                 )
             )
         elif need.answer is Answer.UNREACHABLE:
@@ -133,7 +134,9 @@ def check_imports(contents: Contents, policy: Policy) -> Check:
                     fix="link it with an $ORIGIN-relative RUNPATH to that folder; a DLL belongs beside what needs it",
                 )
             )
-    return _check("imports", findings, f"{len(needs)} imports of {len(contents.libraries)} libraries")
+    beside = sum(need.answer is Answer.DEPENDENCY for need in needs)
+    note = f"{len(needs)} imports of {len(contents.libraries)} libraries"
+    return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
 
 
 def check_cpu(contents: Contents, policy: Policy) -> Check:

@@ -23,20 +23,23 @@ __all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "sys
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
 
-def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
+def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: Iterable[Library] = ()) -> list[Need]:
     """Every need of every loadable library, and who answers it.
 
     Since every library of the wheel is looked at, needs of needs are covered.
 
     Args:
         libraries: All libraries of the wheel.
+        dependencies: Those of the wheels that are installed beside it. Their own needs are not looked at.
         exclude: Name patterns (`fnmatch`) of libraries that may be missing, besides the NVIDIA driver's.
     """
     everything = list(libraries)
     loadable = [library for library in everything if library.is_loadable and library.format == "elf"]
+    others = [library for library in dependencies if library.is_loadable]
     places = {(installed_path(library.path), library.machine): library.path for library in loadable}
     names: dict[tuple[str, str], str] = {}
-    for library in loadable:
+    beside = {(installed_path(each.path), each.machine): each.path for each in others if each.format == "elf"}
+    for library in (*loadable, *others):
         for name in (posixpath.basename(library.path), library.soname):
             if name:
                 names.setdefault((name, library.machine), library.path)
@@ -44,29 +47,32 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str]) -> list[Need]:
     needs = []
     for library in loadable:
         inside = search_folders(library)
-        needs += [_resolve(library, name, inside, places, names, patterns) for name in library.needed]
-    return needs + resolve_dlls((library for library in everything if library.format == "pe"), exclude)
+        needs += [_resolve(library, name, inside, (places, beside), names, patterns) for name in library.needed]
+    dlls = (library for library in everything if library.format == "pe")
+    return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
 
 def _resolve(
     library: Library,
     name: str,
     inside: list[str],
-    places: dict[tuple[str, str], str],
+    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
     names: dict[tuple[str, str], str],
     exclude: Sequence[str],
 ) -> Need:
     for folder in inside:
-        by = places.get((posixpath.join(folder, name), library.machine))
-        if by is not None:
-            return Need(who=library.path, name=name, answer=Answer.WHEEL, by=by)
-    if any(fnmatchcase(name, pattern) for pattern in exclude):
+        for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
+            by = where.get((posixpath.join(folder, name), library.machine))
+            if by is not None:
+                return Need(who=library.path, name=name, answer=answer, by=by)
+    by = names.get((name, library.machine))
+    # Where the wheel or a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+    if by is None and any(fnmatchcase(name, pattern) for pattern in exclude):
         return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
     from farm.wheel.manylinux import is_system_library  # noqa: PLC0415 (wheels for Windows do without)
 
     if is_system_library(name):
         return Need(who=library.path, name=name, answer=Answer.SYSTEM)
-    by = names.get((name, library.machine))
     answer = Answer.MISSING if by is None else Answer.UNREACHABLE
     return Need(who=library.path, name=name, answer=answer, by=by)
 
@@ -90,7 +96,7 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[S
 
     inside: dict[str, set[str]] = {}
     for need in needs:
-        if need.answer in (Answer.WHEEL, Answer.UNREACHABLE):
+        if need.answer in (Answer.WHEEL, Answer.DEPENDENCY, Answer.UNREACHABLE):
             inside.setdefault(need.who, set()).add(need.name)
     result = []
     for library in libraries:

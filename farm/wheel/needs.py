@@ -8,6 +8,7 @@ class Answer(StrEnum):
     """Where a needed library comes from."""
 
     WHEEL = "wheel"
+    DEPENDENCY = "dependency"  # another wheel, which METADATA requires, brings it
     SYSTEM = "system"
     PYTHON = "python"  # the interpreter brings it (Windows)
     RUNTIME = "vc runtime"  # Microsoft's redistributable package, which users install

@@ -66,6 +66,13 @@ def waive(check: Check, waivers: Sequence[Waiver]) -> Check:
     return check.model_copy(update={"findings": tuple(marked), "status": "waived"})
 
 
+class Dependency(Frozen):
+    """A wheel that was read along with the one that requires it: what was found holds beside this file."""
+
+    wheel: str
+    sha256: str
+
+
 class Report(Frozen):
     """The outcome for one wheel; `size` in bytes. A check that was not run is no failure, but it is shown."""
 
@@ -73,6 +80,7 @@ class Report(Frozen):
     sha256: str
     size: int
     policy: Policy
+    dependencies: tuple[Dependency, ...] = ()
     checks: tuple[Check, ...]
     waivers: tuple[Waiver, ...] = ()
 

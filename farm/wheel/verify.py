@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -16,6 +17,7 @@ from typing import get_args
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_contents
+from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.isa import level_names
@@ -30,30 +32,47 @@ from farm.wheel.metadata import (
 )
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.record import compare_record, parse_record
-from farm.wheel.report import Check, CheckId, Finding, Report, waive
+from farm.wheel.report import Check, CheckId, Dependency, Finding, Report, waive
 from farm.wheel.requires import check_members, check_metadata
 
 _RECORD_LIMIT = 64 << 20
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 
-def verify(wheel: Path, policy: Policy, *, waivers: Sequence[Waiver] = (), limits: Limits | None = None) -> Report:
+def verify(
+    wheel: Path,
+    policy: Policy,
+    *,
+    waivers: Sequence[Waiver] = (),
+    dependencies: Sequence[Path] = (),
+    limits: Limits | None = None,
+) -> Report:
     """Check a wheel against what it promises.
 
     Args:
         wheel: The file.
         policy: What its name promises.
         waivers: Findings that are accepted: they stay in the report, with the reason, and do not fail it.
+        dependencies: Wheels, or folders of wheels, that it requires and leaves libraries to: its imports are
+            followed into them, and their device code must run on the promised GPUs too.
         limits: What the wheel may ask of this machine.
 
     Raises:
-        UsageError: The file cannot be read.
+        UsageError: The file or a dependency cannot be read, or one that is given is not required.
     """
     with ThreadPoolExecutor(1) as beside:  # hashing leaves Python's lock to the checks
         hashed = beside.submit(_hash, wheel)
-        checks = tuple(_bounded(check) for check in _checks(wheel, policy, waivers, limits))
+        checks, others = _checks(wheel, policy, dependencies, limits)
         sha256, size = hashed.result()
-    return Report(wheel=wheel.name, sha256=sha256, size=size, policy=policy, checks=checks, waivers=tuple(waivers))
+    return Report(
+        wheel=wheel.name,
+        sha256=sha256,
+        size=size,
+        policy=policy,
+        dependencies=tuple(Dependency(wheel=each.file, sha256=each.sha256) for each in others),
+        checks=tuple(_bounded(waive(check, waivers)) for check in checks),
+        waivers=tuple(waivers),
+    )
 
 
 def _hash(wheel: Path) -> tuple[str, int]:
@@ -64,7 +83,9 @@ def _hash(wheel: Path) -> tuple[str, int]:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
 
 
-def _checks(wheel: Path, policy: Policy, waivers: Sequence[Waiver], limits: Limits | None) -> list[Check]:
+def _checks(
+    wheel: Path, policy: Policy, dependencies: Sequence[Path], limits: Limits | None
+) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     def level_of(member: str) -> str | None:
         exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
         return policy.cpu if policy.cpu in level_names() and not exempt else None
@@ -77,8 +98,10 @@ def _checks(wheel: Path, policy: Policy, waivers: Sequence[Waiver], limits: Limi
                 policy = policy.model_copy(update={"platform": platform_of(info.tags)})
             record = archive.read(info.record, _RECORD_LIMIT)
     except VerificationFailedError as error:
-        return _unreadable(error)
-    checks = [
+        return _unreadable(error), ()
+    others = read_dependencies(dependencies, info, limits)
+    contents = replace(contents, dependencies=tuple(library for other in others for library in other.libraries))
+    return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
@@ -89,8 +112,7 @@ def _checks(wheel: Path, policy: Policy, waivers: Sequence[Waiver], limits: Limi
         _guarded("sass", lambda: check_sass(contents, policy)),
         _guarded("ptx", lambda: check_ptx(contents, policy)),
         _guarded("cpu", lambda: check_cpu(contents, policy)),
-    ]
-    return [waive(check, waivers) for check in checks]
+    ], others
 
 
 def _unreadable(error: VerificationFailedError) -> list[Check]:

@@ -228,6 +228,8 @@ def build_wheel(
     version: str = "1.0",
     tag: str = "cp311-cp311-linux_x86_64",
     metadata: bytes | None = None,
+    requires: Iterable[str] = (),
+    wheel_file: bytes | None = None,
     wheel_tags: Iterable[str] | None = None,
     record: bytes | None = None,
     level: int = 9,
@@ -236,13 +238,14 @@ def build_wheel(
     info = f"{name}-{version}.dist-info"
     tags = "".join(f"Tag: {each}\n" for each in (wheel_tags or [tag]))
     if metadata is None:
-        metadata = (
-            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.11\n\nText\n".encode()
-        )
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.8\n"
+        metadata = (head + "".join(f"Requires-Dist: {each}\n" for each in requires) + "\nText\n").encode()
+    if wheel_file is None:
+        wheel_file = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode()
     everything = {
         **files,
         f"{info}/METADATA": metadata,
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\n{tags}".encode(),
+        f"{info}/WHEEL": wheel_file,
     }
     if record is None:
         text = io.StringIO(newline="")

@@ -321,7 +321,7 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
     seen = inspect(path)
     data = seen.to_json()
     assert json.loads(json.dumps(data)) == data
-    assert (data["name"], data["version"], data["requires_python"], data["tags"]) == ("canary", "1.0", ">=3.11", [TAG])
+    assert (data["name"], data["version"], data["requires_python"], data["tags"]) == ("canary", "1.0", ">=3.8", [TAG])
     libraries = {library["path"]: library for library in data["libraries"]}
     sets = [(s["sass"], s["ptx"], s["containers"]) for s in libraries["canary/_C.so"]["fatbins"]]
     assert sets == [([35], [], 1), ([35], [35], 1)]

@@ -1,0 +1,29 @@
+"""A policy with its waivers as a YAML file, for wheels that no plan describes: `farm verify WHEEL --policy FILE`."""
+
+from pathlib import Path
+
+from farm.wheel.policy import Policy, Waiver
+from farm.yamlfile import load
+
+
+class PolicyFile(Policy):
+    """What a wheel is held to, and the findings that are accepted.
+
+    Attributes:
+        waivers: Findings that are accepted, each with its reason.
+    """
+
+    waivers: tuple[Waiver, ...] = ()
+
+    def policy(self) -> Policy:
+        """Without the waivers."""
+        return Policy.model_validate(self.model_dump(exclude={"waivers"}))
+
+
+def load_policy(path: Path) -> PolicyFile:
+    """Read a policy.
+
+    Raises:
+        UsageError: The file is not YAML, or a key or value in it is wrong; the message names the line.
+    """
+    return load(path, PolicyFile)
