@@ -22,7 +22,6 @@ from farm.catalog.models import (
     PinnedWheel,
     PythonVersions,
     Switch,
-    Throughput,
     Toolkit,
     Toolkits,
     TorchRelease,
@@ -144,11 +143,6 @@ def base_of(python: str) -> str:
 @cache
 def nvidia_provider() -> NvidiaProvider:
     return load(FOLDER / "nvidia.yaml", NvidiaProvider)
-
-
-@cache
-def throughput() -> Throughput:
-    return load(FOLDER / "throughput.yaml", Throughput)
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:

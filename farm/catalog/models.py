@@ -312,21 +312,6 @@ class Windows(Table):
     hosts: dict[str, WindowsHost]
 
 
-class Throughput(Model):
-    """Fused multiply-adds a clock and multiprocessor by format and SM number; the shares below which to warn."""
-
-    sources: dict[str, str]
-    units: dict[str, dict[int, int]]
-    geforce_float64: dict[int, int]
-    warn_below: dict[str, float]
-
-    @model_validator(mode="after")
-    def _every_format_has_a_source(self) -> Self:
-        if set(self.sources) != {*self.units, "geforce_float64"}:
-            raise ValueError("sources: one for each of units and for geforce_float64")
-        return self
-
-
 class Head(Model):
     """The pinned beginning of one version of a package: its length in bytes and its sha256."""
 

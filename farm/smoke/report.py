@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.smoke.probe import junit, junit_rows
+from farm.smoke.probe.junit import junit, junit_rows
 from farm.yamlfile import Model
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
@@ -47,7 +47,11 @@ class Check(Model):
 
 
 class ProbeDocument(Model):
-    """The file that probe.py writes, schema 1; `running` names the check in progress, `limit_s` its time."""
+    """The file that the probe writes, schema 1; `running` names the check in progress, `limit_s` its time.
+
+    `out_of_time`: `limit_s` is what was left of the time of all checks, `time_limit_s`. `skipped`: how many checks
+    were not run since that time was over.
+    """
 
     schema_: Annotated[Literal[1], Field(alias="schema")]
     module: Name
@@ -55,6 +59,9 @@ class ProbeDocument(Model):
     complete: bool
     running: Name | None
     limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    time_limit_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    out_of_time: bool = False
+    skipped: Annotated[int, Field(ge=0)] = 0
     checks: Annotated[tuple[Check, ...], Field(max_length=500)]
 
 

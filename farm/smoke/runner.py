@@ -9,18 +9,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farm import processes
+from farm import pack, processes
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
 
-PROBE = Path(__file__).with_name("probe.py")
+PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
 CHECK_S = 900.0  # a K40 that compiles the PTX of a whole torch takes minutes
 GRACE_S = 15.0  # the probe ends itself when a check is over its limit; if it has not by then, it cannot
@@ -29,6 +29,7 @@ KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKI
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
 _HUNG = "hung for more than"
+_LATE = "did not finish in"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MEANING = {
     "SIGILL": "the CPU lacks an instruction that the wheel uses",
@@ -75,6 +76,7 @@ def run_probe(
     timeout_s: float,
     check_s: float = CHECK_S,
     emulate: str | None = None,
+    line: Callable[[str], None] | None = None,
 ) -> SmokeReport:
     """Runs the probe with another interpreter and reports what happened, whatever that is.
 
@@ -82,9 +84,10 @@ def run_probe(
         python: The interpreter of the environment that has the module.
         module: The module to test (`torch`, `canary`).
         expect: What the module must say of itself.
-        timeout_s: Limit for the whole run, seconds; then the child and all it started are killed.
+        timeout_s: Limit for the whole run, seconds; checks that would start later are not run.
         check_s: Limit for one check, seconds; 0: none.
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
+        line: Gets each line that the probe prints, as it prints it; a check's when the check ends.
 
     Returns:
         The report. A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
@@ -103,12 +106,14 @@ def run_probe(
         prefix = [emulator.program, "-cpu", emulate]
     # In a folder of its own: nothing to import by accident, and core files go away with it.
     with _scratch() as folder:
-        file = Path(folder, "report.json")
+        file, program = Path(folder, "report.json"), Path(folder, "probe.pyz")
+        program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
-        command = [*prefix, str(python), "-I", "-X", "faulthandler", str(PROBE)]
-        command += [f"--module={module}", f"--json={file}", f"--limit={check_s:g}"]
+        command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
+        command += [f"--module={module}", f"--json={file}"]
+        command += [f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
         command += _options(expect, cpu_only=emulate is not None)
-        ended = _run(command, Path(folder), file, timeout_s)
+        ended = _run(command, Path(folder), file, timeout_s, line)
         document = read_document(file)
     return _judge(module, emulate, ended, document, expect)
 
@@ -137,7 +142,7 @@ def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 
-def _run(command: list[str], folder: Path, file: Path, timeout_s: float) -> _Ended:
+def _run(command: list[str], folder: Path, file: Path, timeout_s: float, line: Callable[[str], None] | None) -> _Ended:
     started = time.monotonic()
     try:
         child = subprocess.Popen(
@@ -152,10 +157,11 @@ def _run(command: list[str], folder: Path, file: Path, timeout_s: float) -> _End
         raise UsageError(f"{command[0]}: cannot be started: {error.strerror}") from error
     assert child.stdout is not None
     tail = bytearray()
-    reader = threading.Thread(target=_keep_tail, args=(child.stdout, tail), daemon=True)
+    reader = threading.Thread(target=_keep_tail, args=(child.stdout, tail, line), daemon=True)
     reader.start()
     try:
-        late = _watch(child, file, started + timeout_s, f"did not finish in {timeout_s:g} s")
+        # The probe keeps the time itself; this is for one that cannot.
+        late = _watch(child, file, started + timeout_s + GRACE_S, f"{_LATE} {timeout_s:g} s")
     finally:
         # Also after a normal end: what it started and left behind dies with it.
         _kill_group(child.pid)
@@ -200,11 +206,19 @@ def _kill_group(group: int) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-def _keep_tail(stream: IO[bytes], tail: bytearray) -> None:
+def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] | None) -> None:
+    """Reads to the end, keeps the last bytes and passes on whole lines; of a line without end no more than the tail."""
+    begun = bytearray()
     with stream:
         while chunk := os.read(stream.fileno(), 1 << 16):
             tail += chunk
             del tail[:-TAIL_BYTES]
+            if line is None:
+                continue
+            *whole, rest = bytes(begun + chunk).split(b"\n")
+            begun = bytearray(rest[-TAIL_BYTES:])
+            for one in whole:
+                line(clean(one.decode("utf-8", "replace")))
 
 
 def clean(text: str) -> str:
@@ -267,7 +281,12 @@ def _outcome(
         return "failed", f"{document}; exit code {ended.returncode}"
     if document.module != module:
         return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
-    if not document.complete and ended.tail.rfind("Timeout (") >= 0 and document.limit_s:
+    is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
+    if document.skipped:
+        return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"
+    if is_late and document.out_of_time:
+        return "failed", f"{_LATE} {document.time_limit_s:g} s{during}"
+    if is_late and document.limit_s:
         return "failed", f"{_HUNG} {document.limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"

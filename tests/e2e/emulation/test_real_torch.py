@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.smoke import probe
+from farm.pack import pack
 from farm.smoke.environment import make_environment
-from farm.smoke.runner import Expectation, run_probe
+from farm.smoke.probe import matmul
+from farm.smoke.runner import PROBE, Expectation, run_probe
 
 VERSION = "2.13.0"
 
@@ -60,7 +61,7 @@ def test_the_engine_that_a_variant_promises_must_be_there(python, emulator):
 
 
 CHECKS = {
-    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 1, 'cpu')" for name in probe.MATMULS},
+    **{f"wide {name}": f"check_wide_matmul(torch, {name!r}, 1, 'cpu')" for name in matmul.MATMULS},
     **{
         name: f"check_{name}(torch, 'cpu')"
         for name in (
@@ -93,15 +94,14 @@ SPOIL = {
 }  # fmt: skip
 
 SCRIPT = """
-import functools, importlib.util, itertools, json, sys, torch
-spec = importlib.util.spec_from_file_location("probe", sys.argv[1])
-probe = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(probe)
+import functools, itertools, json, sys, torch
+sys.path.insert(0, sys.argv[1])
+from farm_probe import matmul, operations, outcome
 from probe_checks import CHECKS, SPOIL
 def run(code):
     try:
-        return ["passed", eval("probe." + code)]
-    except probe.FailedError as error:
+        return ["passed", eval(code, {"torch": torch, **vars(matmul), **vars(operations)})]
+    except outcome.FailedError as error:
         return ["failed", error.seen]
     except Exception as error:
         return ["error", repr(error)]
@@ -130,7 +130,8 @@ def found(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checks")
     (folder / "probe_checks.py").write_text(f"CHECKS = {CHECKS!r}\nSPOIL = {SPOIL!r}\n")
     (folder / "script.py").write_text(SCRIPT)
-    command = [str(python), str(folder / "script.py"), probe.__file__]
+    (folder / "probe.pyz").write_bytes(pack(PROBE))
+    command = [str(python), str(folder / "script.py"), str(folder / "probe.pyz")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from farm import pack as packer
 from farm.smoke.causes import find_causes
 from farm.smoke.report import Check, SmokeReport
+from farm.smoke.runner import PROBE
 from tests.e2e.wine.windows_python import PARTS, site, windows_path
 
 ROOT = Path(__file__).parents[3]
@@ -235,7 +237,9 @@ def probe(windows_python, folder, needs, report):
     """The smoke probe on Windows' Python: its checks by name, and the exit code."""
     path = ";".join(map(windows_path, (folder, needs)))
     options = ["--module=torch", "--cpu-only", "--expect-quantized=fbgemm", f"--json={windows_path(report)}"]
-    done = windows_python.run(ROOT / "farm/smoke/probe.py", *options, env={"PYTHONPATH": path}, timeout=2 * TIMEOUT_S)
+    program = report.with_name("probe.pyz")
+    program.write_bytes(packer.pack(PROBE))
+    done = windows_python.run(program, *options, env={"PYTHONPATH": path}, timeout=2 * TIMEOUT_S)
     document = json.loads(report.read_bytes())
     assert document["complete"], done.stderr
     return done.returncode, document

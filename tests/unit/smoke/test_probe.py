@@ -1,14 +1,12 @@
 """The probe's own arithmetic and decisions, in this process."""
 
 import argparse
-import ast
 import ctypes
 import json
 import math
 import random
 import sys
 from fractions import Fraction
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -16,30 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farm.catalog import throughput
-from farm.smoke import probe
-
-
-def test_it_is_python_3_7():
-    source = Path(probe.__file__).read_text(encoding="utf-8")
-    tree = ast.parse(source, feature_version=(3, 7))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert "farm" not in imported
-    assert imported <= {
-        "__future__", "argparse", "collections", "contextlib", "ctypes", "faulthandler", "functools", "importlib",
-        "json", "math", "os", "platform", "random", "re", "subprocess", "sys", "tempfile", "time", "typing",
-        "warnings", "xml",
-    }  # fmt: skip
+from farm.smoke.probe import checks, jit, junit, main, outcome, package, products, recorder, speed
+from farm.smoke.probe import driver as nvidia_driver
 
 
 @pytest.mark.parametrize(
@@ -56,7 +32,7 @@ def test_it_is_python_3_7():
     ],
 )
 def test_code_for_a_device(capability, archs, answer):
-    assert probe.code_for(capability, archs) == answer
+    assert package.code_for(capability, archs) == answer
 
 
 @pytest.mark.parametrize(
@@ -73,15 +49,15 @@ def test_code_for_a_device(capability, archs, answer):
     ],
 )
 def test_no_code_for_a_device(capability, archs):
-    with pytest.raises(probe.FailedError) as caught:
-        probe.code_for(capability, archs)
+    with pytest.raises(outcome.FailedError) as caught:
+        package.code_for(capability, archs)
     assert caught.value.expected == "code that runs on sm_{}{}".format(*capability)
 
 
 def test_architectures_from_the_configuration_where_the_module_hides_them():
     text = "NVCC architecture flags: -gencode;arch=compute_35,code=sm_35;-gencode;arch=compute_37,code=compute_37"
     module = SimpleNamespace(cuda=SimpleNamespace(get_arch_list=list), __config__=SimpleNamespace(show=lambda: text))
-    assert probe.arch_list(module) == ["sm_35", "compute_37"]
+    assert package.arch_list(module) == ["sm_35", "compute_37"]
 
 
 @pytest.mark.parametrize(("flags", "expected"), [("sm_35 compute_35", ["sm_35", "compute_35"]), (None, []), ("", [])])
@@ -92,7 +68,7 @@ def test_architectures_as_torch_itself_asks_for_them(flags, expected):
         __config__=SimpleNamespace(show=lambda: "PyTorch built with: GCC 11.3"),
         _C=SimpleNamespace(_cuda_getArchFlags=lambda: flags),
     )
-    assert probe.arch_list(module) == expected
+    assert package.arch_list(module) == expected
 
 
 def test_the_bound_is_highams():
@@ -101,7 +77,7 @@ def test_the_bound_is_highams():
     a, b = [[1.5, -1.0, 0.5]], [[0.5], [0.5], [0.5]]
     bound = Fraction(3, 2**24) / (1 - Fraction(3, 2**24)) * Fraction(3, 2)
     for factor, inside in ((Fraction(99, 100), True), (Fraction(101, 100), False)):
-        share, where = probe.worst_error(a, b, [[float(Fraction(1, 2) + bound * factor)]], u)
+        share, where = products.worst_error(a, b, [[float(Fraction(1, 2) + bound * factor)]], u)
         assert (share <= 1.0) == inside
         assert share == pytest.approx(float(factor), rel=1e-6)
         assert where.startswith("[0][0]: ")
@@ -109,34 +85,34 @@ def test_the_bound_is_highams():
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_outside_of_every_bound(wrong):
-    share, _ = probe.worst_error([[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[wrong, 0.5]], 2.0**-53)
+    share, _ = products.worst_error([[0.5, 0.5]], [[0.5, 0.5], [0.5, 0.5]], [[wrong, 0.5]], 2.0**-53)
     assert share == math.inf
 
 
 def test_an_exact_zero_must_be_zero():
-    assert probe.worst_error([[0.0]], [[1.0]], [[0.0]], 2.0**-53)[0] == 0.0
-    assert probe.worst_error([[0.0]], [[1.0]], [[1e-300]], 2.0**-53)[0] == math.inf
+    assert products.worst_error([[0.0]], [[1.0]], [[0.0]], 2.0**-53)[0] == 0.0
+    assert products.worst_error([[0.0]], [[1.0]], [[1e-300]], 2.0**-53)[0] == math.inf
 
 
 @settings(max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32), st.permutations(range(60)))
 def test_a_product_summed_in_any_order_is_within_the_bound(rows, inner, cols, seed, order):
     source = random.Random(seed)
-    a = probe.make_matrix(rows, inner, 26, source)
-    b = probe.make_matrix(inner, cols, 26, source)
+    a = products.make_matrix(rows, inner, 26, source)
+    b = products.make_matrix(inner, cols, 26, source)
     steps = [k for k in order if k < inner]
     c = [[0.0] * cols for _ in range(rows)]
     for i in range(rows):
         for j in range(cols):
             for k in steps:
                 c[i][j] += a[i][k] * b[k][j]
-    assert probe.worst_error(a, b, c, 2.0**-53)[0] <= 1.0
+    assert products.worst_error(a, b, c, 2.0**-53)[0] <= 1.0
 
 
 @given(st.integers(1, 30), st.integers(0, 2**32))
 def test_products_of_inputs_are_exact_and_inputs_fit_their_format(size, seed):
-    for name, (_, bits) in probe.FORMATS.items():
-        for value in probe.make_matrix(1, size, bits, random.Random(seed))[0]:
+    for name, (_, bits) in products.FORMATS.items():
+        for value in products.make_matrix(1, size, bits, random.Random(seed))[0]:
             assert -1 <= value <= 1
             assert Fraction(value) * Fraction(value) == Fraction(value * value)
             if name == "float32":
@@ -187,7 +163,7 @@ def machine(monkeypatch):
                 raise OSError(name)
             return driver
 
-        monkeypatch.setattr(probe.ctypes, "CDLL", load)
+        monkeypatch.setattr(nvidia_driver.ctypes, "CDLL", load)
 
     return has
 
@@ -203,25 +179,25 @@ def machine(monkeypatch):
 )
 def test_no_driver_is_a_reason_not_to_run(machine, driver, reason):
     machine(driver)
-    with pytest.raises(probe.NotRunError, match=f"^{reason}"):
-        probe.find_driver()
+    with pytest.raises(outcome.NotRunError, match=f"^{reason}"):
+        nvidia_driver.find_driver()
 
 
 def test_a_driver(machine):
     machine(FakeDriver(version=12020, count=2))
-    assert probe.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
+    assert nvidia_driver.find_driver() == (2, "driver 535.54.03 for CUDA 12.2, 2 GPU(s)")
 
 
 def test_a_driver_without_nvml(machine):
     driver = FakeDriver(version=11040)
     driver.nvmlInit_v2 = lambda: 1
     machine(driver)
-    assert probe.find_driver() == (1, "driver for CUDA 11.4, 1 GPU(s)")
+    assert nvidia_driver.find_driver() == (1, "driver for CUDA 11.4, 1 GPU(s)")
 
 
 def test_what_the_driver_says_of_the_card(machine):
     machine(FakeDriver(attributes={16: 15, 13: 745000, 36: 3004000, 37: 384}))
-    found = probe.card_numbers()
+    found = nvidia_driver.card_numbers()
     assert found == {"multiprocessors": 15, "clock_khz": 745000, "memory_clock_khz": 3004000, "bus_bits": 384}
 
 
@@ -262,8 +238,8 @@ def gpu_module(*, available=True, archs=("sm_35",), capability=(3, 5), product=N
 
 
 def gpu_part(tmp_path, module, *, cpu_only=False):
-    run = probe.Probe(str(tmp_path / "report.json"), {})
-    probe.check_cuda(run, module, 1, cpu_only)
+    run = recorder.Recorder(str(tmp_path / "report.json"), {})
+    checks.check_cuda(run, module, 1, cpu_only)
     written = json.loads((tmp_path / "report.json").read_text())
     assert written["checks"] == run.checks
     return {check["name"]: (check["status"], check["seen"] or check["reason"]) for check in run.checks}
@@ -330,14 +306,14 @@ def test_a_wrong_edge_of_a_tile_is_found(machine, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_numbers():
-    first = probe.make_matrix(3, 4, 24, random.Random(7))
-    assert first == probe.make_matrix(3, 4, 24, random.Random(7))
-    assert first != probe.make_matrix(3, 4, 24, random.Random(8))
+    first = products.make_matrix(3, 4, 24, random.Random(7))
+    assert first == products.make_matrix(3, 4, 24, random.Random(7))
+    assert first != products.make_matrix(3, 4, 24, random.Random(8))
 
 
 def test_wrong_arguments_exit_with_2(capsys):
     with pytest.raises(SystemExit) as caught:
-        probe.main(["--module", "math"])
+        main.main(["--module", "math"])
     assert caught.value.code == 2
     assert "--json" in capsys.readouterr().err
 
@@ -346,7 +322,7 @@ def test_the_table_is_ascii_and_one_line_a_check(capsys):
     entry = argparse.Namespace(
         group="cuda", name="devices", status="failed", seen="Käpler\n\x1b[31m", expected="x", reason=None
     )
-    probe.print_table([vars(entry)])
+    recorder.print_check(vars(entry))
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert out.isascii()
@@ -371,17 +347,18 @@ NEW_PTX = "RuntimeError: CUDA error: the provided PTX was compiled with an unsup
 
 
 def test_own_sass_is_native():
-    found = dict(zip(probe.WAYS, (runs(), runs(), fails(NO_IMAGE)), strict=True))
-    code, text = probe.judge_code(found, ["sm_35"], "sm_35")
+    found = {"without JIT": runs(), "JIT only": fails(NO_IMAGE)}
+    code, text = jit.judge_code(found, ["sm_35"], "sm_35")
     assert code == "native"
     assert text == "its own SASS serves sm_35: first kernel 0.010 s, then 0.0001 s; no PTX that serves"
-    assert "has PTX as well (3.000 s" in probe.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+    assert "has PTX as well (3.000 s" in jit.judge_code({**found, "JIT only": runs(3)}, ["sm_35"], "sm_35")[1]
+    late = {**found, "JIT only": fails("did not finish in 60 s")}
+    assert jit.judge_code(late, ["sm_35"], "sm_35")[1].endswith("; its PTX did not finish in 60 s")
 
 
 @pytest.mark.parametrize("error", [NO_JIT, NO_IMAGE])
 def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
-    found = dict(zip(probe.WAYS, (runs(95.5), fails(error), runs(94)), strict=True))
-    code, text = probe.judge_code(found, ["sm_50", "compute_35"], "sm_37")
+    code, text = jit.judge_code({"without JIT": fails(error), "ordinary": runs(95.5)}, ["sm_50", "compute_35"], "sm_37")
     assert code == "jit"
     assert "no SASS for sm_37 in the wheel (sm_50 compute_35)" in text
     assert "first kernel 95.500 s" in text
@@ -389,28 +366,48 @@ def test_ptx_that_was_compiled_is_jit_with_a_warning(error):
 
 
 @pytest.mark.parametrize(
-    ("results", "seen"),
+    ("plain", "ordinary", "seen"),
     [
-        ((fails(NO_IMAGE), fails(NO_IMAGE), fails(NO_IMAGE)), "no kernel image for sm_90: the wheel holds sm_35 ("),
-        ((fails(NEW_PTX), fails(NO_JIT), fails(NEW_PTX)), "its PTX is newer than the driver can compile"),
-        ((fails("did not finish in 5 s"), runs(), runs()), "did not finish in 5 s"),
-        ((runs(), fails("x"), fails("y")), "neither without JIT (x) nor with JIT alone (y)"),
+        (NO_IMAGE, NO_IMAGE, "no kernel image for sm_90: the wheel holds sm_35 ("),
+        (NO_JIT, NEW_PTX, "its PTX is newer than the driver can compile"),
+        (NO_JIT, "did not finish in 5 s", "did not finish in 5 s"),
     ],
 )
-def test_no_code_that_runs(results, seen):
-    with pytest.raises(probe.FailedError) as caught:
-        probe.judge_code(dict(zip(probe.WAYS, results, strict=True)), ["sm_35"], "sm_90")
+def test_no_code_that_runs(plain, ordinary, seen):
+    with pytest.raises(outcome.FailedError) as caught:
+        jit.judge_code({"without JIT": fails(plain), "ordinary": fails(ordinary)}, ["sm_35"], "sm_90")
     assert seen in caught.value.seen
+
+
+@pytest.mark.parametrize(
+    ("plain", "tried"),
+    [
+        (runs(), {"without JIT": 900.0, "JIT only": jit.PTX_AS_WELL_S}),
+        (fails(NO_JIT), {"without JIT": 900.0, "ordinary": 900.0}),
+    ],
+)
+def test_nothing_is_compiled_whose_answer_is_known(plain, tried):
+    """Each way may compile every kernel anew, for minutes."""
+    found = {}
+
+    def run(way, limit_s):
+        found[way] = limit_s
+        return plain if way == "without JIT" else runs(60)
+
+    assert set(jit.try_ways(run, 900.0)) == set(tried)
+    assert found == tried
 
 
 # --- speed
 
 
-def test_the_table_of_units_is_that_of_the_catalogue():
-    known = throughput()
-    assert known.units == probe.UNITS
-    assert known.geforce_float64 == probe.GEFORCE_FLOAT64
-    assert known.warn_below == {"matmul": probe.WARN_MATMUL, "copy": probe.WARN_COPY}
+def test_every_row_of_units_has_a_source():
+    known = speed.throughput()
+    assert set(known["sources"]) == {*known["units"], "geforce_float64"}
+    assert speed.units_of("float64", 35) == 64
+    assert speed.units_of("float64", 35, geforce=True) == 8
+    assert speed.units_of("float32", 35, geforce=True) == 192
+    assert speed.units_of("float32", 36) == 0
 
 
 # Multiprocessors, clock in GHz and TFLOP/s as NVIDIA's datasheets and whitepapers give them.
@@ -435,39 +432,38 @@ def test_the_table_of_units_is_that_of_the_catalogue():
     ],
 )
 def test_peaks_are_those_of_the_datasheets(name, sm, multiprocessors, ghz, tflops):
-    assert 2e-3 * probe.UNITS[name][sm] * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
+    assert 2e-3 * speed.units_of(name, sm) * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
 
 
 def test_a_share_below_the_limit_gets_a_warning():
-    good = probe.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
+    good = speed.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
     assert good == "3 TFLOP/s, 70 % of the card's 4.29"
     assert not hasattr(good, "warning")
-    slow = probe.share_of_peak("product", 0.3, 4.29, "TFLOP/s", 0.4, "a debug build")
+    slow = speed.share_of_peak("product", 0.3, 4.29, "TFLOP/s", 0.4, "a debug build")
     assert slow.warning == "product below 40 % of what the card can do: a debug build"
-    assert "not known" in probe.share_of_peak("product", 3.0, 0.0, "TFLOP/s", 0.4, "")
+    assert "not known" in speed.share_of_peak("product", 3.0, 0.0, "TFLOP/s", 0.4, "")
 
 
 # --- what it leaves
 
 
 def test_a_warning_is_in_the_file_and_the_table(tmp_path, capsys):
-    run = probe.Probe(str(tmp_path / "report.json"), {})
-    assert run.run("speed", "copy", lambda: probe.Warned("1 GB/s", "slow")) == "passed"
+    run = recorder.Recorder(str(tmp_path / "report.json"), {})
+    assert run.run("speed", "copy", lambda: outcome.Warned("1 GB/s", "slow")) == "passed"
     (entry,) = json.loads((tmp_path / "report.json").read_text())["checks"]
     assert (entry["status"], entry["seen"], entry["warning"]) == ("passed", "1 GB/s", "slow")
-    probe.print_table(run.checks)
     assert capsys.readouterr().out.startswith("warning  copy")
 
 
 def test_sys_exit_in_a_check_is_a_failed_check(tmp_path):
-    run = probe.Probe(str(tmp_path / "report.json"), {})
+    run = recorder.Recorder(str(tmp_path / "report.json"), {})
     assert run.run("package", "import", lambda: sys.exit(0)) == "failed"
     assert run.checks[0]["seen"] == "SystemExit: 0"
 
 
 @given(st.text(), st.sampled_from(["passed", "failed", "not_run"]))
 def test_any_text_is_valid_junit(text, status):
-    xml = probe.junit(text, [("cpu", text, status, 0.5, text, text), ("cpu", "b", "passed", 1.0, "", "")])
+    xml = junit.junit(text, [("cpu", text, status, 0.5, text, text), ("cpu", "b", "passed", 1.0, "", "")])
     suite = ElementTree.fromstring(xml)
     assert suite.get("tests") == "2"
     assert suite.get("failures") == ("1" if status == "failed" else "0")

@@ -1,0 +1,88 @@
+"""The command line of the probe."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sys
+
+from .checks import run_checks
+from .jit import first_kernel
+from .junit import junit, junit_rows
+from .outcome import FAILED
+from .recorder import Recorder
+
+SCHEMA = 1
+RENAMED = {"--limit": "--check-limit"}
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        description="Does an installed torch, or a module with its interface, work on this machine?",
+        epilog="Exit codes: 0 no check failed, 1 a check failed or the time was over, 2 wrong arguments.",
+    )
+    made.add_argument("--module", default="torch", help="the module to test (default: torch)")
+    made.add_argument("--json", required=True, help="where to write the report")
+    made.add_argument("--junit", help="where to write it as JUnit's XML")
+    made.add_argument("--expect-version", metavar="VERSION", help="the version that must be installed")
+    made.add_argument("--expect-cuda", metavar="X.Y", help="the CUDA version it must be built with, or none")
+    made.add_argument(
+        "--expect-arch", nargs="+", default=[], metavar="ARCH", help="what it must hold: sm_35 compute_35"
+    )
+    made.add_argument("--expect-quantized", metavar="ENGINE", help="the quantized engine it must have: fbgemm")
+    made.add_argument("--cpu-only", action="store_true", help="leave out the GPU part")
+    made.add_argument("--gpu-only", action="store_true", help="leave out the CPU part")
+    made.add_argument(
+        "--check-limit", type=float, default=900.0, metavar="SECONDS", help="for one check; 0: none (default: 900)"
+    )
+    made.add_argument(
+        "--time-limit", type=float, default=0.0, metavar="SECONDS", help="for all checks; 0: none (default)"
+    )
+    made.add_argument("--seed", type=int, default=1, help="seed of the test data (default: 1)")
+    made.add_argument("--first-kernel", action="store_true", help=argparse.SUPPRESS)
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(renamed(sys.argv[1:] if arguments is None else arguments))
+    if options.first_kernel:
+        found = first_kernel(importlib.import_module(options.module))
+        with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(found, file)
+        return 0
+    # Where the driver compiles PTX, a whole torch overflows the cache's usual size and would be compiled again and
+    # again (CUDA C++ Programming Guide, "CUDA Environment Variables"). 4 GiB is the largest size.
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
+    document = {
+        "schema": SCHEMA,
+        "module": options.module,
+        "facts": {
+            "python": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "system": platform.platform(),
+            "machine": platform.machine(),
+        },
+    }
+    recorder = Recorder(options.json, document, options.check_limit, options.time_limit)
+    run_checks(recorder, options)
+    document["complete"] = True
+    recorder.write()
+    if options.junit:
+        with open(options.junit, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(junit(options.module, junit_rows(recorder.checks)))
+    is_failed = any(check["status"] == FAILED for check in recorder.checks)
+    return 1 if is_failed or document["skipped"] else 0
+
+
+def renamed(arguments: list[str]) -> list[str]:
+    """The arguments with the names that options have now; an old name is accepted for one release."""
+    found = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name in RENAMED:
+            print(f"probe: {name} is now {RENAMED[name]}; the old name goes with the next release", file=sys.stderr)
+        found.append(RENAMED.get(name, name) + equals + value)
+    return found

@@ -1,0 +1,251 @@
+"""What torch does beside matrix products: convolution, sorting, FFT, training; here against the CPU or float64."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import warnings
+from typing import Any
+
+from .matmul import exactly, free_memory, gamma, largest_share, random_matrix, within
+from .outcome import FailedError, NotRunError
+
+
+def check_large(torch: Any, device: str) -> str:
+    """More than 2**31 elements: an index of 32 bits would go wrong."""
+    count = 2**31 + 12345
+    free = free_memory(torch) if device == "cuda" else 0
+    if free < 5 * 2**30:
+        raise NotRunError(f"{free / 2**30:.1f} GiB of the card's memory are free, it needs 5")
+    x = torch.zeros(count, dtype=torch.uint8, device=device)
+    places = [0, 2**31 - 1, 2**31, count - 1]
+    for number, place in enumerate(places):
+        x[place] = number + 1
+    y = x * 2
+    del x
+    seen = [int(y[place]) for place in places]
+    total = int(y.sum(dtype=torch.int64))
+    del y
+    torch.cuda.empty_cache()
+    if seen != [2, 4, 6, 8] or total != 20:
+        raise FailedError(f"elements {seen}, sum {total}", "elements [2, 4, 6, 8], sum 20")
+    return f"{count} elements"
+
+
+def check_convolution(torch: Any, device: str) -> str:
+    """A convolution and its gradients against float64 on the CPU.
+
+    The algorithm may be Winograd's or an FFT, which have no bound by element; the bound is by norms: gamma_n n
+    max|x| max|w| with n the products of an element, which is far above their errors and far below those of TF32.
+    """
+    if device == "cuda":
+        if not torch.backends.cudnn.is_available():
+            raise NotRunError("this torch was built without cuDNN, or cuDNN does not load")
+        if not torch.backends.cudnn.enabled:
+            raise NotRunError("cuDNN is turned off")
+    generator = torch.Generator().manual_seed(1)
+    overall = 0.0
+    for channels, size, kernel, stride in ((3, 17, 3, 1), (8, 32, 5, 2), (16, 14, 1, 1)):
+        x = random_matrix(torch, (2, channels, size, size), "float32", 12, generator)
+        w = random_matrix(torch, (8, channels, kernel, kernel), "float32", 12, generator)
+        results = []
+        for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
+            images = x.to(dtype).to(place).clone().requires_grad_()
+            weights = w.to(dtype).to(place).clone().requires_grad_()
+            with exactly(torch):
+                out = torch.nn.functional.conv2d(images, weights, stride=stride, padding=kernel // 2)
+                out.sum().backward()
+            results.append((out.detach(), images.grad, weights.grad))
+        terms = (channels * kernel * kernel, 8 * kernel * kernel, 2 * out.shape[2] * out.shape[3])
+        for what, n, exact, got in zip(("output", "gradient of x", "gradient of w"), terms, *results):
+            bound = torch.full_like(exact, gamma(n + 1, 2.0**-24) * n)
+            label = f"{what} of {channels} channels, kernel {kernel}"
+            overall = max(overall, within(label, largest_share(torch, got, exact, bound), "|error| <= n gamma_n"))
+    version = f"cuDNN {torch.backends.cudnn.version()}, " if device == "cuda" else ""
+    return f"{version}3 shapes with gradients, largest error {overall:.2g} of its bound"
+
+
+def check_reduction(torch: Any, device: str) -> str:
+    generator = torch.Generator().manual_seed(1)
+    x = random_matrix(torch, (300, 1001), "float32", 24, generator)
+    on_card = x.float().to(device)
+    for dim in (0, 1):
+        bound = gamma(x.shape[dim], 2.0**-24) * x.abs().sum(dim) + 2.0**-24 * x.sum(dim).abs()
+        within(f"sum over {dim}", largest_share(torch, on_card.sum(dim), x.sum(dim), bound), "gamma_n sum |x|")
+        for name in ("amax", "amin", "argmax"):
+            if not torch.equal(getattr(on_card, name)(dim).cpu(), getattr(x.float(), name)(dim)):
+                raise FailedError(f"{name} over {dim}: other than on the CPU", "the same")
+    total = int((on_card > 0).sum())
+    if total != int((x > 0).sum()):
+        raise FailedError(f"{total} positive numbers", f"{int((x > 0).sum())}")
+    return "sum, amax, amin, argmax, count"
+
+
+def check_sort(torch: Any, device: str) -> str:
+    generator = torch.Generator().manual_seed(1)
+    for count in (1, 31, 1025, 300_000):
+        x = torch.randint(-1000, 1000, (count,), generator=generator)
+        values, order = torch.sort(x.to(device), stable=True)
+        here, order_here = torch.sort(x, stable=True)
+        if not torch.equal(values.cpu(), here) or not torch.equal(order.cpu(), order_here):
+            raise FailedError(f"{count} numbers: another order than on the CPU", "the same, and stable")
+    return "4 sizes, exact and stable"
+
+
+def check_fft(torch: Any, device: str) -> str:
+    """Against float64 on the CPU: the error by norms is below log2(n) times a few roundoffs (Higham, chapter 24)."""
+    generator = torch.Generator().manual_seed(1)
+    overall = 0.0
+    for count in (8, 1024, 1000, 4099):
+        x = random_matrix(torch, (3, count), "complex64", 24, generator)
+        exact = torch.fft.fft(x)
+        got = torch.fft.fft(x.to(torch.complex64).to(device))
+        # 4099 is a prime: Bluestein's way does three transforms of more than twice the length.
+        bound = 32 * math.log2(2 * count) * 2.0**-24 * float(exact.abs().pow(2).sum().sqrt())
+        error = float((got.cpu().to(torch.complex128) - exact).abs().pow(2).sum().sqrt())
+        overall = max(overall, within(f"{count} points", error / bound, "|error| <= 32 log2(2n) u |X|"))
+        back = torch.fft.ifft(got).cpu().to(torch.complex128)
+        norm = float(x.abs().pow(2).sum().sqrt()) * 64 * math.log2(2 * count) * 2.0**-24
+        within(f"{count} points and back", float((back - x).abs().pow(2).sum().sqrt()) / norm, "the input")
+    return f"4 sizes and back, largest error {overall:.2g} of its bound"
+
+
+def check_indexing(torch: Any, device: str) -> str:
+    """Whole numbers, so that every order of additions gives the same."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randint(-50, 50, (257, 33), generator=generator)
+    rows = torch.randint(0, 257, (1000,), generator=generator)
+    values = torch.randint(-9, 9, (1000, 33), generator=generator)
+
+    def use(place: str) -> dict[str, Any]:
+        a, i, v = x.to(place), rows.to(place), values.to(place)
+        return {
+            "gather by rows": a[i],
+            "mask": a[a > 10],
+            "add at repeated rows": a.index_put((i,), v, accumulate=True),
+            "scatter": torch.zeros_like(a).scatter_add(0, i[:, None].expand(-1, 33) % 257, v),
+            "where": torch.where(a > 0, a, -a),
+            "nonzero": a.nonzero(),
+            "cumsum": a.cumsum(0),
+        }
+
+    here, there = use("cpu"), use(device)
+    for name, exact in here.items():
+        if not torch.equal(there[name].cpu(), exact):
+            raise FailedError(f"{name}: other numbers than on the CPU", "the same")
+    return ", ".join(here)
+
+
+def check_training(torch: Any, device: str) -> str:
+    """Thirty steps of gradient descent on a small net must lower its loss to less than half."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(256, 8, generator=generator) * 2 - 1
+    y = torch.sin(3 * x[:, :1]) + x[:, 1:2] * x[:, 2:3]
+    first = torch.rand(8, 64, generator=generator) - 0.5
+    second = (torch.rand(64, 1, generator=generator) - 0.5) / 4
+    x, y = x.to(device), y.to(device)
+    weights = [first.to(device).requires_grad_(), second.to(device).requires_grad_()]
+    losses = []
+    for _ in range(30):
+        loss = torch.nn.functional.mse_loss(torch.relu(x @ weights[0]) @ weights[1], y)
+        losses.append(loss.item())
+        slopes = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            for weight, slope in zip(weights, slopes):
+                weight.sub_(0.1 * slope)
+    if not losses[-1] < 0.5 * losses[0]:
+        raise FailedError(f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}", "less than half")
+    return f"loss {losses[0]:.4f}, after 30 steps {losses[-1]:.4f}"
+
+
+def check_streams(torch: Any) -> str:
+    """Two streams that wait for each other by events; the result shows an order that was not kept."""
+    one, two = torch.cuda.Stream(), torch.cuda.Stream()
+    begun, filled = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    x = torch.zeros(1 << 22, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(one):
+        begun.record()
+        for _ in range(50):
+            x += 1
+        filled.record()
+    with torch.cuda.stream(two):
+        two.wait_event(filled)
+        y = x * 2
+    two.synchronize()
+    seen = (float(y.min()), float(y.max()))
+    if seen != (100.0, 100.0):
+        raise FailedError(f"from {seen[0]} to {seen[1]}", "100 everywhere")
+    took = begun.elapsed_time(filled)
+    if not took > 0:
+        raise FailedError(f"50 additions took {took} ms", "more than 0")
+    return f"in order; 50 additions took {took:.3f} ms"
+
+
+def check_out_of_memory(torch: Any) -> str:
+    """An allocation that cannot be had must be an error that one can go on after."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    try:
+        torch.empty(4 * total, dtype=torch.uint8, device="cuda")
+    except RuntimeError as error:  # OutOfMemoryError is one
+        if "out of memory" not in str(error).lower():
+            raise
+    else:
+        raise FailedError(f"{4 * total} bytes were given", "out of memory")
+    x = torch.ones(64, 64, device="cuda")
+    if float((x @ x).sum()) != 64.0**3:
+        raise FailedError("after the error products are wrong", "64 everywhere")
+    return f"refused {4 * total / 2**30:.0f} GiB, and went on"
+
+
+def cpu_capability(torch: Any) -> str:
+    """`AVX2`: the level that torch chose for this CPU; DEFAULT where it has nothing above the build's own flags."""
+    if hasattr(torch.backends, "cpu") and hasattr(torch.backends.cpu, "get_cpu_capability"):
+        return str(torch.backends.cpu.get_cpu_capability())
+    match = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
+    if match is None:
+        raise NotRunError("this torch does not tell")
+    return match.group(1)
+
+
+def check_numpy(torch: Any) -> str:
+    """The bridge shares memory in both directions."""
+    try:
+        numpy = importlib.import_module("numpy")
+    except ImportError as error:
+        raise NotRunError(f"numpy is not installed ({error})") from None
+    array = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
+    tensor = torch.from_numpy(array)
+    tensor[1, 2] = 99
+    back = torch.ones(2, 2).numpy()
+    if array[1, 2] != 99 or back.shape != (2, 2) or float(back.sum()) != 4:
+        raise FailedError("a copy, or other numbers", "one memory, the same numbers")
+    return f"numpy {numpy.__version__}"
+
+
+def check_quantized(torch: Any, expected: str | None) -> str:
+    """A quantized linear layer: whole-number products, rounded once."""
+    engines = [str(engine) for engine in torch.backends.quantized.supported_engines if str(engine) != "none"]
+    if expected is not None and expected not in engines:
+        raise FailedError(" ".join(engines) or "no engine", f"the engine {expected}")
+    if not engines:
+        raise NotRunError("this build has no quantized engine, or none for this CPU")
+    generator = torch.Generator().manual_seed(1)
+    # Activations of 7 bits: fbgemm's AVX2 kernels may saturate with 8 (PyTorch documentation, reduce_range).
+    x = torch.randint(0, 128, (5, 64), generator=generator)
+    w = torch.randint(-64, 64, (9, 64), generator=generator)
+    exact = ((x - 60) @ w.t()).double() * 0.125
+    scale = float(exact.abs().max()) / 120
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 2.13 announces the end of these functions
+        activations = torch.quantize_per_tensor((x - 60) * 0.5, 0.5, 60, torch.quint8)
+        weights = torch.quantize_per_tensor(w * 0.25, 0.25, 0, torch.qint8)
+        for engine in engines:
+            torch.backends.quantized.engine = engine
+            packed = torch.ops.quantized.linear_prepack(weights, None)
+            got = torch.ops.quantized.linear(activations, packed, scale, 128).dequantize().double()
+            worst = float((got - exact).abs().max()) / scale
+            if not worst <= 0.51:  # half a step of rounding, and float32 in the scale
+                raise FailedError(f"{engine}: {worst:.3g} steps away", "half a step")
+    return "{}: at most half a step away".format(" ".join(engines))

@@ -1,0 +1,125 @@
+"""The probe as it ships: one file, for Python 3.7 and nothing else."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.pack import pack
+from farm.smoke import probe
+from farm.smoke.environment import find_python
+from farm.smoke.runner import PROBE, Expectation, run_probe
+
+SOURCES = sorted(Path(probe.__file__).parent.glob("*.py"))
+
+
+@pytest.fixture
+def packed(tmp_path) -> Path:
+    file = tmp_path / "probe.pyz"
+    file.write_bytes(pack(PROBE))
+    return file
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_every_module_is_python_3_7_with_the_standard_library_alone(source):
+    tree = ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, 7))
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_the_same_sources_give_the_same_bytes():
+    assert pack(PROBE) == pack(PROBE)
+
+
+def test_what_ships_is_the_packed_file(environment, packed):
+    """The runner has no other program: the module under test sees the same bytes."""
+    addition = """
+        import pathlib, sys
+        pathlib.Path(sys.prefix, "program").write_bytes(pathlib.Path(sys.argv[0]).read_bytes())
+    """
+    python = environment(addition)
+    assert run_probe(python, module="fakemod", expect=Expectation(), timeout_s=60).outcome == "passed"
+    assert (python.parent.parent / "program").read_bytes() == packed.read_bytes()
+
+
+def test_it_runs_on_python_3_7(packed, tmp_path, good_source):
+    python = find_python("py37") or next(Path.home().glob(".pyenv/versions/3.7.*/bin/python3.7"), None)
+    if python is None:
+        if os.environ.get("FARM_REQUIRE") == "all":
+            pytest.fail("no Python 3.7 on this machine")
+        pytest.skip("no Python 3.7 on this machine")
+    (tmp_path / "fakemod.py").write_text(good_source, encoding="utf-8")
+    command = [str(python), str(packed), "--module=fakemod", f"--json={tmp_path / 'report.json'}"]
+    command.append(f"--junit={tmp_path / 'report.xml'}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["complete"]
+    assert document["facts"]["python"].startswith("3.7.")
+    assert (tmp_path / "report.xml").read_text().startswith("<?xml")
+
+
+def test_the_data_of_the_speed_checks_is_inside(packed):
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; from farm_probe.speed import units_of as u; print(u('float32', 35))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(packed)], capture_output=True, text=True, check=True)
+    assert done.stdout == "192\n"
+
+
+def test_a_check_is_printed_as_it_ends(environment, packed, tmp_path):
+    """A log shows what has ended while the next check still runs."""
+    python = environment("def hang(s, o):\n    import time\n    time.sleep(600)\nTensor.__matmul__ = hang\n")
+    command = [str(python), "-I", str(packed), "--module=fakemod", f"--json={tmp_path / 'report.json'}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        lines = [child.stdout.readline().split() for _ in range(5)]
+        child.kill()
+    assert [line[:2] for line in lines[:2]] == [["passed", "import"], ["passed", "version"]]
+    assert lines[4][:3] == ["not", "run", "architectures"]
+
+
+def test_lines_reach_the_caller_of_the_runner(environment):
+    lines = []
+    run_probe(environment(), module="fakemod", expect=Expectation(), timeout_s=60, line=lines.append)
+    assert [line.split()[:2] for line in lines[:2]] == [["passed", "import"], ["passed", "version"]]
+    assert len(lines) == 15
+
+
+def test_checks_after_the_time_limit_are_not_run(environment, packed, tmp_path):
+    # Each reading of the clock is a second later: no real time is needed.
+    addition = """
+        import itertools, time
+        seconds = itertools.count(1)
+        time.perf_counter = lambda: started + next(seconds)
+        started = time.monotonic()
+    """
+    options = ["--module=fakemod", f"--json={tmp_path / 'report.json'}", "--time-limit=20"]
+    done = subprocess.run(
+        [str(environment(addition)), "-I", str(packed), *options], capture_output=True, text=True, check=False
+    )
+    document = json.loads((tmp_path / "report.json").read_text())
+    late = [check for check in document["checks"] if check["reason"] == "the time limit of 20 s was over"]
+    assert done.returncode == 1
+    assert document["complete"]
+    assert 0 < len(late) == document["skipped"] < len(document["checks"])
+    assert document["checks"][-len(late) :] == late
+
+
+def test_a_run_that_is_out_of_time_has_failed(environment):
+    addition = "def hang(s, o):\n    import time\n    time.sleep(600)\nTensor.__matmul__ = hang\n"
+    report = run_probe(environment(addition), module="fakemod", expect=Expectation(), timeout_s=2)
+    assert report.reason == "did not finish in 2 s in the check 'matmul float32 on cpu'"
+    assert report.seconds < 60
+
+
+def test_an_old_option_is_accepted_with_a_line(packed, environment, tmp_path):
+    command = [str(environment()), "-I", str(packed), "--module=fakemod", f"--json={tmp_path / 'r.json'}", "--limit=30"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == "probe: --limit is now --check-limit; the old name goes with the next release\n"
+    assert json.loads((tmp_path / "r.json").read_text())["limit_s"] == 30
