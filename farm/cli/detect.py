@@ -10,7 +10,7 @@ from farm.detect.choose import Offer, Recommendation, choose
 from farm.detect.machine import ThisMachine
 from farm.detect.readings import Readings, take
 from farm.errors import UsageError
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 from farm.matrix import load_matrix
 from farm.settings import find_project, load_settings
 

@@ -53,7 +53,7 @@ def index_url(args: argparse.Namespace) -> str:
 
 
 def store_of(args: argparse.Namespace) -> "Store":
-    from farm.index.stores import open_store
+    from farm.index.backends import open_store
 
     return open_store(index_url(args))
 

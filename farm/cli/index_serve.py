@@ -24,9 +24,9 @@ def run(args: argparse.Namespace) -> int:
 
     from farm.cli import show
     from farm.errors import UsageError
+    from farm.index.backends import open_store
     from farm.index.directory import DirectoryStore
     from farm.index.serve import server
-    from farm.index.stores import open_store
 
     store = open_store(index_url(args))
     if not isinstance(store, DirectoryStore):

@@ -198,6 +198,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
 
     site = _command(commands, "site", "the pages beside the index: pick a wheel, see the farm")
     site.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")
+    site.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
     site.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder instead of the index")
     return top
 

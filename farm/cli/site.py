@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm.cli.project import project_of
 from farm.errors import UsageError
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 from farm.pipeline.release import pip_links, pip_source, public_url
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace, open_journal
@@ -18,6 +18,10 @@ from farm.site.state import Known, runs, wheels
 def cmd_site_build(args: argparse.Namespace) -> int:
     """Build the site from the matrix, the index and the journal; write what changed."""
     project, settings = project_of(args)
+    if args.index:
+        index = args.index if "://" in args.index else str(Path(args.index).absolute())
+        # the public URL of ci/farm.yaml is that of the index of ci/farm.yaml
+        settings = settings.model_copy(update={"index": index, "index_public_url": None})
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
     with open_journal(project, workspace.settings) as journal:

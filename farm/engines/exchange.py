@@ -14,8 +14,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.errors import InfrastructureError, UsageError
+from farm.index.backends import open_store
 from farm.index.s3 import S3Store
-from farm.index.stores import open_store
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -125,11 +125,12 @@ class Catalogue(Model):
             return self
         return self.model_copy(update={"generation": self.generation + 1, "links": merged})
 
-    def without(self, group: str, project: str) -> "Catalogue":
-        """The catalogue without a section whose page is not there."""
-        kept = {name: section for name, section in self.groups.get(group, {}).items() if name != project}
-        groups = {name: sections for name, sections in {**self.groups, group: kept}.items() if sections}
-        return self.model_copy(update={"generation": self.generation + 1, "groups": groups})
+    def with_groups(self, groups: Mapping[str, Mapping[str, CatalogueSection]]) -> "Catalogue":
+        """The catalogue with exactly these groups; itself if it has them."""
+        kept = {group: dict(sections) for group, sections in groups.items() if sections}
+        if kept == self.groups:
+            return self
+        return self.model_copy(update={"generation": self.generation + 1, "groups": kept})
 
 
 def catalogue_schema() -> dict[str, Any]:

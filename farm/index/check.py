@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urljoin
 
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, event_key, fold, read_events
@@ -81,9 +81,12 @@ class _Walk:
         self.seen: dict[str, Stat | None] = {}
         self.states: dict[str, State] = {}
         self.catalogue: Catalogue | None = None
+        self.keys: frozenset[str] = frozenset()
+        self.entries: dict[tuple[str, str], frozenset[str]] = {}
+        """The wheels on each project's page: a page is read once, however many records lead to it."""
 
     def problems(self) -> Iterator[Problem]:
-        keys = set(self.store.list("whl/"))
+        keys = self.keys = frozenset(self.store.list("whl/"))
         for target in sorted({key.split("/")[1] for key in self.store.list("events/")}):
             yield from _guarded(f"events/{target}", self._events(target))
         yield from _guarded(CATALOGUE_KEY, self._catalogue())
@@ -109,7 +112,7 @@ class _Walk:
                 if self.store.get(pages.json_key(group, project)) is None:
                     yield Problem(CATALOGUE_KEY, f"offers {project} in {group}, which has no page", broken=True)
 
-    def _group(self, group: str, keys: set[str]) -> Iterator[Problem]:
+    def _group(self, group: str, keys: frozenset[str]) -> Iterator[Problem]:
         prefix = f"whl/{group}/"
         names = {
             match[2]
@@ -129,6 +132,7 @@ class _Walk:
                 yield Problem(pages.html_key(group, name), "has no JSON page beside it", broken=True)
                 continue
             listed[name] = page
+            self.entries[group, name] = frozenset(page.entries)
             yield from _guarded(key, self._json(key, group, name, page))
             for channel in (None, *sorted(page.channels)):
                 yield from _guarded(html_place(group, name, channel), self._html(group, page, channel))
@@ -219,13 +223,13 @@ class _Walk:
             elif section != html.links_section(page):
                 yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
-    def _roots(self, group: str, listed: dict[str, pages.ProjectPage], keys: set[str]) -> Iterator[Problem]:
+    def _roots(self, group: str, listed: dict[str, pages.ProjectPage], keys: frozenset[str]) -> Iterator[Problem]:
         yield from self._root(root_place(group, None), set(listed), keys)
         for channel in sorted({channel for page in listed.values() for channel in page.channels}):
             names = {name for name, page in listed.items() if channel in page.channels}
             yield from self._root(root_place(group, channel), names, keys)
 
-    def _root(self, key: str, listed: set[str], keys: set[str]) -> Iterator[Problem]:
+    def _root(self, key: str, listed: set[str], keys: frozenset[str]) -> Iterator[Problem]:
         found = self.store.get(key)
         shown = set()
         for anchor in [] if found is None else _parse(found.data):
@@ -250,10 +254,12 @@ class _Walk:
                 yield Problem(key, f"is claimed and not yet listed in {group}", broken=False)
 
     def _is_listed(self, record: Record, group: str) -> bool:
-        key = pages.json_key(group, record.project)
-        found = self.store.get(key)
-        page = None if found is None else pages.parse_page(found.data, key)
-        return page is not None and record.filename in page.entries
+        if (group, record.project) not in self.entries:
+            key = pages.json_key(group, record.project)
+            found = self.store.get(key)
+            page = None if found is None else pages.parse_page(found.data, key)
+            self.entries[group, record.project] = frozenset(page.entries if page else ())
+        return record.filename in self.entries[group, record.project]
 
     def _anchors(self, key: str, page: bytes) -> Iterator[Problem]:
         for anchor in _parse(page):
@@ -283,13 +289,21 @@ class _Walk:
         """Size and digest of the bytes that a client would get; read once."""
         if key not in self.seen:
             self.seen[key] = None
-            if self.store.stat(key) is not None:
-                digest, size = hashlib.sha256(), 0
-                for chunk in self.store.chunks(key):
-                    digest.update(chunk)
-                    size += len(chunk)
-                self.seen[key] = Stat(size, digest.hexdigest())
+            if key in self.keys or self.store.stat(key) is not None:
+                self.seen[key] = self._read(key)
         return self.seen[key]
+
+    def _read(self, key: str) -> Stat | None:
+        digest, size = hashlib.sha256(), 0
+        try:
+            for chunk in self.store.chunks(key):
+                digest.update(chunk)
+                size += len(chunk)
+        except InfrastructureError:
+            if self.store.stat(key) is None:  # it was removed since the keys were listed
+                return None
+            raise
+        return Stat(size, digest.hexdigest())
 
 
 def _guarded(key: str, problems: Iterator[Problem]) -> Iterator[Problem]:

@@ -44,10 +44,16 @@ class DirectoryStore:
     """Objects are files below `root`; media types are left to whoever serves them.
 
     The names `.tmp` and `.lock` in `root` are the store's own: no key starts with a dot.
+
+    Args:
+        root: The folder; the first write makes it.
+        private: Leave modes to the umask. By default others may read what is stored, whatever the umask: a web server
+            runs under another user.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, private: bool = False) -> None:
         self.root = root.absolute()
+        self.private = private
         self.proved = False
         self.quirks = Quirks()
         self._swept = False
@@ -92,7 +98,7 @@ class DirectoryStore:
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        path = self._path(key)
+        path = self._own_path(key)
         with _failures(path):
             if path.exists():  # spares the copy; the link below decides
                 return False
@@ -108,7 +114,7 @@ class DirectoryStore:
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         if etag is None:
             return self.create(key, data, content_type=content_type)
-        path = self._path(key)
+        path = self._own_path(key)
         with _failures(path), self._written(data, None, None) as temporary, self._locked():
             current = self.get(key)
             if current is None or current.etag != etag:
@@ -134,7 +140,7 @@ class DirectoryStore:
         return f"{self.root.as_uri()}/{quote(key)}"
 
     def discard(self, key: str) -> None:
-        path = self._path(check_scratch(key))
+        path = self._own_path(check_scratch(key))
         with _failures(path):
             path.unlink(missing_ok=True)
 
@@ -143,6 +149,21 @@ class DirectoryStore:
 
     def _path(self, key: str) -> Path:
         return self.root / check_key(key)
+
+    def _own_path(self, key: str) -> Path:
+        """Where to write a key: below `root` and nowhere else, so no part of the way may be a symbolic link.
+
+        `root` itself may be one: whoever configures the index chooses it.
+        """
+        path = self.root
+        for part in check_key(key).split("/"):
+            path /= part
+            if path.is_symlink():
+                raise InfrastructureError(
+                    f"{path} is a symbolic link; the farm does not write through links inside an index",
+                    hint="remove it and run the command again, or make the index's own folder the link",
+                )
+        return path
 
     @contextlib.contextmanager
     def _written(self, data: bytes | Path, sha256: str | None, progress: Progress | None) -> Iterator[Path]:
@@ -153,8 +174,9 @@ class DirectoryStore:
             _sweep(folder)
             self._swept = True
         with _alive(folder) as temporary:
-            # not tempfile: the object keeps this mode, and a web server under another user must read it
             with temporary.open("xb") as file:
+                if not self.private and sys.platform != "win32":
+                    os.fchmod(file.fileno(), 0o644)
                 digest, done = hashlib.sha256(), 0
                 for chunk in (data,) if isinstance(data, bytes) else file_chunks(data):
                     digest.update(chunk)
@@ -181,7 +203,10 @@ class DirectoryStore:
             missing.append(folder)
             folder = folder.parent
         for new in reversed(missing):
-            new.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                new.mkdir()
+                if not self.private and new.name != ".tmp":
+                    new.chmod(0o755)
             _sync_folder(new.parent)
 
 

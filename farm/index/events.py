@@ -5,7 +5,7 @@ the state after some number of them and say which, so that a slow writer never p
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, NamedTuple
 
@@ -177,15 +177,25 @@ def _added(store: Store, target: str, kind: Kind, reason: str, time: datetime) -
 def _show(store: Store, group: str, project: str, target: str, state: State) -> Listed:
     def change(page: ProjectPage | None) -> ProjectPage:
         assert page is not None, "a wheel that is listed stays on its page"
-        return with_state(page, target, state)
+        return with_states(page, {target: state})
 
     return change_page(store, group, project, change)
 
 
-def with_state(page: ProjectPage, target: str, state: State) -> ProjectPage:
-    """The page as it is after the events about a wheel, or about its project."""
-    if state.number == 0:
-        return page
-    if target.endswith(".whl"):
-        return pages.with_event(page, target, state.number, yanked=state.yanked, quarantined=state.quarantined)
-    return pages.with_status(page, state.number, quarantined=state.quarantined)
+def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:
+    """The page as it is after the events about its wheels and itself, by target; the same page if it shows them all.
+
+    One pass, since a project may have thousands of wheels.
+    """
+    changed = {}
+    for name, file in page.entries.items():
+        state = states.get(name)
+        if state is not None and (file.event or 0) < state.number:
+            shows = {"yanked": state.yanked, "quarantined": state.quarantined, "event": state.number}
+            changed[name] = file.model_copy(update=shows)
+    own = states.get(page.name, State())
+    if (page.meta.event or 0) >= own.number:
+        return pages.with_changes(page, changed)
+    reason = own.quarantined
+    status = pages.Status(status="active") if reason is None else pages.Status(status="quarantined", reason=reason)
+    return pages.with_changes(pages.with_changes(page, changed), {}, status=status, event=own.number)

@@ -50,8 +50,9 @@ def generation_of(html: bytes, key: str) -> int:
 
 
 def links_section(page: ProjectPage) -> Section:
-    """The section of `links.html` that shows `page`."""
-    anchors = [_anchor(file, f"../files/{quote(file.filename, safe='')}") for file in page.files]
+    """The section of `links.html` that shows `page`, without yanked wheels: uv does not heed a yank on a flat page."""
+    offered = [file for file in page.files if file.yanked is False]
+    anchors = [_anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
     return Section(page.generation, tuple(anchors))
 
 

@@ -10,16 +10,14 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 from botocore.exceptions import ClientError
 
 from farm.errors import InfrastructureError
+from farm.index.bucket import Bucket
 from farm.index.pieces import Meter, Piece, Span, spans
 from farm.index.stores import Progress, Stat
-
-if TYPE_CHECKING:
-    from farm.index.s3 import S3Store
 
 PART = 64 * 1024**2
 """Bytes in a part; more where a file would have over `MAX_PARTS`."""
@@ -39,7 +37,7 @@ class _ForgottenError(Exception):
 
 
 def put(
-    store: "S3Store",
+    store: Bucket,
     key: str,
     path: Path,
     size: int,
@@ -87,7 +85,7 @@ def put(
     raise InfrastructureError(f"{store.url(key)}: the store forgot the upload {STARTS} times", hint="run it again")
 
 
-def _begin(store: "S3Store", key: str, sha256: str, headers: dict[str, Any]) -> str:
+def _begin(store: Bucket, key: str, sha256: str, headers: dict[str, Any]) -> str:
     answer = store.again(
         key,
         lambda: store.client.create_multipart_upload(
@@ -97,7 +95,7 @@ def _begin(store: "S3Store", key: str, sha256: str, headers: dict[str, Any]) -> 
     return answer["UploadId"]
 
 
-def _unfinished(store: "S3Store", key: str, parts: list[Span]) -> tuple[str, dict[int, str]] | None:
+def _unfinished(store: Bucket, key: str, parts: list[Span]) -> tuple[str, dict[int, str]] | None:
     """An upload of these very bytes that somebody began, and the ETags of its parts by number.
 
     Uploads of the key with other parts are aborted: the key stands for these bytes alone.
@@ -122,7 +120,7 @@ def _unfinished(store: "S3Store", key: str, parts: list[Span]) -> tuple[str, dic
     return None
 
 
-def _sent(store: "S3Store", full: str, upload: str) -> dict[int, str] | None:
+def _sent(store: Bucket, full: str, upload: str) -> dict[int, str] | None:
     found: dict[int, str] = {}
     try:
         pages = store.client.get_paginator("list_parts").paginate(Bucket=store.bucket, Key=full, UploadId=upload)
@@ -133,7 +131,7 @@ def _sent(store: "S3Store", full: str, upload: str) -> dict[int, str] | None:
     return found
 
 
-def _abort(store: "S3Store", full: str, upload: str) -> None:
+def _abort(store: Bucket, full: str, upload: str) -> None:
     try:
         store.client.abort_multipart_upload(Bucket=store.bucket, Key=full, UploadId=upload)
     except ClientError as error:
@@ -142,7 +140,7 @@ def _abort(store: "S3Store", full: str, upload: str) -> None:
 
 
 def _send(
-    store: "S3Store", key: str, upload: str, path: Path, parts: Iterable[Span], progress: Progress | None
+    store: Bucket, key: str, upload: str, path: Path, parts: Iterable[Span], progress: Progress | None
 ) -> dict[int, str]:
     meter = Meter(progress)
 
@@ -176,7 +174,7 @@ def _send(
                 future.cancel()
 
 
-def _complete(store: "S3Store", key: str, upload: str, etags: dict[int, str], wanted: Stat) -> bool:
+def _complete(store: Bucket, key: str, upload: str, etags: dict[int, str], wanted: Stat) -> bool:
     def once() -> bool:
         try:
             store.client.complete_multipart_upload(
@@ -201,7 +199,7 @@ def _complete(store: "S3Store", key: str, upload: str, etags: dict[int, str], wa
     return store.again(key, once)
 
 
-def _holds(store: "S3Store", key: str, wanted: Stat) -> bool:
+def _holds(store: Bucket, key: str, wanted: Stat) -> bool:
     there = store.stat(key)
     return there is not None and there.size == wanted.size and there.sha256 in {wanted.sha256, None}
 

@@ -15,7 +15,8 @@ Keys:
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -39,6 +40,7 @@ _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}\.whl", re.ASCII)
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
+@lru_cache(maxsize=2**16)
 def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
     """Project and version of a wheel's file name.
 
@@ -248,17 +250,13 @@ def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage
     return _assembled(page, project, entries, {file.filename: file})
 
 
-def rebuilt(project: str, files: Sequence[File], *, after: int) -> ProjectPage:
-    """The page from the files alone; of a generation after all that clients may have seen.
+def rebuilt(project: str, files: Mapping[str, File], *, after: int) -> ProjectPage:
+    """The page from the files alone, by name; of a generation after all that clients may have seen.
 
     Events are to be applied again.
     """
-    made = None
-    for file in files:
-        made = with_file(made, project, file)
-    assert made is not None, "a page is made from at least one file"
-    meta = made.meta.model_copy(update={"generation": after})
-    return _assembled(made.model_copy(update={"meta": meta}), project, made.entries, made.entries)
+    base = ProjectPage(meta=Meta(generation=max(after, 1)), name=project, versions=(), files=())
+    return _assembled(base, project, files, files)
 
 
 def is_sound(page: ProjectPage, project: str) -> bool:
@@ -267,24 +265,16 @@ def is_sound(page: ProjectPage, project: str) -> bool:
     return again.model_copy(update={"meta": page.meta}) == page
 
 
-def with_event(
-    page: ProjectPage, filename: str, event: int, *, yanked: bool | str, quarantined: str | None
+def with_changes(
+    page: ProjectPage, changed: Mapping[str, File], *, status: Status | None = None, event: int | None = None
 ) -> ProjectPage:
-    """The page as it is after an event about a file; the same page if it shows that event or a later one."""
-    file = page.entries.get(filename)
-    if file is None or (file.event or 0) >= event:
+    """The next generation of the page, with these entries and this status; the same page if there are none."""
+    if not changed and status is None:
         return page
-    changed = file.model_copy(update={"yanked": yanked, "quarantined": quarantined, "event": event})
-    return _assembled(page, page.name, page.entries, {filename: changed})
-
-
-def with_status(page: ProjectPage, event: int, *, quarantined: str | None) -> ProjectPage:
-    """The page as it is after an event about its project; the same page if it shows that event or a later one."""
-    if (page.meta.event or 0) >= event:
-        return page
-    status = Status(status="active") if quarantined is None else Status(status="quarantined", reason=quarantined)
-    changed = page.model_copy(update={"project_status": status, "meta": page.meta.model_copy(update={"event": event})})
-    return _assembled(changed, page.name, page.entries, page.entries)
+    if status is not None:
+        meta = page.meta.model_copy(update={"event": event})
+        page = page.model_copy(update={"project_status": status, "meta": meta})
+    return _assembled(page, page.name, page.entries, page.entries if status is not None else changed)
 
 
 def _assembled(

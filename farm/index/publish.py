@@ -20,6 +20,7 @@ from typing import Any
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
+from farm.index.admission import PYPI_RULES, Admission, check_name
 from farm.index.catalogue import parse_catalogue
 from farm.index.listing import Listed, change_page
 from farm.index.probe import proved_catalogue
@@ -64,6 +65,7 @@ def publish(
     provenance: Mapping[str, Any],
     channel: str | None = None,
     signer: Signer | None = None,
+    policy: Admission = PYPI_RULES,
     progress: Progress | None = None,
     single_writer: bool = False,
 ) -> PublishResult:
@@ -78,12 +80,14 @@ def publish(
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
         channel: The channel that built it, if it is to be in that channel's root as well.
         signer: Signs the attestation of the wheel and the snapshot of the pages.
+        policy: What is taken beyond PyPI's rules.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
-        PublishRefusedError: The name stands for other bytes, or for another group; or the wheel's name,
-            METADATA and content disagree; or the store does not keep conditional writes. Nothing was changed.
+        PublishRefusedError: The name stands for other bytes, or for another group; or the wheel's name, METADATA and
+            content disagree; or METADATA is unsound; or the project's name can be mistaken for another's; or the store
+            does not keep conditional writes. Nothing was changed.
         UsageError: A bad group or channel, an unreadable wheel, no credentials.
         InfrastructureError: The store failed; run it again.
     """
@@ -94,11 +98,13 @@ def publish(
         upload_time=upload_time,
         provenance=provenance,
         channel=None if channel is None else pages.check_group(channel),
+        policy=policy,
     )
     if signer is not None:
         ours = attested(ours, signer)
     catalogue = Guess(proved_catalogue(store, single_writer=single_writer))
     known = parse_catalogue(catalogue.stored.data if catalogue.stored else None)
+    check_name(ours.project, {name for each in known.groups for name in known.listed(each)}, policy)
     if signer is not None:
         check_ours(known, signer)  # refused before anything is claimed
     record, claimed = _claim(store, ours)

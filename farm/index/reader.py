@@ -3,12 +3,15 @@
 import hashlib
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.stores import CHUNK, MAX_GET, Store, check_key, open_store
+from farm.index.backends import open_store
+from farm.index.stores import CHUNK, MAX_GET, Store, check_key
 
 TIMEOUT_S = 60
 
@@ -24,7 +27,7 @@ class Reader(Protocol):
 
 
 def open_reader(url: str) -> Reader:
-    """Opens an index by the URL of its root: http(s)://, or whatever `farm.index.stores.open_store` takes."""
+    """Opens an index by the URL of its root: http(s)://, or whatever `farm.index.backends.open_store` takes."""
     if urlsplit(url).scheme in {"http", "https"}:
         return _Http(url)
     return _Stored(open_store(url))
@@ -69,7 +72,8 @@ class _Http:
         places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
         for place in places:
             url = f"{self.root}/{quote(place)}"
-            request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "Cache-Control": "no-cache"})
+            # Buckets hold pages gzip-encoded, and send them so whatever is asked; proxies may decode them or not.
+            request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "Cache-Control": "no-cache"})
             try:
                 answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
             except urllib.error.HTTPError as error:
@@ -77,18 +81,50 @@ class _Http:
                     continue
                 hint = "an absent object must be answered with 404" if error.code == 403 else None
                 raise InfrastructureError(f"{url}: HTTP {error.code}", hint=hint) from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}") from error
-            return self._read(url, answer)
+            return _plain(url, answer.headers.get("Content-Encoding"), self._read(url, answer))
         return None
 
     def _read(self, url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
+        length, read = answer.headers.get("Content-Length", ""), 0
         with answer:
             try:
                 while chunk := answer.read(CHUNK):
+                    read += len(chunk)
                     yield chunk
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 raise InfrastructureError(f"{url}: {error}") from error
+        if length.isdigit() and read < int(length):  # http.client does not report this itself
+            raise InfrastructureError(f"{url}: cut off after {read} of {length} bytes", hint="run it again")
+
+
+def _plain(url: str, encoding: str | None, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The bytes without their content encoding, in pieces of at most `CHUNK`, whatever they expand to."""
+    match (encoding or "identity").strip().lower():
+        case "identity":
+            return chunks
+        case "gzip" | "x-gzip":
+            return _gunzipped(url, chunks)
+        case other:
+            raise InfrastructureError(f"{url} is encoded as {other:.40}, and only gzip was asked for")
+
+
+def _gunzipped(url: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    decoder = zlib.decompressobj(wbits=31)
+    try:
+        for chunk in chunks:
+            left = chunk
+            while left:
+                if decoder.eof:  # a gzip file may have several members
+                    decoder = zlib.decompressobj(wbits=31)
+                if data := decoder.decompress(left, CHUNK):
+                    yield data
+                left = decoder.unconsumed_tail or decoder.unused_data
+    except zlib.error as error:
+        raise InfrastructureError(f"{url} says that it is gzip-encoded and is not: {error}") from error
+    if not decoder.eof:
+        raise InfrastructureError(f"{url} is cut off", hint="run it again")
 
 
 def _digest(chunks: Iterator[bytes]) -> str:

@@ -5,13 +5,20 @@ compare and swap here too, and a page only ever gains what records and events sa
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue, section_of
-from farm.index.events import State, fold, read_events, with_state
+from farm.index.catalogue import (
+    CATALOGUE_KEY,
+    CATALOGUE_TYPE,
+    Catalogue,
+    CatalogueSection,
+    parse_catalogue,
+    section_of,
+)
+from farm.index.events import State, fold, read_events, with_states
 from farm.index.listing import html_place, root_place, root_title
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
@@ -137,10 +144,8 @@ class _Writer(NamedTuple):
                 _fits(file, files[name], states.get(name, State())) for name, file in entries.items()
             )
             if page is None or not fits or not pages.is_sound(page, project):
-                page = pages.rebuilt(project, list(files.values()), after=self.highest(group, project, page))
-            for target in (*files, project):
-                page = with_state(page, target, states.get(target, State()))
-            return page.render()
+                page = pages.rebuilt(project, files, after=self.highest(group, project, page))
+            return with_states(page, states).render()
 
         return pages.parse_page(self.swap(key, change, pages.JSON), key)
 
@@ -206,28 +211,30 @@ class _Writer(NamedTuple):
 
     def catalogue(self, groups: Mapping[str, _Pages]) -> None:
         def new(old: bytes | None) -> bytes:
-            before = after = _parsed(old, parse_catalogue) or Catalogue()
-            for group, projects in sorted(groups.items()):
-                for name, page in sorted(projects.items()):
-                    present = before.section(group, name)
-                    if page.meta.links or (present and present.versions == section_of(page).versions):
-                        continue
-                    after = after.without(group, name).with_section(
-                        group, name, section_of(self.now(group, name) or page)
-                    )
-            for group, sections in before.groups.items():
-                for name in sections:
-                    if self.now(group, name) is None:
-                        after = after.without(group, name)
-            after = after.with_links(
-                {
-                    group: {name: tuple(sorted(page.channels)) for name, page in each.items() if page.meta.links}
-                    for group, each in groups.items()
-                }
-            )
+            before = _parsed(old, parse_catalogue) or Catalogue()
+            sections = {group: dict(self.sections(before, group, projects)) for group, projects in groups.items()}
+            for group, present in before.groups.items():
+                for name in present.keys() - groups.get(group, {}).keys():  # published meanwhile, or gone
+                    if (page := self.now(group, name)) is not None and not page.meta.links:
+                        sections.setdefault(group, {})[name] = section_of(page)
+            links = {
+                group: {name: tuple(sorted(page.channels)) for name, page in each.items() if page.meta.links}
+                for group, each in groups.items()
+            }
+            after = before.with_groups(sections).with_links(links)
             return old if after is before and old is not None and old == after.render() else after.render()
 
         self.swap(CATALOGUE_KEY, new, CATALOGUE_TYPE)
+
+    def sections(self, before: Catalogue, group: str, projects: _Pages) -> Iterator[tuple[str, CatalogueSection]]:
+        """The sections of a group: as they are where they say what the page says."""
+        for name, page in projects.items():
+            present = before.section(group, name)
+            if page.meta.links:
+                continue
+            if present is None or present.versions != section_of(page).versions:
+                present = section_of(self.now(group, name) or page)
+            yield name, present
 
 
 def _fits(file: File, wanted: File, state: State) -> bool:

@@ -10,13 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from packaging.metadata import parse_email
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 from pydantic import Field, ValidationError
 
 from farm.errors import PublishRefusedError, UsageError
+from farm.index.admission import PYPI_RULES, Admission, check_metadata
 from farm.index.pages import (
     File,
     ForeignObjectError,
@@ -99,11 +96,12 @@ def describe(
     upload_time: datetime,
     provenance: Mapping[str, Any],
     channel: str | None = None,
+    policy: Admission = PYPI_RULES,
 ) -> Record:
     """Reads a wheel and says what would be claimed.
 
     Raises:
-        PublishRefusedError: File name, METADATA and content do not agree.
+        PublishRefusedError: File name, METADATA and content do not agree, or METADATA is not what PyPI would take.
         UsageError: The wheel cannot be read, or the provenance is no small JSON object.
         ValueError: `upload_time` has no time zone.
     """
@@ -113,7 +111,7 @@ def describe(
         project, version = parse_wheel_name(wheel.name)
     except ValueError as error:
         raise PublishRefusedError(str(error)) from error
-    requires_python = _checked_metadata(wheel.name, project, version, metadata)
+    requires_python = check_metadata(wheel.name, project, version, metadata, policy)
     try:
         with wheel.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -135,25 +133,6 @@ def describe(
         upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         provenance=_checked_provenance(provenance),
     )
-
-
-def _checked_metadata(filename: str, project: str, version: Version, metadata: bytes) -> str | None:
-    """Requires-Python of the metadata, once it is known to speak of this very project and version."""
-    raw, _unparsed = parse_email(metadata)
-    try:
-        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
-    except InvalidVersion:
-        agrees = False
-    if not agrees:
-        raise PublishRefusedError(
-            f"{filename} says {project} {version}, its METADATA says "
-            f"{raw.get('name', 'no name')!s:.80} {raw.get('version', 'no version')!s:.80}"
-        )
-    requires_python = raw.get("requires_python")
-    try:
-        return None if requires_python is None else str(SpecifierSet(requires_python))
-    except InvalidSpecifier as error:
-        raise PublishRefusedError(f"{filename}: bad Requires-Python {requires_python!r:.200}") from error
 
 
 def _metadata_inside(wheel: Path) -> bytes:

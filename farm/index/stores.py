@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import parse_qsl, urlsplit
-from urllib.request import url2pathname
 
 from farm.errors import UsageError
 
@@ -169,66 +167,3 @@ def file_chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             yield chunk
-
-
-def open_store(url: str) -> Store:
-    """Opens a store by its name.
-
-    Args:
-        url: A path or `file://` URL of a directory (made by the first write), or
-            `s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=slash]`. Credentials come from the usual AWS
-            chain (environment, profile, instance role), never from the URL. `pages`: see `farm.index.folders`.
-
-    Raises:
-        UsageError: Anything else.
-    """
-    if "://" not in url:
-        return _directory(Path(url) if url else None, url)
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise UsageError(
-            "the index URL holds a user name or password",
-            hint="leave them out of the URL; credentials come from the usual AWS chain",
-        )
-    if parts.scheme == "file":
-        if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or parts.path in {"", "/"}:
-            raise UsageError(f"not a directory on this machine: {url!r}", hint="write file:///path/to/index")
-        return _directory(Path(url2pathname(parts.path)), url)
-    if parts.scheme == "s3":
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        prefix = parts.path.strip("/")
-        unknown = sorted(set(options) - {"endpoint_url", "region", "pages"})
-        endpoint = options.get("endpoint_url")
-        slash = options.get("pages", "index")
-        if (
-            slash not in {"index", "slash"}
-            or unknown
-            or parts.fragment
-            or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc)
-        ):
-            raise UsageError(
-                f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
-                hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",
-            )
-        if endpoint is not None and (
-            urlsplit(endpoint).scheme not in {"http", "https"} or not urlsplit(endpoint).hostname or "@" in endpoint
-        ):
-            raise UsageError("endpoint_url is not http://host or https://host", hint="no credentials in it")
-        if prefix:
-            check_key(prefix)
-        from farm.index.s3 import S3Store  # noqa: PLC0415  boto3 costs half a second; only S3 users pay
-
-        region = options.get("region") or None
-        return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=region, slash=slash == "slash")
-    raise UsageError(
-        f"no kind of store is called {parts.scheme!r}: {url!r}",
-        hint="use a path, file:///path/to/index or s3://bucket/prefix",
-    )
-
-
-def _directory(path: Path | None, url: str) -> Store:
-    from farm.index.directory import DirectoryStore  # noqa: PLC0415  imports this module
-
-    if path is None or (path.exists() and not path.is_dir()):
-        raise UsageError(f"not a directory: {url!r}")
-    return DirectoryStore(path)

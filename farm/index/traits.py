@@ -5,20 +5,18 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from farm.index.bucket import Bucket
 from farm.index.stores import Finding
-
-if TYPE_CHECKING:
-    from farm.index.s3 import S3Store
 
 _WRONG = hashlib.sha256(b"other bytes").digest()
 _WRONG_MD5 = hashlib.md5(b"other bytes", usedforsecurity=False).digest()
 
 
-def examine(store: "S3Store", scratch: str) -> Iterator[Finding]:
+def examine(store: Bucket, scratch: str) -> Iterator[Finding]:
     """Tries each trait on a key of its own; what a server answers with an error is a finding, not a failure.
 
     Args:
@@ -38,7 +36,7 @@ def examine(store: "S3Store", scratch: str) -> Iterator[Finding]:
         yield Finding(what, good=good, needed=False, seen=seen)
 
 
-def _etags(store: "S3Store", key: str) -> tuple[bool, str]:
+def _etags(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     answers = {}
     for kind, strip in {"quoted": "", "bare": '"'}.items():
@@ -48,28 +46,28 @@ def _etags(store: "S3Store", key: str) -> tuple[bool, str]:
     return answers["quoted"] == "done", seen
 
 
-def _slash(store: "S3Store", key: str) -> tuple[bool, str]:
+def _slash(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": f"{store.full(key)}/"}
     store.client.put_object(**place, Body=b"page")
     data = store.client.get_object(**place)["Body"].read()
     return data == b"page", f"stored 4 bytes, read {len(data)}"
 
 
-def _sha256(store: "S3Store", key: str) -> tuple[bool, str]:
+def _sha256(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     wrong = base64.b64encode(_WRONG).decode()
     answer = _answer(lambda: store.client.put_object(**place, Body=b"bytes", ChecksumSHA256=wrong))
     return answer != "done", answer
 
 
-def _md5(store: "S3Store", key: str) -> tuple[bool, str]:
+def _md5(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     wrong = base64.b64encode(_WRONG_MD5).decode()
     answer = _answer(lambda: store.client.put_object(**place, Body=b"bytes", ContentMD5=wrong))
     return answer != "done", answer
 
 
-def _multipart(store: "S3Store", key: str) -> tuple[bool, str]:
+def _multipart(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     store.client.put_object(**place, Body=b"first")
     upload = store.client.create_multipart_upload(**place)["UploadId"]
@@ -92,7 +90,7 @@ def _multipart(store: "S3Store", key: str) -> tuple[bool, str]:
     return good, seen
 
 
-def _encoding(store: "S3Store", key: str) -> tuple[bool, str]:
+def _encoding(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     wanted: dict[str, Any] = {"ContentType": "application/vnd.pypi.simple.v1+json", "ContentEncoding": "gzip"}
     store.client.put_object(**place, Body=b"x", **wanted)
@@ -117,7 +115,7 @@ def _said(error: ClientError | BotoCoreError) -> str:
     return type(error).__name__
 
 
-_TRAITS: dict[str, Callable[["S3Store", str], tuple[bool, str]]] = {
+_TRAITS: dict[str, Callable[[Bucket, str], tuple[bool, str]]] = {
     "If-Match takes the ETag as the server gave it, in quotes": _etags,
     "a key may end in a slash, so that a plain endpoint answers folders": _slash,
     "an upload with a wrong ChecksumSHA256 is refused": _sha256,

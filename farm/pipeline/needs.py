@@ -8,8 +8,9 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from farm.errors import InfrastructureError, UsageError
+from farm.index.backends import open_store
 from farm.index.pages import File, json_key, parse_page, wheel_key
-from farm.index.stores import Store, open_store
+from farm.index.stores import Store
 from farm.patience import patiently
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan

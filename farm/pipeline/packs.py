@@ -22,7 +22,8 @@ from pydantic import Field, ValidationError
 
 from farm.engines.base import Engine
 from farm.errors import FarmError, InfrastructureError
-from farm.index.stores import PACKS, Store, open_store
+from farm.index.backends import open_store
+from farm.index.stores import PACKS, Store
 from farm.pipeline.backends import SCRIPTS
 from farm.pipeline.build import CACHE_VOLUME
 from farm.pipeline.workspace import Workspace

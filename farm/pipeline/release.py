@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.errors import PublishRefusedError
+from farm.index.backends import open_store
 from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
-from farm.index.stores import Progress, open_store
+from farm.index.stores import Progress
 from farm.pipeline.provenance import predicate
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.errors import FarmError
+from farm.index.backends import open_store
 from farm.index.records import record_key
-from farm.index.stores import open_store
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan

@@ -21,8 +21,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from farm.index.backends import open_store  # noqa: E402
 from farm.index.pages import wheel_key  # noqa: E402
-from farm.index.stores import open_store  # noqa: E402
 from tests.servers import rgw  # noqa: E402
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket  # noqa: E402
 
@@ -31,7 +31,7 @@ import json, resource, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from farm.index.publish import publish
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 start = time.monotonic()
 metadata = b"Metadata-Version: 2.1\\nName: large\\nVersion: 1.0\\n"
 when = datetime(2026, 11, 21, tzinfo=UTC)

@@ -33,11 +33,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from farm.index import html, pages  # noqa: E402
+from farm.index.backends import open_store  # noqa: E402
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, section_of  # noqa: E402
 from farm.index.probe import prove  # noqa: E402
 from farm.index.publish import publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
-from farm.index.stores import open_store  # noqa: E402
 from tests.faults.campaign import make_wheel  # noqa: E402
 from tests.faults.publisher import metadata_of  # noqa: E402
 from tests.servers.buckets import make_bucket, served  # noqa: E402

@@ -22,10 +22,11 @@ from queue import SimpleQueue
 from urllib.parse import urlsplit
 
 from farm.index import pages
+from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.probe import keep_proof, prove
 from farm.index.s3 import S3Store
-from farm.index.stores import Store, open_store
+from farm.index.stores import Store
 from tests.faults.publisher import GROUP
 from tests.servers.buckets import ISOLATED, KEYS
 from tests.servers.process import ROOT

@@ -17,8 +17,8 @@ import boto3
 
 from farm.errors import FarmError
 from farm.index import multipart, s3
+from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.stores import open_store
 
 GROUP = "sm35-avx"
 

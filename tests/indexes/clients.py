@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
+from farm.index.backends import open_store
 from farm.index.dependencies import link_dependencies, stacks
 from farm.index.events import record_event
 from farm.index.probe import keep_proof
 from farm.index.serve import server
-from farm.index.stores import open_store
 from tests.indexes.fixtures import build_wheel, name_credentials, new_bucket, publish_wheel
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
 
@@ -243,10 +243,14 @@ def test_an_absent_project(filled, install):
 def test_a_yanked_wheel_is_skipped_unless_it_is_asked_for(place, fill, install, tmp_path):
     fill(place)
     record_event(place.store, REBUILD, "yank", "for the wrong GPU")
-    done = install("--index-url", simple(place), "canary")
-    assert done.returncode == 0, done.stderr
-    assert installed(tmp_path) == "x = 1\n"
-    shutil.rmtree(tmp_path / "target")
+    flat = f"{place.url}/whl/sm35-avx/links.html"
+    for where in (["--index-url", simple(place)], ["--no-index", "--find-links", flat]):
+        done = install(*where, "canary")
+        assert done.returncode == 0, done.stderr
+        assert installed(tmp_path) == "x = 1\n", where
+        shutil.rmtree(tmp_path / "target")
+    done = install("--no-index", "--find-links", flat, "canary==1.0+cu118.sm35.avx.1")
+    assert done.returncode != 0, "not every client warns of a yank on a flat page, so it is not there"
     done = install("--index-url", simple(place), "canary==1.0+cu118.sm35.avx.1")
     assert done.returncode == 0, done.stderr
     assert installed(tmp_path) == "x = 2\n"
@@ -256,9 +260,11 @@ def test_a_yanked_wheel_is_skipped_unless_it_is_asked_for(place, fill, install, 
 def test_nothing_of_a_quarantined_project_is_installed(place, fill, install):
     fill(place)
     record_event(place.store, "canary", "quarantine", "under review")
+    flat = f"{place.url}/whl/sm35-avx/links.html"
     for wanted in ("canary", "canary==1.0+cu118.sm35.avx"):
-        done = install("--index-url", simple(place), wanted)
-        assert done.returncode != 0, done.stdout
+        for where in (["--index-url", simple(place)], ["--no-index", "--find-links", flat]):
+            done = install(*where, wanted)
+            assert done.returncode != 0, done.stdout
 
 
 @pytest.mark.parametrize("what", [REBUILD, f"{REBUILD}.metadata"])

@@ -10,9 +10,9 @@ import boto3
 import botocore.session
 import pytest
 
+from farm.index.backends import open_store
 from farm.index.probe import keep_proof
 from farm.index.publish import publish
-from farm.index.stores import open_store
 from tests.servers import moto
 
 

@@ -16,7 +16,7 @@ import docker
 import pytest
 import yaml
 
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 from farm.pipeline.packs import KIND
 from farm.runs import Journal
 from tests.e2e.conftest import Farm, containers_of, make_project

@@ -13,10 +13,11 @@ import pytest
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import multipart, s3
+from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.probe import examine, probe, prove
 from farm.index.publish import NameTakenError, publish
-from farm.index.stores import Quirks, Stat, open_store
+from farm.index.stores import Quirks, Stat
 from tests.faults import campaign
 from tests.faults.publisher import GROUP, metadata_of
 from tests.servers import others

@@ -20,8 +20,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from farm.cli.main import main
+from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.stores import open_store
 from farm.pipeline.release import pip_line, pip_source
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace, open_journal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfrastructureError
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 from farm.pipeline import packs
 from farm.pipeline.build import CACHE_VOLUME
 from farm.pipeline.packs import Pack, Told, chosen, prepare, push, scope, stored, take_back, wanted

@@ -6,8 +6,9 @@ import pytest
 
 from farm.errors import InfrastructureError
 from farm.index import multipart, s3
+from farm.index.backends import open_store
 from farm.index.pieces import Meter, Piece, spans
-from farm.index.stores import Stat, open_store
+from farm.index.stores import Stat
 
 TEXT = "text/plain"
 KEY = "whl/files/big"

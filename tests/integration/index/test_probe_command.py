@@ -8,8 +8,8 @@ from rich.console import Console
 from farm.cli.main import main
 from farm.cli.upload import uploading
 from farm.errors import UsageError
+from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
-from farm.index.stores import open_store
 
 MIB = 2**20
 
@@ -40,7 +40,7 @@ def test_a_careless_store_is_refused_with_the_evidence(s3_url, capsys, monkeypat
             del request.headers[header]
 
     store.client.meta.events.register("before-sign.s3", forget)
-    monkeypatch.setattr("farm.index.stores.open_store", lambda _url: store)
+    monkeypatch.setattr("farm.index.backends.open_store", lambda _url: store)
     assert main(["index", "probe", "--index", s3_url]) == 7
     out, err = capsys.readouterr()
     assert "NO   a second create is refused" in out

@@ -17,11 +17,11 @@ import pytest
 import farm
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import html, pages
+from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.probe import keep_proof, prove
 from farm.index.reader import open_reader
 from farm.index.signing import load_public, load_signer, new_key
-from farm.index.stores import open_store
 from farm.index.verify import verify_index
 
 GROUP = "sm35-avx"
@@ -320,7 +320,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from farm.index.publish import publish
-from farm.index.stores import open_store
+from farm.index.backends import open_store
 
 store = open_store(sys.argv[1])
 for path in map(Path, sys.argv[2:]):

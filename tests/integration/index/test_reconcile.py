@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from farm.errors import InfrastructureError
+from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.events import record_event
 from farm.index.reconcile import reconcile
-from farm.index.stores import open_store
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"

@@ -10,9 +10,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index import s3
+from farm.index import bucket
+from farm.index.backends import open_store
 from farm.index.probe import probe
-from farm.index.stores import open_store
 
 TEXT = "text/plain"
 ERROR = "<Error><Code>{}</Code><Message>detail from the server</Message></Error>"
@@ -103,7 +103,7 @@ def test_tries_are_bounded(store):
     seen = fault(store, 503, "SlowDown", times=1000)
     with pytest.raises(InfrastructureError, match="503 SlowDown"):
         store.create("a", b"x", content_type=TEXT)
-    assert len(seen) == s3.TRIES
+    assert len(seen) == bucket.TRIES
     assert store.get("a") is None
 
 

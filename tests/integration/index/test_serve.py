@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from farm.errors import UsageError
+from farm.index.backends import open_store
 from farm.index.serve import server
-from farm.index.stores import open_store
 from tests.indexes.fixtures import build_wheel, publish_wheel
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import pages
+from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
 from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
@@ -20,7 +21,6 @@ from farm.index.records import record_key
 from farm.index.serve import server
 from farm.index.signing import load_public, load_signer, new_key
 from farm.index.snapshot import sign_pages
-from farm.index.stores import open_store
 from farm.index.trust import add_key, key_event_key, revoke_key
 from farm.index.verify import verify_index
 

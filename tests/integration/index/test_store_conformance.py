@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfrastructureError, UsageError
+from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
 from farm.index.probe import probe, prove
-from farm.index.stores import Stat, open_store
+from farm.index.stores import Stat
 
 TEXT = "text/plain"
 KEY = "whl/files/a-1+cu118-py3-none-any.whl"

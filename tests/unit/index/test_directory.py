@@ -1,5 +1,6 @@
 """The directory store under kill, failure and sweep. What all stores promise is tested beside the S3 store."""
 
+import hashlib
 import os
 import resource
 import subprocess
@@ -134,13 +135,46 @@ def test_a_file_in_the_way_is_an_error_of_the_farm(tmp_path):
     assert store.get("file/a") is None
 
 
-def test_objects_can_be_read_by_a_web_server(tmp_path):
-    before = os.umask(0o022)
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_web_server_can_read_what_is_stored_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
     try:
-        DirectoryStore(tmp_path).create("a", b"x", content_type=TEXT)
+        store = DirectoryStore(tmp_path / "index")
+        store.create("a/b", b"x", content_type=TEXT)
+        store.replace("a/b", b"y", store.get("a/b").etag, content_type=TEXT)
+        DirectoryStore(tmp_path / "private", private=True).create("a/b", b"x", content_type=TEXT)
     finally:
         os.umask(before)
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+    modes = {path: (tmp_path / path).stat().st_mode & 0o777 for path in ("index", "index/a", "index/a/b")}
+    assert modes == {"index": 0o755, "index/a": 0o755, "index/a/b": 0o644}
+    assert (tmp_path / "private/a/b").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("link", ["whl", "whl/files", "whl/files/x.whl"])
+def test_nothing_is_written_through_a_symbolic_link(tmp_path, link):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    store = DirectoryStore(tmp_path / "index")
+    store.create("probe/x", b"x", content_type=TEXT)
+    place = tmp_path / "index" / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    target = outside / "x.whl" if link.endswith(".whl") else outside
+    if target.suffix:
+        target.write_bytes(b"theirs")
+    place.symlink_to(target)
+    with pytest.raises(InfrastructureError, match="is a symbolic link") as caught:
+        store.create("whl/files/x.whl", b"ours", content_type=TEXT)
+    assert "remove it" in caught.value.hint
+    with pytest.raises(InfrastructureError, match="is a symbolic link"):
+        store.replace("whl/files/x.whl", b"ours", hashlib.sha256(b"theirs").hexdigest(), content_type=TEXT)
+    assert [path.read_bytes() for path in outside.iterdir()] == ([b"theirs"] if target.suffix else [])
+
+
+def test_the_folder_itself_may_be_a_symbolic_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "index").symlink_to(tmp_path / "disk")
+    assert DirectoryStore(tmp_path / "index").create("a", b"x", content_type=TEXT)
+    assert (tmp_path / "disk/a").read_bytes() == b"x"
 
 
 def test_a_copy_tells_how_far_it_is(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from farm.index import pages
 from farm.index.catalogue import without_rebuild
 from farm.index.directory import DirectoryStore
-from farm.index.events import Event, State, fold
+from farm.index.events import Event, State, fold, with_states
 from farm.index.folders import from_folder, to_folder
 from farm.index.pages import File, Hashes
 from farm.index.s3 import S3Store
@@ -52,8 +52,7 @@ def test_whatever_the_order_in_which_writers_come_the_newest_event_is_shown(orde
     told = events("yank", "quarantine", "release", "unyank")
     shown = page()
     for number in order:
-        state = fold(told[:number])
-        shown = pages.with_event(shown, WHEEL, number, yanked=state.yanked, quarantined=state.quarantined)
+        shown = with_states(shown, {WHEEL: fold(told[:number])})
     [file] = shown.files
     assert (file.yanked, file.quarantined, file.event) == (False, None, 4)
 
@@ -63,7 +62,7 @@ def test_a_page_is_sound_only_if_it_follows_from_its_entries():
     assert pages.is_sound(sound, "canary")
     assert not pages.is_sound(sound.model_copy(update={"versions": ("2.0",)}), "canary")
     assert not pages.is_sound(sound.model_copy(update={"name": "other"}), "canary")
-    quarantined = pages.with_status(sound, 1, quarantined="x")
+    quarantined = with_states(sound, {"canary": State(1, quarantined="x")})
     assert pages.is_sound(quarantined, "canary")
     assert quarantined.files == ()
     assert quarantined.withheld[0].url is None

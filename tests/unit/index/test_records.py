@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from farm.errors import FarmError, InfrastructureError, PublishRefusedError, UsageError
+from farm.index.admission import Admission, check_name
 from farm.index.records import describe, parse_record
 
 NAME = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -64,13 +65,57 @@ def test_metadata_of_something_else_is_refused(make_wheel, say, metadata):
 
 
 def test_names_are_compared_as_pip_does(make_wheel, say):
-    metadata = b"Name: Farm.Canary\nVersion: 1.0+CU118-sm35_avx\n"
+    metadata = b"Metadata-Version: 2.1\nName: Farm.Canary\nVersion: 1.0+CU118-sm35_avx\n"
     assert say(make_wheel(NAME.replace("canary", "farm_canary"), metadata=metadata)).project == "farm-canary"
 
 
 def test_a_bad_requires_python_is_refused(make_wheel, say):
     with pytest.raises(PublishRefusedError, match="Requires-Python"):
         say(make_wheel(NAME, requires_python="whatever"))
+
+
+HEAD = "Metadata-Version: 2.1\nName: canary\nVersion: 1.0+cu118.sm35.avx\n"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        (HEAD.replace("2.1", "99.9"), "Metadata-Version"),
+        (HEAD.replace("Metadata-Version: 2.1\n", ""), "Metadata-Version"),
+        (HEAD + "Metadata-Version: 2.2\n", "Metadata-Version"),
+        (HEAD + "Requires-Dist: numpy >=> 1\n", "Requires-Dist"),
+        (HEAD + "Provides-Extra: a b\n", "Provides-Extra"),
+        (HEAD.replace("2.1", "2.4") + "License-Expression: no such licence\n", "License-Expression"),
+    ],
+)
+def test_metadata_that_pypi_refuses_is_refused(make_wheel, say, metadata, field):
+    with pytest.raises(PublishRefusedError, match=field):
+        say(make_wheel(NAME, metadata=metadata.encode()))
+
+
+@pytest.mark.parametrize("need", ["x @ http://example.org/x.whl", "x@ file:///x.whl ; extra == 'a'"])
+def test_direct_urls_are_refused_unless_they_are_allowed(make_wheel, say, need):
+    wheel = make_wheel(NAME, metadata=f"{HEAD}Provides-Extra: a\nRequires-Dist: {need}\n".encode())
+    with pytest.raises(PublishRefusedError, match="direct URL") as caught:
+        say(wheel)
+    assert "--allow direct-urls" in caught.value.hint
+    assert say(wheel, policy=Admission(direct_urls=True)).project == "canary"
+
+
+PRESENT = ("torch", "pillow")
+
+
+@pytest.mark.parametrize("name", ["t0rch", "p1llow", "pi-llow", "to-rch"])
+def test_a_new_name_that_looks_like_another_project_is_refused(name):
+    with pytest.raises(PublishRefusedError, match="mistaken for") as caught:
+        check_name(name, PRESENT, Admission())
+    assert "--allow similar-names" in caught.value.hint
+    check_name(name, PRESENT, Admission(similar_names=True))
+
+
+@pytest.mark.parametrize("name", ["torch", "pillow", "torchvision", "torc", "canary"])
+def test_other_names_are_taken(name):
+    check_name(name, PRESENT, Admission())
 
 
 def test_metadata_must_be_the_wheels_own(make_wheel, say):

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import UsageError
+from farm.index.backends import open_store
 from farm.index.directory import DirectoryStore
 from farm.index.s3 import S3Store
-from farm.index.stores import check_key, check_scratch, open_store
+from farm.index.stores import check_key, check_scratch
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from farm.cli.main import main
 from farm.errors import InfrastructureError, UsageError
+from farm.index.backends import open_store
 from farm.index.pages import wheel_key
 from farm.index.publish import publish
-from farm.index.stores import open_store
 from farm.pipeline import needs
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace

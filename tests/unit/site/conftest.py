@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.stores import open_store
 from farm.site.offers import offers
 from farm.site.state import Known, wheels
 

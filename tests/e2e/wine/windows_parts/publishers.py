@@ -5,8 +5,8 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.index.stores import open_store
 
 index, *wheels = sys.argv[1:]
 store = open_store(index)

@@ -1,0 +1,179 @@
+"""A bucket of AWS S3, or of a server that speaks its protocol: connection, keys, retries, errors.
+
+botocore would hide its retries, and a retried conditional write gets 412 for its own success; so botocore's are
+switched off and all retries are made here, bounded, with full jitter. `farm.index.s3` is the store on top.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+import boto3
+from botocore import exceptions as aws
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index.folders import to_folder
+from farm.index.stores import Quirks, Stat, check_key
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+TRIES = 8
+
+_CONFIG = Config(
+    s3={"addressing_style": "path"},  # servers other than AWS seldom answer to bucket.host
+    retries={"total_max_attempts": 1},
+    max_pool_connections=16,  # the probe's writers
+    connect_timeout=10,
+    read_timeout=60,
+    # the default adds trailers to every upload that several servers refuse, over https only
+    request_checksum_calculation="when_required",
+    response_checksum_validation="when_required",
+)
+_CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
+_RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
+SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
+
+_T = TypeVar("_T")
+
+
+class Bucket:
+    """Objects below `prefix` in `bucket`.
+
+    Args:
+        bucket: The bucket; it must exist.
+        prefix: Where the index starts in the bucket; may be empty.
+        endpoint_url: The server; None for AWS.
+        region: None for the environment's, or us-east-1.
+        slash: Pages lie at keys that end in a slash (`farm.index.folders`).
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        slash: bool = False,
+    ) -> None:
+        self.bucket = bucket
+        self.slash = slash
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.proved = False
+        self.quirks = Quirks()
+        session = boto3.Session()
+        try:
+            self.client: S3Client = session.client(
+                "s3",
+                endpoint_url=endpoint_url,
+                region_name=region or session.region_name or "us-east-1",
+                config=_CONFIG,
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise UsageError(f"no client for s3://{bucket}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url('')!r})"
+
+    def stat(self, key: str) -> Stat | None:
+        def once() -> Stat | None:
+            try:
+                answer = self.client.head_object(Bucket=self.bucket, Key=self.full(key))
+            except ClientError as error:
+                if absent(error):
+                    return None
+                raise
+            return Stat(answer["ContentLength"], answer["Metadata"].get(SHA256))
+
+        return self.again(key, once)
+
+    def url(self, key: str) -> str:
+        place = to_folder(key) if self.slash else key
+        return f"{self.client.meta.endpoint_url.rstrip('/')}/{self.bucket}/{quote(self.prefix + place)}"
+
+    def full(self, key: str) -> str:
+        """The key in the bucket."""
+        check_key(key)
+        return self.prefix + (to_folder(key) if self.slash else key)
+
+    def again(self, key: str, once: Callable[[], _T]) -> _T:
+        """Calls until it works or fails for good; the last error as one of the farm's."""
+        with self.failures(key):
+            return self.raw(once)
+
+    def raw(self, once: Callable[[], _T]) -> _T:
+        """Calls until it works or fails for good; the last error as botocore raised it."""
+        return Retrying(
+            stop=stop_after_attempt(TRIES),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            retry=retry_if_exception(_may_pass),
+            reraise=True,
+        )(once)
+
+    @contextlib.contextmanager
+    def failures(self, key: str) -> Iterator[None]:
+        """Says what failed, without the server's own words: they may quote what was signed."""
+        where = self.url(key)
+        try:
+            yield
+        except (aws.NoCredentialsError, aws.PartialCredentialsError) as error:
+            raise UsageError(
+                f"no credentials for {where}",
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            ) from error
+        except ClientError as error:
+            code, status = error.response.get("Error", {}).get("Code", ""), http_status(error)
+            if code == "NoSuchBucket":
+                raise UsageError(
+                    f"there is no bucket {self.bucket!r} at {self.url('')}",
+                    hint="create it first (docs/index-stores.md), or correct the name",
+                ) from error
+            if code in _CREDENTIAL_CODES:
+                raise UsageError(
+                    f"{where}: the store does not accept these credentials ({code})",
+                    hint="check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE",
+                ) from error
+            if code == "RequestTimeTooSkewed":
+                theirs = error.response["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "another time")
+                raise InfrastructureError(
+                    f"{where}: this machine's clock is wrong: it says {formatdate(usegmt=True)}, the store {theirs}",
+                    hint="set the clock (timedatectl set-ntp true) and run it again",
+                ) from error
+            hint = "the same command can be run again"
+            if status in {401, 403}:
+                hint = "do the bucket's policy and quota allow this? (docs/index-stores.md)"
+            raise InfrastructureError(f"{where}: the store answered {status} {code:.60}", hint=hint) from error
+        except aws.SSLError as error:
+            raise InfrastructureError(
+                f"{where}: SSLError: the certificate is not trusted, or this is not https",
+                hint="a private authority's certificate is named by AWS_CA_BUNDLE",
+            ) from error
+        except BotoCoreError as error:
+            raise InfrastructureError(
+                f"{where}: {type(error).__name__}", hint="is the endpoint right, and does it answer?"
+            ) from error
+
+
+def http_status(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def absent(error: ClientError) -> bool:
+    """Only 404 means absent, and a missing bucket is no empty index."""
+    return http_status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
+
+
+def _may_pass(error: BaseException) -> bool:
+    """May the same call work a moment later? 409 is S3's "another conditional write is under way"."""
+    if isinstance(error, ClientError):
+        status = http_status(error)
+        code = error.response.get("Error", {}).get("Code")
+        return status in {408, 409, 429} or status >= 500 or code in _RETRY_CODES
+    lost = aws.ConnectionError | aws.HTTPClientError | aws.IncompleteReadError | aws.ResponseStreamingError
+    return isinstance(error, lost)

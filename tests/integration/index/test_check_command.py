@@ -1,0 +1,52 @@
+"""`farm index check`: exit codes and --fix."""
+
+import json
+
+import pytest
+
+from farm.cli.main import main
+from farm.index.backends import open_store
+
+FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+HTML = "whl/sm35-avx/simple/canary/index.html"
+
+
+@pytest.fixture
+def check(tmp_path, make_wheel, put, capsys):
+    """`check(*options)` gives the exit code and the problems of an index with two wheels."""
+    for name in (FIRST, SECOND):
+        put(open_store(str(tmp_path / "index")), make_wheel(name))
+
+    def check(*options):
+        code = main(["index", "check", "--json", "--index", str(tmp_path / "index"), *options])
+        return code, json.loads(capsys.readouterr().out)
+
+    return check
+
+
+def test_a_sound_index(check):
+    assert check() == (0, [])
+
+
+def test_unfinished_work_is_exit_code_1_and_fix_does_it(check, tmp_path):
+    (tmp_path / "index/whl/sm35-avx/simple/index.html").unlink()
+    code, problems = check()
+    assert code == 1
+    assert [problem["broken"] for problem in problems] == [False]
+    assert check("--fix") == (0, [])
+
+
+def test_what_is_broken_is_exit_code_6(check, tmp_path):
+    page = tmp_path / "index" / HTML
+    page.write_text(page.read_text().replace("canary", "canari"))
+    assert check()[0] == 6
+    assert check("--fix") == (0, [])
+
+
+def test_what_pages_cannot_mend_is_told_after_fix_too(check, tmp_path):
+    (tmp_path / "index/whl/files" / FIRST).unlink()
+    assert check()[0] == 6
+    code, [problem] = check("--fix")
+    assert code == 1
+    assert "claimed and not yet listed" in problem["what"]

@@ -1,0 +1,63 @@
+"""The work of check and reconcile grows with the index, not with its square: calls are counted, not time."""
+
+import cProfile
+import pstats
+
+import pytest
+
+from farm.index.backends import open_store
+from farm.index.check import check
+from farm.index.probe import keep_proof
+from farm.index.reconcile import reconcile
+from farm.index.records import Record
+
+
+def fill(root, wheels, groups=1):
+    """An index with many records and the smallest files, as if their publishers had been killed before any page."""
+    store = open_store(str(root))
+    keep_proof(store)
+    for folder in ("records", "whl/files"):
+        (root / folder).mkdir(parents=True)
+    for number in range(wheels):
+        name = f"canary-1.{number}-py3-none-any.whl"
+        record = Record(
+            filename=name,
+            project="canary",
+            version=f"1.{number}",
+            sha256=EMPTY,
+            size=0,
+            metadata_sha256=EMPTY,
+            groups=(f"sm{number % groups + 50}-avx",),
+            upload_time="2026-11-21T00:00:00.000000Z",
+            provenance={},
+        )
+        (root / f"records/{name}.json").write_bytes(record.render())
+        (root / f"whl/files/{name}").touch()
+        (root / f"whl/files/{name}.metadata").touch()
+    return store
+
+
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def calls(work, *arguments):
+    """How many functions a piece of work called."""
+    profile = cProfile.Profile()
+    result = profile.runcall(work, *arguments)
+    return pstats.Stats(profile).total_calls, result
+
+
+@pytest.mark.parametrize("groups", [1, 20])
+def test_twice_the_wheels_are_twice_the_work(tmp_path, groups):
+    cost = {}
+    for wheels in (1000, 2000):
+        store = fill(tmp_path / str(wheels), wheels, groups)
+        rebuilt, done = calls(reconcile, store)
+        assert not done.missing
+        again, done = calls(reconcile, store)
+        assert done.written == ()
+        checked, problems = calls(check, store)
+        assert problems == []
+        cost[wheels] = (rebuilt, again, checked)
+    ratios = [twice / once for once, twice in zip(cost[1000], cost[2000], strict=True)]
+    assert all(1.5 < ratio < 2.3 for ratio in ratios), ratios
