@@ -6,7 +6,23 @@ exits with `exit_code`; a traceback is shown for bugs only.
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
+from enum import IntEnum
 from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the command line ends with; README lists them for users."""
+
+    DONE = 0
+    USAGE = 2
+    NOT_BUILDABLE = 3
+    NO_RUNNER = 4
+    BUILD_FAILED = 5
+    VERIFICATION_FAILED = 6
+    PUBLISH_REFUSED = 7
+    SMOKE_FAILED = 8
+    INFRASTRUCTURE = 9
+    INTERRUPTED = 130
 
 
 class FarmError(Exception):
@@ -17,7 +33,7 @@ class FarmError(Exception):
         hint: What to do next, if there is something to do.
     """
 
-    exit_code: ClassVar[int] = 9
+    exit_code: ClassVar[int] = ExitCode.INFRASTRUCTURE
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -27,46 +43,46 @@ class FarmError(Exception):
 class UsageError(FarmError):
     """The command line or a configuration file is wrong (2)."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class NotBuildableError(FarmError):
     """The combination that was asked for cannot be built; the message gives the reason (3)."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_BUILDABLE
 
 
 class NoRunnerError(FarmError):
     """No engine answers, or no runner can take the job (4)."""
 
-    exit_code = 4
+    exit_code = ExitCode.NO_RUNNER
 
 
 class BuildFailedError(FarmError):
     """The build itself failed: never retried by itself (5)."""
 
-    exit_code = 5
+    exit_code = ExitCode.BUILD_FAILED
 
 
 class VerificationFailedError(FarmError):
     """A wheel does not hold what its name promises, or is malformed (6)."""
 
-    exit_code = 6
+    exit_code = ExitCode.VERIFICATION_FAILED
 
 
 class PublishRefusedError(FarmError):
     """The index refused a wheel: same name with other bytes, or a promise not kept (7)."""
 
-    exit_code = 7
+    exit_code = ExitCode.PUBLISH_REFUSED
 
 
 class SmokeFailedError(FarmError):
     """An installed wheel did not work (8)."""
 
-    exit_code = 8
+    exit_code = ExitCode.SMOKE_FAILED
 
 
 class InfrastructureError(FarmError):
     """A machine, network or store failed; the same call may succeed later (9)."""
 
-    exit_code = 9
+    exit_code = ExitCode.INFRASTRUCTURE

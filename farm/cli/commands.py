@@ -17,15 +17,16 @@ from farm.cli.upload import uploading
 from farm.cli.verify import waivers_of
 from farm.cli.why import questions
 from farm.errors import UsageError
+from farm.pipeline.backends import engine_kind
 from farm.pipeline.bundle import bundle
 from farm.pipeline.check import refusal
-from farm.pipeline.mainjob import PLACED, Until
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.report import Silent
-from farm.pipeline.run import create_detached, submit
+from farm.pipeline.run import create_detached, request_for, submit
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan, judge
 from farm.render import render
+from farm.runs import Until
 from farm.settings import Settings
 from farm.variant import Variant
 from farm.wheel.inspect import inspect
@@ -38,15 +39,14 @@ def _print_json(data: Mapping[str, Any] | list[Any]) -> None:
 
 
 def _watched(
-    args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until, carried: Path | None = None
+    args: argparse.Namespace, project: Path, settings: Settings, plan: Plan, until: Until, pieces: Path | None = None
 ) -> int:
     """Run the main job up to a step and print its table."""
     terminal = show.ERR.is_terminal and not os.environ.get("CI")
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
-    selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
     try:
         workspace = Workspace(project, settings, watcher)
-        result = submit(workspace, plan, selectors=selectors, until=until, on=args.on, carried=carried)
+        result = submit(workspace, plan, until=until, on=args.on, pieces=pieces)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
@@ -64,11 +64,10 @@ def cmd_submit(args: argparse.Namespace) -> int:
         raise UsageError(
             "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
         )
-    if not args.detach and args.on not in PLACED:
+    if not args.detach and not engine_kind(args.on).traits.places:
         return _watched(args, project, settings, plan, until, args.carried)
     workspace = Workspace(project, settings, Silent())
-    selectors = {"variant": plan.variant, "package": plan.package, "platform": plan.platform}
-    run_ = create_detached(workspace, plan, selectors=selectors, until=until, on=args.on, priority=args.priority)
+    run_ = create_detached(workspace, plan, request_for(plan, until=until, on=args.on, priority=args.priority))
     return detached(args, workspace, run_) if args.detach else follow(args, workspace, run_)
 
 

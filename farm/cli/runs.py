@@ -18,13 +18,11 @@ from farm import processes
 from farm.cli import show
 from farm.cli.project import project_of
 from farm.errors import FarmError, UsageError
-from farm.pipeline.dispatch import WAITING, AlreadyDispatchingError, Dispatcher, sole
-from farm.pipeline.mainjob import CANCEL
+from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, create_detached, plan_of
 from farm.pipeline.workspace import Workspace, open_journal
-from farm.runs import FINAL, Attempt, Journal, Run
-from farm.runs.owner import is_dead
+from farm.runs import EventKind, Journal, Run, state_of
 from farm.runs.progress import progress
 from farm.text import plain
 
@@ -47,48 +45,20 @@ def _print_json(data: Any) -> None:
 
 def summary(journal: Journal, run: Run) -> dict[str, Any]:
     """One run in a line: its state, and for what has not ended always a why."""
-    attempts = [attempt for job in journal.jobs(run.id) for attempt in job.attempts]
-    last = attempts[-1] if attempts else None
-    state, why = _state(journal, run, last)
-    why = _stalled(run) or why
+    state = state_of(journal, run)
+    last = state.last
     return {
         "id": run.id,
         "created": run.created,
-        "package": run.selectors.get("package"),
-        "variant": run.selectors.get("variant"),
+        "package": run.request.package,
+        "variant": run.request.variant,
         "result": run.result,
-        "state": state,
-        "engine": last.engine if last else run.selectors.get("on", "docker"),
+        "state": str(state.phase),
+        "engine": last.engine if last else run.request.on,
         "runner": last.runner if last else None,
-        "attempts": len(attempts),
-        "why": why,
+        "attempts": len(state.attempts),
+        "why": state.text,
     }
-
-
-def _state(journal: Journal, run: Run, last: Attempt | None) -> tuple[str, str | None]:
-    error = journal.happened(run.id, "error")
-    if run.finished is not None:
-        if run.result == "success":
-            return "success", None
-        cancelled = run.exit_code == 130 and journal.happened(run.id, CANCEL)
-        return ("cancelled" if cancelled else str(run.result)), str(error.data["text"]) if error else None
-    if last is not None and last.state not in FINAL:
-        return last.state, last.why
-    waits = journal.happened(run.id, WAITING)
-    if waits is not None:
-        return "queued", str(waits.data["why"])
-    if last is not None and last.state == "done":
-        return "finishing", "the build has ended; the steps after it are under way"
-    return "queued", "the dispatcher has not looked at it yet" if run.selectors.get("detached") else "being prepared"
-
-
-def _stalled(run: Run) -> str | None:
-    """Why a run does not go on at all."""
-    if run.finished is not None or not is_dead(run.owner):
-        return None
-    if run.selectors.get("detached"):
-        return "no dispatcher is at work: `farm dispatch` goes on with it"
-    return "its controller is dead: the same `farm submit` goes on with it"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
@@ -151,7 +121,7 @@ def _one(args: argparse.Namespace, journal: Journal) -> int:
         show.say(f"why: {plain(line['why'])}")
     attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
     show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
-    steps = [e.data for e in events if e.kind == "step"]
+    steps = [e.data for e in events if e.kind == EventKind.STEP]
     rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
     show.table("", ("step", "seconds", "outcome", "result"), rows)
     return 0
@@ -223,15 +193,7 @@ def cmd_retry(args: argparse.Namespace) -> int:
         old = journal.run(args.run)
     if old.finished is None:
         raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
-    asked = dict(old.selectors)
-    new = create_detached(
-        workspace,
-        plan_of(old),
-        selectors={**{key: asked.get(key) for key in ("variant", "package", "platform")}, "retry_of": old.id},
-        until=asked.get("until", "smoke"),
-        on=asked.get("on", "docker"),
-        priority=int(asked.get("priority", 0)),
-    )
+    new = create_detached(workspace, plan_of(old), old.request.model_copy(update={"retry_of": old.id}))
     return detached(args, workspace, new) if args.detach else follow(args, workspace, new)
 
 
@@ -244,7 +206,7 @@ def cmd_dispatch(args: argparse.Namespace) -> int:
                 Dispatcher(workspace, journal).drain()
             # Whoever saw the lock held has left its run to us, so look once more now that it is not.
             with open_journal(workspace.project, workspace.settings) as journal:
-                if not any(run.selectors.get("detached") for run in journal.open_runs()):
+                if not any(run.request.detached for run in journal.open_runs()):
                     return 0
     except AlreadyDispatchingError as error:
         show.say(str(error))
@@ -273,7 +235,7 @@ def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
         except KeyboardInterrupt:
             cancel(workspace, run.id)
             raise
-        ended, error = journal.run(run.id), journal.happened(run.id, "error")
+        ended, error = journal.run(run.id), journal.happened(run.id, EventKind.ERROR)
         if args.json:
             _print_json(summary(journal, ended))
         if ended.exit_code and error:

@@ -73,8 +73,10 @@ class LogWatcher:
         print(f"==> {name}", file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
-        if text.startswith(("base image:", "Step ", "+ ", "farm: step", "compiler cache:")):
-            print(f"    {plain(text)}", file=sys.stderr, flush=True)
+        """Nothing: the log files of the run have it."""
+
+    def note(self, text: str) -> None:
+        print(f"    {plain(text)}", file=sys.stderr, flush=True)
 
     def progress(self, done: int, total: int) -> None:
         tenth = done * 100 // max(total, 1) // EVERY
@@ -107,6 +109,9 @@ class TerminalWatcher:
     def line(self, text: str) -> None:
         width = max(ERR.width - 70, 10)
         self._progress.update(self._task, line=escape(plain(text)[:width]))
+
+    def note(self, text: str) -> None:
+        self.line(text)
 
     def progress(self, done: int, total: int) -> None:
         self._progress.update(self._task, completed=done, total=total)

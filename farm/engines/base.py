@@ -4,14 +4,45 @@ from __future__ import annotations  # also for the Python 3.9 of a machine that 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
 
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
 
-KILLED_FROM_OUTSIDE = "killed from outside, as by a restart of its machine"
-"""The `why` of a job that ended by SIGKILL before its time limit, and not for its memory: no fault of the build's."""
+
+class Cause(Enum):
+    """What ended a job other than its own command; the value is what people read."""
+
+    TIME_LIMIT = "killed at its time limit"
+    OUT_OF_MEMORY = "out of memory: killed at its memory limit"
+    KILLED = "killed from outside, as by a restart of its machine"
+    """SIGKILL before the time limit, and not for its memory: no fault of the build's."""
+    CANCELLED = "cancelled"
+    NOT_STARTED = "its command cannot be started"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What an engine is like: others ask for these, never for its name.
+
+    Attributes:
+        gathers: Its runners have a farm of their own, which fetches sources, needed wheels and packs and makes the
+            toolchain image there.
+        in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
+        keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
+        places: It has several runners, and takes the one that the scheduler chose.
+        live_logs: `logs` yields output while the job runs.
+        platforms: Of the plans that it can build.
+    """
+
+    gathers: bool = False
+    in_container: bool = True
+    keeps_volumes: bool = False
+    places: bool = False
+    live_logs: bool = True
+    platforms: frozenset[str] = frozenset({"linux"})
 
 
 @dataclass(frozen=True)
@@ -54,11 +85,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt; `why` explains a wait, a loss or a failure; `exit_code` is set when done."""
+    """The state of an attempt.
+
+    `why` is the engine's own text on a wait, a loss or a failure; `exit_code` is set when done; `cause` where something
+    else than the command ended it.
+    """
 
     state: State
     why: str | None = None
     exit_code: int | None = None
+    cause: Cause | None = None
+
+    @property
+    def text(self) -> str | None:
+        """Cause and reason for people."""
+        parts = [self.cause.value if self.cause else None, self.why]
+        return ": ".join(part for part in parts if part) or None
 
 
 class Engine(Protocol):
@@ -67,8 +109,7 @@ class Engine(Protocol):
     name: str
     poll_s: float
     """Seconds between two looks at a job that has not started."""
-    keeps_volumes: bool
-    """Whether it keeps volumes between jobs; one that does not refuses a job with volumes (UsageError)."""
+    traits: Traits
 
     def capacity(self) -> Capacity:
         """What one job may use here at most."""

@@ -17,7 +17,7 @@ import requests
 from docker.models.containers import Container
 
 from farm.engines import transfer
-from farm.engines.base import KILLED_FROM_OUTSIDE, Capacity, Job, Observation
+from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
@@ -83,7 +83,7 @@ class DockerEngine:
 
     name = "docker"
     poll_s = 0.2
-    keeps_volumes = True
+    traits = Traits(keeps_volumes=True)
 
     def __init__(self, client: docker.DockerClient, *, cpus: float | None = None, memory: int | None = None) -> None:
         self.client = client
@@ -162,14 +162,14 @@ class DockerEngine:
         if status in ("running", "paused", "restarting"):
             return Observation("running", why="paused" if status == "paused" else None)
         code = int(state["ExitCode"])
-        why = None
+        cause = None
         if state.get("OOMKilled"):
-            why = "out of memory: the kernel killed it at the job's memory limit"
+            cause = Cause.OUT_OF_MEMORY
         elif code == TIMED_OUT or (code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])):
-            why = "killed at the time limit of the recipe"
+            cause = Cause.TIME_LIMIT
         elif code in (KILLED, CRASHED):
-            why = KILLED_FROM_OUTSIDE
-        return Observation("done", why=why, exit_code=code)
+            cause = Cause.KILLED
+        return Observation("done", exit_code=code, cause=cause)
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         container = self._find(handle)
@@ -221,8 +221,16 @@ class DockerEngine:
         if container is None:
             raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
         output = container.labels["farm.output"]
-        chunks, _ = container.get_archive(output)
-        return transfer.unpack(chunks, dest, max_bytes)
+        api: Any = (
+            self.client.api
+        )  # its get_archive gives no way to close the stream, and dockerd holds the container's
+        url = api._url("/containers/{0}/archive", handle)  # lock until that is closed: nothing could stop or remove it
+        answer = api._get(url, params={"path": output}, stream=True)
+        try:
+            api._raise_for_status(answer)
+            return transfer.unpack(answer.iter_content(1 << 21), dest, max_bytes)
+        finally:
+            answer.close()
 
     @guard
     def release(self, handle: str) -> None:

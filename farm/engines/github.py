@@ -16,10 +16,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from farm.engines import transfer
-from farm.engines.base import Capacity, Job, Observation
+from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.engines.github_api import GithubApi, UncertainError
 from farm.engines.github_models import Listed, Run, RunJob
-from farm.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.engines.output import RefusedOutputError, storing
+from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.planfile import Plan
 from farm.settings import Github, JobKind
 from farm.text import plain
@@ -40,7 +41,7 @@ ADOPT = timedelta(days=7)  # a job may queue for one day and run for five
 QUEUE_LIMIT = timedelta(hours=24)
 CANCEL_LOOKS, FORCE_AFTER = 60, 20
 TIMED_OUT = 124
-INFRASTRUCTURE = (4, 9)
+INFRASTRUCTURE = (ExitCode.NO_RUNNER, ExitCode.INFRASTRUCTURE)
 """Exit codes of `farm` that are no fault of the build: no engine on the runner, infrastructure."""
 _EXIT = re.compile(rb"Process completed with exit code (\d{1,3})\.")
 
@@ -49,7 +50,7 @@ class GithubEngine:
     """See `farm.engines.base.Engine`. A job must bring its plan as /farm/job/plan.json: the runner carries that out."""
 
     name = "github"
-    keeps_volumes = False
+    traits = Traits(gathers=True, places=True, live_logs=False)
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class GithubEngine:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
-            return Observation("done", why="stopped at the time limit of the workflow", exit_code=TIMED_OUT)
+            return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
         if run.conclusion == "cancelled":
             untouched = [job for job in jobs if not job.runner_name and job.completed_at]
             if any(job.completed_at - job.created_at >= QUEUE_LIMIT for job in untouched if job.completed_at):
@@ -247,10 +248,6 @@ class GithubEngine:
             self._sleep(self.poll_s)
         raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")
 
-    def rerun(self, handle: str) -> None:
-        """Run the failed jobs of an ended run again; the handle stays."""
-        self._api.rerun_failed(int(handle))
-
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
         run = self._run(handle)
         found = [a for a in self._api.artifacts(run.id) if a.name == OUTPUT] if run else []
@@ -267,9 +264,10 @@ class GithubEngine:
                 for piece in self._api.artifact(newest.id):
                     size += len(piece)
                     if size > max_bytes:
-                        raise InfrastructureError("the job's output is larger than allowed")
+                        raise RefusedOutputError("the job's output is larger than allowed")
                     digest.update(piece)
-                    file.write(piece)
+                    with storing(OUTPUT, path):
+                        file.write(piece)
             if newest.digest and newest.digest != f"sha256:{digest.hexdigest()}":
                 raise InfrastructureError(f"the artifact of run {handle} is not what GitHub says", hint="run it again")
             return transfer.unpack_zip(path, dest, max_bytes)

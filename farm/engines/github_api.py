@@ -129,10 +129,6 @@ class GithubApi:
         """Ask GitHub to cancel a run; one that has ended is fine."""
         self._write("POST", f"{self._prefix}/runs/{run_id}/{'force-cancel' if force else 'cancel'}", fine=(404, 409))
 
-    def rerun_failed(self, run_id: int) -> None:
-        """Run the failed jobs of an ended run again, as its next attempt."""
-        self._write("POST", f"{self._prefix}/runs/{run_id}/rerun-failed-jobs")
-
     def delete_artifact(self, artifact_id: int) -> None:
         self._write("DELETE", f"{self._prefix}/artifacts/{artifact_id}", fine=(404, 410))
 

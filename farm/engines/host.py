@@ -26,7 +26,8 @@ from typing import Any
 import farm
 from farm import processes
 from farm.engines import supervise
-from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
+from farm.engines.output import RefusedOutputError, storing
 from farm.errors import InfrastructureError, NoRunnerError
 from farm.locks import lock
 
@@ -42,7 +43,7 @@ class HostEngine:
 
     name = "host"
     poll_s = POLL_S
-    keeps_volumes = True
+    traits = Traits(in_container=False, keeps_volumes=True, platforms=frozenset({processes.PLATFORM}))
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
         """`root` holds everything that the engine keeps.
@@ -197,9 +198,9 @@ class HostEngine:
             alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
         ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
         if ended is not None:
-            if ended["why"] == "cancelled":
-                return Observation("cancelled", why="cancelled", exit_code=ended["code"])
-            return Observation("done", why=ended["why"], exit_code=ended["code"])
+            cause = Cause[ended["cause"]] if ended["cause"] else None
+            state: State = "cancelled" if cause is Cause.CANCELLED else "done"
+            return Observation(state, why=ended["detail"], exit_code=ended["code"], cause=cause)
         if pid is None and self._age(handle) > 2 * START_S:
             return Observation("lost", why="its supervisor never started")
         if pid is None:
@@ -254,10 +255,11 @@ class HostEngine:
         for path, status in _files(source):
             left -= status.st_size
             if left < 0:
-                raise InfrastructureError("the job's output is larger than allowed")
+                raise RefusedOutputError("the job's output is larger than allowed")
             target = dest / path.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target, follow_symlinks=False)
+            with storing(path.name, target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target, follow_symlinks=False)
             written.append(target)
         return written
 
@@ -288,12 +290,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """The files below a folder that a job wrote, in the order of their names; links are never followed.
 
     Raises:
-        InfrastructureError: It holds something that is neither a file nor a folder.
+        RefusedOutputError: It holds something that is neither a file nor a folder.
     """
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         status = path.lstat()
         if not processes.is_plain(status):
-            raise InfrastructureError(f"the job's output holds {path.name!r}, which is no plain file")
+            raise RefusedOutputError(f"the job's output holds {path.name!r}, which is no plain file")
         if stat.S_ISDIR(status.st_mode):
             yield from _files(path)
         else:

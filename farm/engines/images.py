@@ -159,26 +159,28 @@ def ensure_image(
     labels: dict[str, str],
     log: Path,
     line: Line,
+    note: Line | None = None,
     wheels: Callable[[], Mapping[str, Path]] = dict,
 ) -> Image:
     """The toolchain image of a rendered context (path -> text) on the base image id `base`.
 
-    The build's output goes to `log` whole and to `line` line by line. `wheels` tells, when there is no image yet, where
-    the wheels are (by file name) that the context's `scripts/toolkit.json` names; what it takes out of them comes into
-    the context as `root/`.
+    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
+    `wheels` gives, when there is no image yet, where the wheels are (by file name) that the context's
+    `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
         InfrastructureError: A step of the image failed; the message holds its last lines.
         BuildFailedError: A wheel does not hold what the toolkit takes out of it.
     """
+    note = note or line
     if client.info().get("OSType") != "linux":
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
     digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
     tag = f"{repository}:{digest[:16]}"
     try:
         image = client.images.get(tag)
-        line(f"{tag} is here")
+        note(f"{tag} is here")
         return Image(tag, str(image.id), reused=True)
     except docker.errors.ImageNotFound:
         pass
@@ -194,7 +196,7 @@ def ensure_image(
             forcerm=True,
             decode=True,
         )
-        _follow(events, stream, line, log)
+        _follow(events, stream, line, note, log)
     return Image(tag, str(client.images.get(tag).id), reused=False)
 
 
@@ -229,17 +231,19 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     return taken
 
 
-def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, log: Path) -> None:
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, note: Line, log: Path) -> None:
     tail: list[str] = []
     step = "?"
     for event in events:
         for text in str(event.get("stream", "")).splitlines():
             stream.write(text + "\n")
-            if text.strip():
-                tail = [*tail[-LOG_TAIL:], text]
-                line(text)
             if re.match(r"Step \d+/\d+ :", text):
                 step = text
+                note(text)
+            elif text.strip():
+                line(text)
+            if text.strip():
+                tail = [*tail[-LOG_TAIL:], text]
         if "error" in event:
             lines = "\n".join(tail)
             raise InfrastructureError(

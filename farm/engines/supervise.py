@@ -17,13 +17,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from farm.engines.base import Cause
 from farm.processes import Tree, end_wanted, leave, replace, settle, started
 
 POLL_S = 0.1
 LOOK_S = 2
 GRACE_S = 30
-TIMED_OUT, KILLED = 124, 137
-"""Exit codes, as `timeout` and a shell give them."""
+EXIT_CODES = {
+    Cause.TIME_LIMIT: 124,  # as `timeout` gives it
+    Cause.OUT_OF_MEMORY: 128 + 9,  # SIGKILL, as a shell gives it
+    Cause.CANCELLED: 128 + signal.SIGTERM,
+    Cause.NOT_STARTED: 127,
+}
 
 
 def supervise(folder: Path) -> None:
@@ -32,7 +37,7 @@ def supervise(folder: Path) -> None:
     wanted = end_wanted(folder)
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     settle(job["cpus"])
-    why: list[str] = []
+    cause: Cause | None = None
     with (folder / "log").open("ab", buffering=0) as log:
         try:
             tree = Tree(
@@ -44,32 +49,40 @@ def supervise(folder: Path) -> None:
                 memory=job["memory"],
             )
         except (OSError, subprocess.SubprocessError) as error:
-            _write(folder / "exit.json", {"code": 127, "why": f"cannot be started: {error}"})
+            _write_end(folder, EXIT_CODES[Cause.NOT_STARTED], Cause.NOT_STARTED, str(error))
             return
         deadline = time.monotonic() + job["timeout_s"]
         looked = time.monotonic()
-        while tree.poll() is None and not why:
+        while tree.poll() is None and cause is None:
             if wanted():
-                why.append("cancelled")
+                cause = Cause.CANCELLED
             elif time.monotonic() > deadline:
-                why.append(f"killed at its time limit of {job['timeout_s']} s")
+                cause = Cause.TIME_LIMIT
             elif time.monotonic() - looked > LOOK_S:
                 looked = time.monotonic()
                 if tree.exceeded():
-                    why.append(_too_much(job))
+                    cause = Cause.OUT_OF_MEMORY
             time.sleep(POLL_S)
-        if not why and tree.poll() and tree.exceeded():
-            why.append(_too_much(job))
-        tree.end(GRACE_S if why and "memory" not in why[0] else 0.0)
+        if cause is None and tree.poll() and tree.exceeded():
+            cause = Cause.OUT_OF_MEMORY
+        # What takes all memory gets no time to end by itself.
+        tree.end(GRACE_S if cause in (Cause.CANCELLED, Cause.TIME_LIMIT) else 0.0)
     code = tree.poll()
     assert code is not None
-    if why:
-        code = {"cancelled": 128 + signal.SIGTERM}.get(why[0], TIMED_OUT if "time limit" in why[0] else KILLED)
-    _write(folder / "exit.json", {"code": 128 - code if code < 0 else code, "why": why[0] if why else None})
+    if cause is not None:
+        code = EXIT_CODES[cause]
+    _write_end(folder, 128 - code if code < 0 else code, cause, _limit(cause, job))
 
 
-def _too_much(job: dict[str, Any]) -> str:
-    return f"out of memory: killed above the job's limit of {job['memory']} bytes"
+def _limit(cause: Cause | None, job: dict[str, Any]) -> str | None:
+    """The limit that the job met."""
+    if cause is Cause.TIME_LIMIT:
+        return f"{job['timeout_s']} s"
+    return f"{job['memory']} bytes" if cause is Cause.OUT_OF_MEMORY else None
+
+
+def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None) -> None:
+    _write(folder / "exit.json", {"code": code, "cause": cause.name if cause else None, "detail": detail})
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:

@@ -24,9 +24,10 @@ import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
 from farm.engines import transfer
-from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.docker import guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
+from farm.engines.output import RefusedOutputError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 
@@ -59,7 +60,7 @@ class SwarmEngine:
 
     name = "swarm"
     poll_s = 1.0
-    keeps_volumes = False
+    traits = Traits(places=True)
 
     def __init__(
         self,
@@ -221,10 +222,8 @@ class SwarmEngine:
                 return Observation("lost", why="its report is malformed: an exit code that there is not")
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, OversizeError) as error:
             return Observation("lost", why=f"its report is malformed: {type(error).__name__}")
-        why = "killed at the time limit of the recipe" if late else None
-        if memory:
-            why = "out of memory: the kernel killed it at the job's memory limit"
-        return Observation("done", why=why, exit_code=code)
+        cause = Cause.OUT_OF_MEMORY if memory else Cause.TIME_LIMIT if late else None
+        return Observation("done", exit_code=code, cause=cause)
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         service = guard(self._service)(handle)
@@ -298,7 +297,7 @@ class SwarmEngine:
         if size is None:
             raise InfrastructureError(f"service {handle[:12]} left no output")
         if size > max_bytes + (1 << 20):
-            raise InfrastructureError(f"the job's output is larger than allowed: {size} bytes")
+            raise RefusedOutputError(f"the job's output is larger than allowed: {size} bytes")
         return transfer.unpack(self.exchange.chunks(key), dest, max_bytes)
 
     @guard

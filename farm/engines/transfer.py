@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from farm.engines.output import LocalDiskError, RefusedOutputError, storing
 from farm.errors import InfrastructureError
 
 MAX_MEMBERS = 10_000
@@ -58,7 +59,7 @@ def pack(
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
         if self.type in _HEADERS and self.size > MAX_HEADER:
-            raise tarfile.ReadError(f"a header of {self.size} bytes")
+            raise RefusedOutputError(f"the job's output is no sound tar stream: a header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -84,7 +85,7 @@ class _Stream(io.RawIOBase):
         count = min(len(view), len(self._rest))
         self._left -= count
         if self._left < 0:
-            raise InfrastructureError("the job's output is larger than allowed")
+            raise RefusedOutputError("the job's output is larger than allowed")
         view[:count] = self._rest[:count]
         self.end = (self.end + self._rest[max(0, count - len(_END)) : count])[-len(_END) :]
         self._rest = self._rest[count:]
@@ -95,8 +96,9 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a tar stream below `dest`, without its top folder; returns them.
 
     Raises:
-        InfrastructureError: The stream is no tar, ends too early, is larger than `max_bytes`, holds a name that
-            points outside, a link or a device, or cannot be written.
+        RefusedOutputError: It is larger than `max_bytes`, or holds a name that points outside, a link or a device.
+        LocalDiskError: It cannot be written here.
+        InfrastructureError: The stream is no tar, or ends too early.
     """
     raw = _Stream(chunks, max_bytes + (1 << 20))
     stream = io.BufferedReader(raw, 1 << 20)
@@ -116,7 +118,7 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
     written: list[Path] = []
     for count, member in enumerate(archive):
         if count >= MAX_MEMBERS:
-            raise InfrastructureError(f"the job's output holds more than {MAX_MEMBERS} files")
+            raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
         if member.isdir():
             continue
         _, *parts = PurePosixPath(member.name).parts or ("",)
@@ -128,20 +130,15 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
             or ".." in member.name.split("/")
             or member.name[0] == "/"
         ):
-            raise InfrastructureError(
-                f"the job's output holds {member.name!r}, which is no plain file below its folder"
-            )
+            raise RefusedOutputError(f"the job's output holds {member.name!r}, which is no plain file below its folder")
         source = archive.extractfile(member)
         assert source is not None
         path = dest.joinpath(*parts)
-        try:
+        with storing(member.name, path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            target = path.open("xb")
-        except OSError as error:
-            raise InfrastructureError(f"{member.name!r} of the job's output: {error.strerror}") from error
-        with target:
-            while piece := source.read(1 << 20):
-                target.write(piece)
+            with path.open("xb") as target:
+                while piece := source.read(1 << 20):
+                    target.write(piece)
         written.append(path)
     return written
 
@@ -150,8 +147,10 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
 
     Raises:
-        InfrastructureError: The file is no zip or is damaged, is larger than `max_bytes` inside, holds a name that
-            points outside or stands twice, or a link, or cannot be written.
+        RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, or a name that points outside or
+            stands twice.
+        LocalDiskError: It cannot be written here.
+        InfrastructureError: The file is no zip or is damaged.
     """
     written: list[Path] = []
     left = max_bytes
@@ -159,7 +158,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
         with zipfile.ZipFile(archive) as opened:
             members = opened.infolist()
             if len(members) > MAX_MEMBERS:
-                raise InfrastructureError(f"the job's output holds more than {MAX_MEMBERS} files")
+                raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
             for member in members:
                 if member.is_dir():
                     continue
@@ -167,20 +166,21 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 parts = member.filename.split("/")
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
                 if bad or kind not in (0, stat.S_IFREG):
-                    raise InfrastructureError(
+                    raise RefusedOutputError(
                         f"the job's output holds {member.filename!r}, which is no plain file below its folder"
                     )
                 path = dest.joinpath(*parts)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with opened.open(member) as source, path.open("xb") as target:
-                    while piece := source.read(1 << 20):
-                        left -= len(piece)
-                        if left < 0:
-                            raise InfrastructureError("the job's output is larger than allowed")
-                        target.write(piece)
+                with storing(member.filename, path):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with opened.open(member) as source, path.open("xb") as target:
+                        while piece := source.read(1 << 20):
+                            left -= len(piece)
+                            if left < 0:
+                                raise RefusedOutputError("the job's output is larger than allowed")
+                            target.write(piece)
                 written.append(path)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"the job's output is not a sound zip: {error}") from error
     except OSError as error:
-        raise InfrastructureError(f"the job's output cannot be written: {error.strerror or error}") from error
+        raise LocalDiskError(f"{archive}: cannot be read: {error.strerror or error}") from error
     return written

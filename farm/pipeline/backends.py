@@ -1,11 +1,10 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
-import contextlib
 import os
 import platform
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from farm import catalog
 from farm.engines import images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
-from farm.engines.base import Capacity, Engine
+from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine, connect
 from farm.engines.exchange import Exchange
 from farm.engines.github import GithubEngine
@@ -25,7 +24,7 @@ from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.swarm import SwarmEngine
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.pipeline import winjob
 from farm.pipeline.host_toolchain import SYSTEMS, prove_host
 from farm.pipeline.report import Outcomes
@@ -70,33 +69,48 @@ def open_backend(workspace: Workspace, name: str) -> Backend:
         UsageError: There is no such engine, or its configuration is missing.
         NoRunnerError: It does not answer.
     """
-    check_engine(workspace, name)
-    return _OPENERS[name](workspace, load_runners(workspace.project)[LOCAL])
+    kind = engine_kind(name)
+    kind.check(workspace)
+    return kind.open(workspace, load_runners(workspace.project)[LOCAL])
 
 
-def check_engine(workspace: Workspace, name: str) -> None:
-    """Refuses an engine that there is not, or for which a word of configuration is missing. Asks nobody.
+def engine_kind(name: str) -> "EngineKind":
+    """The kind of engine called `name`; nothing is opened.
 
     Raises:
-        UsageError: The known ones are given, or what is missing.
+        UsageError: There is none; the known ones are given.
     """
-    if name not in _OPENERS:
-        raise UsageError(f"no engine is called {name!r}", hint=f"known: {', '.join(_OPENERS)}")
-    if name == "github":
-        with contextlib.closing(_github_api(workspace)):
-            return
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}", hint=f"known engines: {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
+    """Refuses a plan that the engine called `name` cannot carry out. Asks nobody, writes nothing.
+
+    Raises:
+        UsageError: There is no such engine, or its configuration is missing.
+        NoRunnerError: It runs no jobs of the plan's platform.
+    """
+    kind = engine_kind(name)
+    if plan.platform not in kind.traits.platforms:
+        able = [other for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
+        raise NoRunnerError(
+            f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
+            hint=f"--on {' or '.join(able)}"
+            if able
+            else "on such a machine, `--on host` builds it; or `farm render` writes the job's script for it",
+        )
+    kind.check(workspace)
 
 
 def labels_for(workspace: Workspace, name: str, plan: Plan) -> frozenset[str]:
     """What a runner of an engine must carry to be given the build of a plan.
 
     Raises:
-        UsageError: `ci/runners.yaml` has no labels for the plan's platform and machine.
+        UsageError: There is no such engine, or `ci/runners.yaml` has no labels for the plan's platform and machine.
     """
-    if name != "github":
-        return frozenset()
-    labels = load_github(workspace.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
-    return frozenset(label.lower() for label in labels)
+    return frozenset(label.lower() for label in engine_kind(name).labels(workspace, plan))
 
 
 def _docker(_setting: Workspace, runner: Runner) -> Backend:
@@ -111,12 +125,7 @@ def _docker(_setting: Workspace, runner: Runner) -> Backend:
 
 
 def _swarm(workspace: Workspace, runner: Runner) -> Backend:
-    swarm = workspace.settings.swarm
-    if swarm is None:
-        raise UsageError(
-            "ci/farm.yaml does not say how the swarm is reached",
-            hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
-        )
+    swarm = _check_swarm(workspace)
     client = connect(swarm.url, MANAGER_TIMEOUT_S)
     engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
 
@@ -198,12 +207,44 @@ def _github(workspace: Workspace, _runner: Runner) -> Backend:
 IMAGE = "image.id"
 """The file of a run that says in which image it was built."""
 
-_OPENERS: dict[str, Callable[[Workspace, Runner], Backend]] = {
-    "docker": _docker,
-    "host": _host,
-    "swarm": _swarm,
-    "github": _github,
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine by its name, before it is opened.
+
+    Attributes:
+        check: Raises UsageError where its configuration is missing; asks nobody.
+        labels: What the runner of a plan must carry.
+    """
+
+    traits: Traits
+    open: Callable[[Workspace, Runner], Backend]
+    check: Callable[[Workspace], object] = lambda _workspace: None
+    labels: Callable[[Workspace, Plan], Iterable[str]] = lambda _workspace, _plan: ()
+
+
+def _check_swarm(workspace: Workspace) -> Swarm:
+    if workspace.settings.swarm is None:
+        raise UsageError(
+            "ci/farm.yaml does not say how the swarm is reached",
+            hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
+        )
+    return workspace.settings.swarm
+
+
+def _github_labels(workspace: Workspace, plan: Plan) -> Iterable[str]:
+    return load_github(workspace.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
+
+
+ENGINES: dict[str, EngineKind] = {
+    "docker": EngineKind(DockerEngine.traits, _docker),
+    "host": EngineKind(HostEngine.traits, _host),
+    "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
+    "github": EngineKind(
+        GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
+    ),
 }
+"""What `--on` takes. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
 
 
 def _bytes(gigabytes: float | None) -> int | None:
@@ -230,7 +271,7 @@ def toolchain(
     """
     watcher = workspace.watcher
     client = backend.builder
-    if backend.engine.name == "github":  # `farm build` on the runner makes it
+    if backend.engine.traits.gathers:  # `farm build` on the runner makes it
         return ""
     if client is None:
         prove_host(workspace, plan, workspace.project / SCRIPTS / "prove_toolchain.py", outcomes)
@@ -244,7 +285,7 @@ def toolchain(
             catalog.debian_releases()[plan.base],
             pull_timeout_s=workspace.settings.pull_timeout_s,
             mirror=workspace.settings.debian_mirror,
-            line=watcher.line,
+            line=watcher.note,
         )
         image = images.ensure_image(
             client,
@@ -255,6 +296,7 @@ def toolchain(
             labels={"farm.base": plan.base, "farm.channel": plan.channel},
             log=folder / "image.log",
             line=watcher.line,
+            note=watcher.note,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         (folder / IMAGE).write_text(image.id, encoding="utf-8")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from farm.engines.base import FINAL, KILLED_FROM_OUTSIDE, Capacity, Engine, Job, Observation
+from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
 from farm.plan import Plan
@@ -14,6 +14,8 @@ from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
 TAIL = 30
+NOTED = ("+ ", "farm: step")
+"""How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
 
 TREE, CACHE = "/farm/src", "/farm/ccache"
@@ -87,7 +89,7 @@ def follow(
                 if time.monotonic() - noted >= EVERY_S or match[1] == match[2]:
                     noted = time.monotonic()
                     note(int(match[1]), int(match[2]))
-            watcher.line(shown)
+            (watcher.note if shown.startswith(NOTED) else watcher.line)(shown)
     while (seen := engine.observe(handle)).state not in FINAL:
         time.sleep(0.05)  # the output ends a moment before the engine notes the end
     return seen
@@ -113,13 +115,13 @@ def judge(seen: Observation, log: Path) -> None:
         InfrastructureError: The engine lost it, or it was killed from outside.
     """
     if seen.state != "done":
-        raise InfrastructureError(f"the build was {seen.state}: {seen.why}", hint="run the same command again")
-    if seen.why == KILLED_FROM_OUTSIDE:
+        raise InfrastructureError(f"the build was {seen.state}: {seen.text}", hint="run the same command again")
+    if seen.cause is Cause.KILLED:
         raise InfrastructureError(
-            f"the build was {seen.why}", hint="run the same command again: it goes on with what is compiled"
+            f"the build was {seen.text}", hint="run the same command again: it goes on with what is compiled"
         )
     if seen.exit_code != 0:
-        why = f" ({seen.why})" if seen.why else ""
+        why = f" ({seen.text})" if seen.text else ""
         lines = "\n".join("    " + line for line in failing_lines(log))
         raise BuildFailedError(
             f"the build failed with exit code {seen.exit_code}{why}; its last lines:\n{lines}",

@@ -15,10 +15,9 @@ from farm.engines.docker import DockerEngine
 from farm.errors import UsageError
 from farm.patience import patiently
 from farm.pipeline import needs
-from farm.pipeline.backends import SCRIPTS, open_backend, toolchain
+from farm.pipeline.backends import SCRIPTS, check_engine, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
 from farm.pipeline.report import Outcomes
-from farm.pipeline.run import check_supported
 from farm.pipeline.short_job import run_to_end
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
@@ -37,6 +36,7 @@ CARRIED = (
     "engines/__init__.py",
     "engines/base.py",
     "engines/host.py",
+    "engines/output.py",
     "engines/supervise.py",
 )
 """What of the farm goes along: the host engine, which needs the standard library alone."""
@@ -131,7 +131,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     Raises:
         FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
-    check_supported(plan)
+    check_engine(workspace, "docker", plan)
     backend = open_backend(workspace, "docker")
     engine = backend.engine
     assert isinstance(engine, DockerEngine)

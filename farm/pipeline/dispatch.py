@@ -20,16 +20,15 @@ from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunn
 from farm.locks import lock
 from farm.pipeline import needs
 from farm.pipeline.backends import Backend, labels_for, open_backend
-from farm.pipeline.mainjob import CANCEL, CancelledError, MainJob, StillRunningError
+from farm.pipeline.context import CancelledError, StillRunningError
+from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import finish, note_error, note_steps, plan_of
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.runs import Attempt, Journal, Run
+from farm.runs import Attempt, EventKind, Journal, Run
 
 TICK_S = 1.0
-WAITING = "waiting"
-"""The event that says why a run waits."""
 SAY_AGAIN_S = 30.0
 PAUSE_S = 5.0
 MAX_STEP_TRIES = 20
@@ -123,11 +122,11 @@ class Dispatcher:
         return self._ahead + time.monotonic()
 
     def _ours(self, run: Run) -> bool:
-        return bool(run.selectors.get("detached")) and (self.only is None or run.id in self.only)
+        return run.request.detached and (self.only is None or run.id in self.only)
 
     def _track(self, run: Run) -> None:
         try:
-            plan, on = plan_of(run), str(run.selectors.get("on", "docker"))
+            plan, on = plan_of(run), run.request.on
             labels = labels_for(self.workspace, on, plan)
         except FarmError as error:
             note_error(self.journal, run, error)
@@ -140,7 +139,7 @@ class Dispatcher:
             machine=plan.machine,
             labels=labels,
             minutes=plan.timeout_minutes / 3,  # of the recipe; what a build takes is rarely near its limit
-            priority=int(run.selectors.get("priority", 0)),
+            priority=run.request.priority,
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{plan.base} {plan.channel}",
             excluded=frozenset(attempt.runner for attempt in lost),
@@ -160,7 +159,7 @@ class Dispatcher:
         """Ends what was cancelled, goes on with what needs no runner: a build under way, or one that was collected."""
         attempts = self._attempts(one.run)
         live = next((a for a in attempts if a.state not in FINAL), None)
-        if live is None and self.journal.happened(one.run.id, CANCEL):
+        if live is None and self.journal.happened(one.run.id, EventKind.CANCEL):
             self._end(one, CancelledError("cancelled before it started"))
         elif now >= one.not_before and live is not None:
             self._start(one, live.runner, now)
@@ -214,7 +213,7 @@ class Dispatcher:
 
     def _say(self, one: _Tracked, why: str, now: float) -> None:
         if why != one.said and (not one.said or now - one.said_at > SAY_AGAIN_S):
-            self.journal.event(one.run.id, WAITING, why=why)
+            self.journal.event(one.run.id, EventKind.WAITING, why=why)
             one.said, one.said_at = why, now
 
     def _backend(self, on: str) -> Backend:
@@ -242,7 +241,7 @@ class Dispatcher:
         )
         problem: BaseException | None = None
         try:
-            job.steps(one.run.selectors.get("until", "smoke"))
+            job.steps(one.run.request.until)
         except BaseException as error:
             problem = error
         note_steps(self.journal, one.run, job.outcomes)

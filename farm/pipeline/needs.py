@@ -30,7 +30,7 @@ def builders(runs: Iterable[Run], plan: Plan) -> frozenset[str]:
         for run in runs
         if f"{run.plan.get('package')}=={run.plan.get('version')}" in plan.needs
         and (run.plan.get("variant"), run.plan.get("platform")) == (plan.variant, plan.platform)
-        and run.selectors.get("until", "smoke") in ("publish", "smoke")
+        and run.request.publishes
     )
 
 

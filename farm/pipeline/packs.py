@@ -259,7 +259,7 @@ def _note(workspace: Workspace, plan: Plan, engine: Engine) -> Path | None:
 
     The engine tells which volume it is: the cache itself could only be asked by a container.
     """
-    volume = engine.volume_id(CACHE_VOLUME) if engine.keeps_volumes else None
+    volume = engine.volume_id(CACHE_VOLUME) if engine.traits.keeps_volumes else None
     if volume is None:
         return None
     name = hashlib.sha256(f"{workspace.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()

@@ -18,6 +18,9 @@ class Watcher(Protocol):
     def line(self, text: str) -> None:
         """A line of a step's output, made safe to print."""
 
+    def note(self, text: str) -> None:
+        """A line worth a place in a short log: what the farm does, and which command of a build starts."""
+
     def progress(self, done: int, total: int) -> None:
         """How far the step is, in steps of ninja."""
 
@@ -27,6 +30,7 @@ class Silent:
 
     def step(self, name: str) -> None: ...
     def line(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
     def progress(self, done: int, total: int) -> None: ...
 
 

@@ -7,9 +7,7 @@ was collected, is taken up; the short steps after it are done again, since each 
 import contextlib
 import json
 import signal
-import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Never
@@ -17,16 +15,16 @@ from typing import Any, Never
 from pydantic import ValidationError
 
 from farm.engines.base import FINAL
-from farm.errors import FarmError, InfrastructureError, NoRunnerError, UsageError
+from farm.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError
 from farm.pipeline import needs
 from farm.pipeline.backends import check_engine, open_backend
-from farm.pipeline.mainjob import CANCEL, MainJob, StillRunningError, Until
+from farm.pipeline.context import StillRunningError
+from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Plan
-from farm.runs import Journal, Result, Run
+from farm.runs import EventKind, Journal, Request, Result, Run, Until
 
-INTERRUPTED = 130
 CANCEL_S = 60.0
 KEPT_TEXT = 8000
 
@@ -35,26 +33,27 @@ def submit(
     workspace: Workspace,
     plan: Plan,
     *,
-    selectors: Mapping[str, Any],
     until: Until = "smoke",
     on: str = "docker",
-    carried: Path | None = None,
+    pieces: Path | None = None,
 ) -> Outcomes:
     """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
 
-    `carried`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine.
+    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine.
 
     Raises:
         FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
             is not published.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
-    check_supported(plan, on)
+    check_engine(workspace, on, plan)
     needs.published(workspace, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
-        run = _take_up(journal, plan) or journal.create_run(plan.digest, selectors, json.loads(plan.to_json()))
+        run = _take_up(journal, plan) or journal.create_run(
+            plan.digest, request_for(plan, until=until, on=on), json.loads(plan.to_json())
+        )
         outcomes = Outcomes(run=run.id)
-        job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), carried=carried)
+        job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), pieces=pieces)
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
@@ -64,18 +63,31 @@ def submit(
                 finish(journal, run, error)
             raise
         except KeyboardInterrupt:
-            journal.finish_run(run.id, "infra", INTERRUPTED)
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
             note_steps(journal, run, job.outcomes)
-        journal.finish_run(run.id, "success", 0)
+        journal.finish_run(run.id, "success", ExitCode.DONE)
         return job.outcomes
+
+
+def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False) -> Request:
+    """The request that a plan was made for."""
+    return Request(
+        package=plan.package,
+        variant=plan.variant,
+        platform=plan.platform,
+        until=until,
+        on=on,
+        priority=priority,
+        detached=detached,
+    )
 
 
 def note_error(journal: Journal, run: Run, error: FarmError) -> None:
     """What went wrong, into the journal."""
-    journal.event(run.id, "error", text=str(error)[:KEPT_TEXT], hint=error.hint)
+    journal.event(run.id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
 
 
 def note_steps(journal: Journal, run: Run, outcomes: Outcomes) -> None:
@@ -87,28 +99,14 @@ def note_steps(journal: Journal, run: Run, outcomes: Outcomes) -> None:
             "outcome": step.outcome,
             "result": step.result,
         }
-        journal.event(run.id, "step", None, None, **data)
+        journal.event(run.id, EventKind.STEP, None, None, **data)
 
 
 def finish(journal: Journal, run: Run, error: FarmError) -> None:
     """Ends a run that failed."""
-    infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == INTERRUPTED
+    infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
     result: Result = "infra" if infra else "failure"
     journal.finish_run(run.id, result, error.exit_code)
-
-
-def check_supported(plan: Plan, on: str = "docker") -> None:
-    """Refuses what the engine `on` cannot carry out.
-
-    Raises:
-        NoRunnerError: It is built on a Mac, or on Windows, and is not asked for on this Windows machine itself.
-    """
-    if plan.base is None and not (plan.windows and on == "host" and sys.platform == "win32"):
-        script = "build.cmd, which builds it on that machine" if plan.windows else "build.sh, which builds it on a Mac"
-        raise NoRunnerError(
-            f"{plan.variant} is built on a {plan.platform} host, and no runner of the farm is one",
-            hint=f"`farm render` writes job/{script}" + ("; there, `--on host` does" if plan.windows else ""),
-        )
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -118,7 +116,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> Never:
 def _take_up(journal: Journal, plan: Plan) -> Run | None:
     """The run of a dead controller with the same plan, now ours."""
     run = journal.unfinished(plan.digest)
-    if run is not None and run.selectors.get("detached"):
+    if run is not None and run.request.detached:
         return None  # the dispatcher's
     return run if run is not None and journal.claim(run.id) else None
 
@@ -140,22 +138,19 @@ def plan_of(run: Run) -> Plan:
         ) from error
 
 
-def create_detached(
-    workspace: Workspace, plan: Plan, *, selectors: Mapping[str, Any], until: Until, on: str, priority: int = 0
-) -> Run:
+def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
     """A run in the journal for the dispatcher to carry out.
 
     Raises:
-        UsageError: A wheel that the build needs is not published, and no run is at work on it.
-        NoRunnerError: No engine can carry it out.
+        UsageError: There is no such engine, or a wheel that the build needs is not published and no run makes it.
+        NoRunnerError: The engine cannot carry it out.
     """
-    check_engine(workspace, on)
-    check_supported(plan, on)
-    asked = {**selectors, "until": until, "on": on, "priority": priority, "detached": True}
+    check_engine(workspace, request.on, plan)
+    request = request.model_copy(update={"detached": True})
     with open_journal(workspace.project, workspace.settings) as journal:
         if not needs.builders(journal.open_runs(), plan):
             needs.published(workspace, plan)
-        return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
+        return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
 
 
 def cancel(workspace: Workspace, run_id: str) -> Run:
@@ -169,7 +164,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
         run = journal.run(run_id)
         if run.finished is not None:
             raise UsageError(f"run {run.id} has ended: {run.result}")
-        journal.event(run.id, CANCEL)
+        journal.event(run.id, EventKind.CANCEL)
         live = [a for job in journal.jobs(run.id) for a in job.attempts if a.handle and a.state not in FINAL]
         for attempt in live:
             with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
@@ -181,7 +176,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
                     journal.set_state(attempt.id, "cancelled", why=why)
                     engine.release(str(attempt.handle))
         if journal.claim(run.id):
-            journal.finish_run(run.id, "infra", INTERRUPTED)
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
         deadline = time.monotonic() + CANCEL_S
         while (run := journal.run(run.id)).finished is None:
             if time.monotonic() > deadline:

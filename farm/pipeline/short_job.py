@@ -21,7 +21,7 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
         seen = engine.observe(handle)
         if seen.state != "done" or seen.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
-            raise BuildFailedError(f"{job.name} failed ({seen.why or seen.exit_code}):\n{tail}")
+            raise BuildFailedError(f"{job.name} failed ({seen.text or seen.exit_code}):\n{tail}")
         engine.collect(handle, dest, limit)
     finally:
         engine.release(handle)

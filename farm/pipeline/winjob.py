@@ -43,7 +43,7 @@ def judge(seen: Observation, log: Path) -> None:
         InfrastructureError: Network, disk or a held file.
         FarmError: As `farm.pipeline.build.judge`.
     """
-    if seen.state == "done" and seen.why is None and seen.exit_code in (LACKS, ELSEWHERE):
+    if seen.state == "done" and seen.cause is None and seen.exit_code in (LACKS, ELSEWHERE):
         text = "\n".join("    " + line for line in build.failing_lines(log)[-5:])
         failure = NoRunnerError if seen.exit_code == LACKS else InfrastructureError
         raise failure(f"build.cmd ended with {seen.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}")

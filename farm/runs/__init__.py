@@ -1,7 +1,26 @@
-"""The journal of runs, jobs, attempts and events, and who owns a run."""
+"""The journal of runs, jobs, attempts and events; who owns a run, and the state it is in."""
 
 from farm.runs.journal import Journal
-from farm.runs.model import FINAL, Attempt, Event, Job, JobKind, Result, Run, State
+from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, Request, Result, Run, State, Until
 from farm.runs.owner import Process
+from farm.runs.state import Phase, Reason, RunState, state_of
 
-__all__ = ["FINAL", "Attempt", "Event", "Job", "JobKind", "Journal", "Process", "Result", "Run", "State"]
+__all__ = [
+    "FINAL",
+    "Attempt",
+    "Event",
+    "EventKind",
+    "Job",
+    "JobKind",
+    "Journal",
+    "Phase",
+    "Process",
+    "Reason",
+    "Request",
+    "Result",
+    "Run",
+    "RunState",
+    "State",
+    "Until",
+    "state_of",
+]

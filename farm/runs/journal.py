@@ -19,21 +19,22 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 from farm.errors import FarmError, InfrastructureError, UsageError
-from farm.runs.model import FINAL, Attempt, Event, Job, JobKind, Result, Run, State
+from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, Request, Result, Run, State
 from farm.runs.owner import Process, is_dead, this_process
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 MAX_DATA = 64 * 1024  # characters of JSON in one event
 
 _SCHEMA = (
     f"""CREATE TABLE runs (
-        id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, selectors TEXT NOT NULL,
+        id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, request TEXT NOT NULL,
         plan TEXT NOT NULL, owner TEXT NOT NULL, finished TEXT, exit_code INTEGER,
         result TEXT CHECK (result IN {get_args(Result)}),
         CHECK ((finished IS NULL) = (result IS NULL) AND (finished IS NULL) = (exit_code IS NULL)))""",
     """CREATE INDEX unfinished ON runs (plan_digest) WHERE finished IS NULL""",
+    """CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL""",
     f"""CREATE TABLE jobs (
         id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs (id),
         kind TEXT NOT NULL CHECK (kind IN {get_args(JobKind)}))""",
@@ -49,9 +50,19 @@ _SCHEMA = (
         job_id INTEGER REFERENCES jobs (id), attempt_id INTEGER REFERENCES attempts (id),
         time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
     """CREATE INDEX events_of_run ON events (run_id)""",
+    """CREATE INDEX events_of_kind ON events (run_id, kind, id)""",
     """CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
     """CREATE TRIGGER events_last BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
 )
+
+_UPGRADES: dict[int, tuple[str, ...]] = {
+    1: (
+        "ALTER TABLE runs RENAME COLUMN selectors TO request",
+        "CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL",
+        "CREATE INDEX events_of_kind ON events (run_id, kind, id)",
+    )
+}
+"""The statements that take a file from a schema to the next one."""
 
 
 def _now() -> str:
@@ -100,6 +111,10 @@ class Journal:
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            while (version := self._layout()[0]) < SCHEMA_VERSION:
+                for statement in _UPGRADES[version]:
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {version + 1}")
 
     def _layout(self) -> tuple[int, int]:
         """(schema version, number of tables), of one moment."""
@@ -194,13 +209,13 @@ class Journal:
 
     # --- writing
 
-    def create_run(self, plan_digest: str, selectors: Mapping[str, Any], plan: Mapping[str, Any]) -> Run:
+    def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
         """A new run, owned by this process. Its id sorts after every earlier one of this journal."""
         with self._writing():
             run_id = self._next_id()
             self._db.execute(
-                "INSERT INTO runs (id, created, plan_digest, selectors, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, _now(), plan_digest, _json(selectors), _json(plan), this_process().to_json()),
+                "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
+                (run_id, _now(), plan_digest, request.model_dump_json(), _json(plan), this_process().to_json()),
             )
             self._append(run_id, "run-created", {"plan_digest": plan_digest})
             return self._exact(run_id)
@@ -265,7 +280,7 @@ class Journal:
                 "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?", (state, result, why, attempt_id)
             )
             data = {"state": state, "result": result, "why": why}
-            self._append(self._run_of_attempt(old), "state", data, old.job_id, attempt_id)
+            self._append(self._run_of_attempt(old), EventKind.STATE, data, old.job_id, attempt_id)
             return True
 
     def event(
@@ -316,7 +331,8 @@ class Journal:
         Raises:
             UsageError: no such run (with the nearest ids), or more than one.
         """
-        found = self._rows("SELECT * FROM runs WHERE substr(id, 1, ?) = ? LIMIT 4", len(run_id), run_id)
+        # A range, since the index on the id serves it: `substr(id, …) = ?` would read every run.
+        found = self._rows("SELECT * FROM runs WHERE id >= ? AND id < ? LIMIT 4", run_id, run_id + "\U0010ffff")
         if len(found) == 1:
             return _run(found[0])
         if found:
@@ -331,18 +347,18 @@ class Journal:
 
     def jobs(self, run_id: str) -> tuple[Job, ...]:
         """The jobs of a run with their attempts, in the order of creation."""
-        run = self.run(run_id)
+        run_id = self._whole_id(run_id)
         attempts: dict[int, list[Attempt]] = {}
         query = "SELECT a.* FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.run_id = ? ORDER BY a.id"
-        for row in self._rows(query, run.id):
+        for row in self._rows(query, run_id):
             attempts.setdefault(row["job_id"], []).append(Attempt(**dict(row)))
-        rows = self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run.id)
+        rows = self._rows("SELECT * FROM jobs WHERE run_id = ? ORDER BY id", run_id)
         return tuple(Job(**dict(row), attempts=tuple(attempts.get(row["id"], ()))) for row in rows)
 
     def events(self, run_id: str, since: int = 0) -> tuple[Event, ...]:
         """The events of a run with an id above `since`, in order."""
         query = "SELECT * FROM events WHERE run_id = ? AND id > ? ORDER BY id"
-        rows = self._rows(query, self.run(run_id).id, since)
+        rows = self._rows(query, self._whole_id(run_id), since)
         return tuple(Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows)
 
     def unfinished(self, plan_digest: str) -> Run | None:
@@ -360,6 +376,10 @@ class Journal:
         """The newest event of a kind in a run, or None."""
         rows = self._rows("SELECT * FROM events WHERE run_id = ? AND kind = ? ORDER BY id DESC LIMIT 1", run_id, kind)
         return Event(**{**dict(rows[0]), "data": json.loads(rows[0]["data"])}) if rows else None
+
+    def _whole_id(self, run_id: str) -> str:
+        """A run's id from its beginning; one that is whole costs a look into the index, and no plan is read."""
+        return run_id if self._rows("SELECT 1 FROM runs WHERE id = ?", run_id) else self.run(run_id).id
 
     def _exact(self, run_id: str) -> Run:
         row = self._db.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
@@ -386,4 +406,4 @@ class Journal:
 def _run(row: sqlite3.Row) -> Run:
     fields = dict(row)
     fields["owner"] = Process.from_json(fields["owner"])
-    return Run(**{**fields, "selectors": json.loads(row["selectors"]), "plan": json.loads(row["plan"])})
+    return Run(**{**fields, "request": Request.model_validate_json(row["request"]), "plan": json.loads(row["plan"])})

@@ -1,14 +1,61 @@
 """What the journal records: runs, jobs, attempts, events. Times are UTC, ISO 8601."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
 
 from farm.runs.owner import Process
 
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 Result = Literal["success", "failure", "infra"]
 JobKind = Literal["build", "smoke"]
+Until = Literal["build", "verify", "publish", "smoke"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
+
+
+class EventKind(StrEnum):
+    """The events that another module than their writer reads."""
+
+    CANCEL = "cancel-requested"
+    """Anybody asks for the end of a run."""
+    ERROR = "error"
+    """`text` and `hint` of what ended a run, or stopped it for now."""
+    WAITING = "waiting"
+    """`why` the scheduler has not started a run."""
+    STATE = "state"
+    """An attempt moved on."""
+    STEP = "step"
+    PROGRESS = "progress"
+
+
+class Request(BaseModel):
+    """What was asked for: one package for one variant, how far, where and when.
+
+    Attributes:
+        until: The last step.
+        on: The name of the engine.
+        priority: Higher goes first.
+        detached: The dispatcher carries the run out, not the process that submitted it.
+        retry_of: The id of the run whose plan this one repeats.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    package: str = ""
+    variant: str = ""
+    platform: str = "linux"
+    until: Until = "smoke"
+    on: str = "docker"
+    priority: int = 0
+    detached: bool = False
+    retry_of: str | None = None
+
+    @property
+    def publishes(self) -> bool:
+        """Whether its wheel goes into the index."""
+        return self.until in ("publish", "smoke")
 
 
 @dataclass(frozen=True)
@@ -18,7 +65,7 @@ class Run:
     id: str
     created: str
     plan_digest: str
-    selectors: dict[str, Any]
+    request: Request
     plan: dict[str, Any]
     owner: Process
     finished: str | None

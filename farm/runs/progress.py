@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from farm.runs.model import Event
+from farm.runs.model import Event, EventKind
 
-KIND = "progress"
 EVERY_S = 10.0
 """A build notes its progress at most this often."""
 WINDOW = 30
@@ -32,7 +31,7 @@ class Progress:
 
 def progress(events: Iterable[Event]) -> Progress | None:
     """The progress of the newest attempt that noted any; a total that changes begins a new count."""
-    noted = [event for event in events if event.kind == KIND]
+    noted = [event for event in events if event.kind == EventKind.PROGRESS]
     if not noted:
         return None
     last = noted[-1]

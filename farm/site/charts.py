@@ -20,7 +20,14 @@ OTHER = "#9a9a9a"
 LEGEND = [*((colour, name) for name, colour in COLOURS.items()), (OTHER, "other")]
 BAR = (220, 14)
 CHART = (640, 160)
-_BADGE = {"smoked": "#1c6b3a", "published": "#14635c", "running": "#8a5200", "waiting": "#8a5200", "failed": "#a3262a"}
+_BADGE = {
+    "smoked": "#1c6b3a",
+    "published": "#14635c",
+    "running": "#8a5200",
+    "waiting": "#8a5200",
+    "failed": "#a3262a",
+    "cancelled": "#a3262a",
+}
 _BADGE_OTHER = "#5a646c"
 
 

@@ -17,13 +17,23 @@ from markupsafe import Markup
 
 from farm.index.pages import wheel_key as wheel_place
 from farm.index.records import record_key
+from farm.runs import Phase
 from farm.site import charts
 from farm.site.offers import Offer
 from farm.site.payload import GROUP
 from farm.site.state import STATES, Known, RunView, Wheel
 
 TEMPLATES = Path(__file__).parent / "templates"
-MARKS = {"smoked": "✔✔", "published": "✔", "running": "▶", "waiting": "…", "failed": "✘", "open": "○", "blocked": "✕"}
+MARKS = {
+    "smoked": "✔✔",
+    "published": "✔",
+    "running": "▶",
+    "waiting": "…",
+    "failed": "✘",
+    "cancelled": "✘",
+    "open": "○",
+    "blocked": "✕",
+}
 SHOWN_RUNS = 50
 SHOWN_WHEELS = 100
 
@@ -157,11 +167,17 @@ def _troubles(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, str]]
             yield {"name": f"{offer.channel}: {offer.package} {offer.variant}", "state": state, "why": why}
 
 
+_ENDED = {
+    Phase.SUCCEEDED: ("done", "published"),
+    Phase.FAILED: ("failed", "failed"),
+    Phase.INFRASTRUCTURE: ("failed: infrastructure", "failed"),
+    Phase.CANCELLED: ("cancelled", "cancelled"),
+}
+"""What the table of runs shows for each end: the word, and the style of the cell."""
+
+
 def _run(run: RunView, links: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    if not run.finished:
-        ended, mark = "still going", "running"
-    else:
-        ended, mark = {"success": ("done", "published")}.get(str(run.result), (str(run.result), "failed"))
+    ended, mark = _ENDED.get(run.phase, (str(run.phase), "running"))
     return {
         "id": run.id,
         "package": run.package,
@@ -169,7 +185,7 @@ def _run(run: RunView, links: Sequence[tuple[str, str]]) -> dict[str, Any]:
         "variant": run.variant,
         "ended": ended,
         "mark": mark,
-        "why": run.why if run.result != "success" else "",
+        "why": run.why,
         "time": charts.duration(run.seconds),
         "bar": charts.bar(run.steps),
         "cache": f"{run.cached[0] / run.cached[1]:.0%} of {run.cached[1]}" if run.cached else "-",

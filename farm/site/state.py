@@ -14,18 +14,19 @@ from farm.errors import UsageError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.stores import Store
-from farm.runs import Journal, Run
+from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.text import plain
 
-State = Literal["smoked", "published", "running", "waiting", "failed", "open", "blocked"]
+State = Literal["smoked", "published", "running", "waiting", "failed", "cancelled", "open", "blocked"]
 STATES: dict[State, str] = {
     "smoked": "published and smoke-tested",
     "published": "published, verified",
     "running": "being built",
     "waiting": "waiting",
     "failed": "the last run failed",
+    "cancelled": "the last run was cancelled",
     "open": "not built yet",
     "blocked": "cannot be built",
 }
@@ -78,8 +79,7 @@ class RunView:
 
     id: str
     created: str
-    finished: bool
-    result: str | None
+    phase: Phase
     key: str
     package: str
     variant: str
@@ -153,31 +153,25 @@ def runs(journal: Journal, folder: Path, limit: int = MAX_RUNS) -> Iterator[RunV
 
 
 def _run(journal: Journal, run: Run, folder: Path) -> RunView:
-    steps, error = [], ""
+    steps = []
     for event in journal.events(run.id):
-        if event.kind == "step":
+        if event.kind == EventKind.STEP:
             data = event.data
             steps.append(Step(short(data.get("name")), _seconds(data.get("seconds")), short(data.get("outcome"))))
-        elif event.kind == "error":
-            error = short(event.data.get("text"))
-    why = error
-    if run.finished is None:
-        attempts = [attempt for job in journal.jobs(run.id) for attempt in job.attempts]
-        why = short(attempts[-1].why or "") if attempts else "not started yet"
+    state = state_of(journal, run)
     plan = run.plan
     variant, package, version = (str(plan.get(name, "")) for name in ("variant", "package", "version"))
     files = tuple(sorted(path for pattern in _LINKED for path in folder.glob(pattern) if path.is_file()))
     return RunView(
         id=run.id,
         created=run.created,
-        finished=run.finished is not None,
-        result=run.result,
+        phase=state.phase,
         key=wheel_key(package, version, variant.rpartition("-")[2], str(plan.get("platform", ""))),
         package=package,
         variant=variant,
         version=version,
         steps=tuple(steps),
-        why=why,
+        why=short(state.text or ""),
         smokes=tuple(_smokes(run, files)),
         files=files,
         cached=_cached(folder / FILE),
@@ -238,11 +232,11 @@ class Known:
         if offer.blocked:
             return "blocked", short(offer.blocked)
         run = self.last.get(offer.key)
-        if run is not None and not run.finished:
-            return ("waiting", run.why) if run.why else ("running", "")
+        if run is not None and not run.phase.ended:
+            return "waiting" if run.phase is Phase.QUEUED else "running", run.why
         if self.wheel(offer):
             passed = any(smoke.outcome == "passed" for smoke in self.smokes(offer.key))
             return ("smoked" if passed else "published"), ""
-        if run is not None and run.result != "success":
-            return "failed", run.why
+        if run is not None and run.phase is not Phase.SUCCEEDED:
+            return "cancelled" if run.phase is Phase.CANCELLED else "failed", run.why
         return "open", ""

@@ -192,7 +192,7 @@ def build(manifest: "dict[str, Any]", state: Path, args: argparse.Namespace) -> 
     handle = engine.find(labels)
     seen = engine.observe(handle) if handle else None
     if seen is None or seen.state in ("lost", "cancelled") or (args.retry and seen.state == "done" and seen.exit_code):
-        say(f"building with {jobs} jobs" + (f" (before: {seen.why or seen.state})" if seen else ""))
+        say(f"building with {jobs} jobs" + (f" (before: {seen.text or seen.state})" if seen else ""))
         handle = engine.submit(
             Job(
                 name=manifest["name"],
@@ -217,10 +217,10 @@ def build(manifest: "dict[str, Any]", state: Path, args: argparse.Namespace) -> 
     if seen.state in ("starting", "running"):
         leave(AGAIN, "the build goes on: call again")
     if seen.state != "done":
-        leave(AGAIN, f"the build was {seen.state}: {seen.why}; call again to go on")
+        leave(AGAIN, f"the build was {seen.state}: {seen.text}; call again to go on")
     if seen.exit_code:
         tail = log.read_bytes()[-6000:].decode("utf-8", "replace")
-        leave(FAILED, f"the build failed with exit code {seen.exit_code} ({seen.why or 'its own'}):\n{tail}")
+        leave(FAILED, f"the build failed with exit code {seen.exit_code} ({seen.text or 'its own'}):\n{tail}")
     return state / "root" / str(job["output"]).lstrip("/")
 
 

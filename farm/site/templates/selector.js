@@ -90,7 +90,7 @@
     drawAnswer();
   }
 
-  const RANK = ["smoked", "published", "running", "waiting", "failed", "open"];
+  const RANK = ["smoked", "published", "running", "waiting", "failed", "cancelled", "open"];
   const best = (found) => [...found].sort((a, b) => (a.wheel ? 0 : 1) - (b.wheel ? 0 : 1) || RANK.indexOf(a.state[0]) - RANK.indexOf(b.state[0]) || a.number - b.number)[0];
   const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const group = (build) => `${build.gpu}-${build.cpu}`;

@@ -122,7 +122,7 @@ def github_engine(tmp_path):
         seen, log = machine.observe(handle), b"".join(machine.logs(handle))
         try:
             if seen.exit_code:
-                said = f"the build failed with exit code {seen.exit_code} ({seen.why})\n"
+                said = f"the build failed with exit code {seen.exit_code} ({seen.text})\n"
                 return Ended(log + said.encode(), code=5)
             found = machine.collect(handle, tmp_path / f"out-{run}", 1 << 30)
             names = {str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found}
@@ -201,7 +201,7 @@ def code(engine: Engine, given: int) -> int:
 
 def reason(engine: Engine, handle: str, seen: Observation) -> str:
     """Where an engine says why a build failed."""
-    return b"".join(engine.logs(handle)).decode() if engine.name == "github" else str(seen.why)
+    return b"".join(engine.logs(handle)).decode() if engine.name == "github" else str(seen.text)
 
 
 def test_capacity_is_what_a_job_may_use(engine):
@@ -275,7 +275,7 @@ def test_an_image_that_is_nowhere_is_no_fault_of_the_build(engine, start):
         return
     seen = end(engine, start("true", image="farm-test/absent:1"))
     assert seen.state == "lost"
-    assert "o such image" in str(seen.why)
+    assert "o such image" in str(seen.text)
 
 
 def test_submitting_the_same_attempt_twice_leaves_one(engine, start):
@@ -321,7 +321,7 @@ def test_output_beyond_its_bound_is_refused(engine, start, tmp_path):
 def test_a_volume_outlives_a_job_or_is_refused(engine, start):
     volumes = {"/farm/kept": "farm-test-volume"}
     script = f"cd {FARM}/kept; cat note; echo old > note"
-    if not engine.keeps_volumes:
+    if not engine.traits.keeps_volumes:
         with pytest.raises(UsageError, match="keeps no volumes"):
             start(script, volumes=volumes)
         assert engine.volume_id("farm-test-volume") is None
@@ -359,7 +359,7 @@ def test_a_capability_that_no_runner_has_is_waited_for_and_said(swarm_engine, pu
     handle = swarm_engine.submit(job)
     try:
         seen = until(swarm_engine, handle, lambda s: s.state == "queued" and "no suitable node" in str(s.why), 20)
-        assert "constraints" in str(seen.why)
+        assert "constraints" in str(seen.text)
         swarm_engine.cancel(handle)
         assert swarm_engine.observe(handle).state == "cancelled"
     finally:
@@ -376,7 +376,7 @@ def test_a_gpu_is_lent_to_one_job_at_a_time(swarm_engine, pulled):
     try:
         until(swarm_engine, first, lambda seen: seen.state == "running")
         second = gpu_job("echo $DOCKER_RESOURCE_GPU")
-        until(swarm_engine, second, lambda seen: "insufficient resources" in str(seen.why), 20)
+        until(swarm_engine, second, lambda seen: "insufficient resources" in str(seen.text), 20)
         swarm_engine.cancel(first)
         assert b"".join(swarm_engine.logs(second)) == b"K40-0\n"
     finally:

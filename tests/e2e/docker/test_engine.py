@@ -9,7 +9,7 @@ import docker
 import pytest
 
 from farm import catalog
-from farm.engines.base import FINAL, Capacity, Job, Observation
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
 from farm.engines.docker import DockerEngine
 from farm.engines.images import base_image, ensure_image
 from farm.errors import BuildFailedError, InfrastructureError
@@ -100,13 +100,13 @@ def test_limits_hold(engine, start):
     seen = end(engine, start("tail /dev/zero"))
     assert seen.state == "done"
     assert seen.exit_code not in (0, None)
-    assert "memory" in str(seen.why)
+    assert seen.cause is Cause.OUT_OF_MEMORY
 
 
 def test_the_time_limit_holds_without_a_controller(engine, start):
     seen = end(engine, start("sleep 600", timeout_s=1))
     assert (seen.state, seen.exit_code) == ("done", 124)
-    assert "time limit" in str(seen.why)
+    assert seen.cause is Cause.TIME_LIMIT
 
 
 def test_cancel_returns_when_it_has_ended(engine, start):

@@ -176,7 +176,7 @@ def avx2_plan(project: Path) -> Any:
 def test_an_avx2_wheel_named_avx_is_caught_twice(farm, emulator, tmp_path):
     workspace = Workspace(farm.project, load_settings(farm.project), Silent())
     with pytest.raises(VerificationFailedError, match=r"AVX2|FMA"):
-        submit(workspace, avx2_plan(farm.project), selectors={})
+        submit(workspace, avx2_plan(farm.project))
     assert published(farm.index) == []
     wheel = next(farm.project.glob("artifacts/runs/*/repaired/*.whl"))
     python = make_environment(tmp_path / "env", Path(sys.executable))

@@ -13,6 +13,7 @@ from typing import Any
 
 from farm import errors
 from farm.engines.base import Capacity, Job, Observation
+from farm.engines.host import HostEngine
 from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
 
 ROOT = Path(__file__).parents[3]
@@ -37,7 +38,7 @@ class WindowsHost:
 
     name = "host"
     poll_s = 0.2
-    keeps_volumes = True
+    traits = HostEngine.traits
 
     def __init__(self, python: WindowsPython, root: Path) -> None:
         self.python, self.root = python, root

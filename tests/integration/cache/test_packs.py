@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.engines.docker import DockerEngine
+from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.pipeline import packs
@@ -24,7 +26,7 @@ SCOPE = "canary-0.1.0-x86_64-debian-bookworm"
 class Engine:
     """An engine's volumes, without jobs."""
 
-    keeps_volumes = True
+    traits = DockerEngine.traits
 
     def __init__(self, volume="the machine's"):
         self.volume = volume
@@ -121,7 +123,7 @@ def test_from_one_machine_to_another(workspace, plan, store, tmp_path, said):
     assert given(tmp_path / "in")[0] == set()
     prepare(workspace, plan, Engine("two, made anew"), tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == {name(data)}
-    for empty in (Engine(None), type("Swarm", (Engine,), {"keeps_volumes": False})("none")):
+    for empty in (Engine(None), type("Swarm", (Engine,), {"traits": SwarmEngine.traits})("none")):
         prepare(workspace, plan, empty, tmp_path / "in", said.append)
         assert given(tmp_path / "in")[0] == {name(data)}
     assert said[0] == "0 packs (0.0 MB) of 0 in the store"

@@ -143,13 +143,13 @@ def test_the_debian_toolkit_is_for_linux(root):
             UsageError,
             r"built against torch==2\.8\.0\+cu128\.sm61\.avx, and the index has no such wheel",
         ),
-        ("pytorch-python313-darwin-mps", NoRunnerError, "is built on a macos host"),
+        ("pytorch-python313-darwin-mps", NoRunnerError, "the docker engine runs no macos jobs"),
     ],
 )
 def test_submit_refuses_what_it_cannot_do(project, every, alias, error, text):
     workspace = Workspace(project, load_settings(project), Silent())
     with pytest.raises(error, match=text):
-        submit(workspace, named(every, "main", alias), selectors={})
+        submit(workspace, named(every, "main", alias))
 
 
 class Engine:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.engines.base import KILLED_FROM_OUTSIDE, Capacity, Observation
+from farm.engines.base import Capacity, Cause, Observation
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.build import NINJA, failing_lines, follow, judge, kept, make_job, the_wheel
 from farm.pipeline.report import Outcomes, Silent
@@ -175,7 +175,7 @@ def test_what_the_end_of_a_build_means(tmp_path):
     )
     assert str(log) in caught.value.hint
     with pytest.raises(InfrastructureError, match="the build was killed from outside") as killed:
-        judge(Observation("done", why=KILLED_FROM_OUTSIDE, exit_code=137), log)
+        judge(Observation("done", cause=Cause.KILLED, exit_code=137), log)
     assert "goes on" in killed.value.hint
     for state in ("lost", "cancelled"):
         with pytest.raises(InfrastructureError, match=f"the build was {state}: gone"):

@@ -267,7 +267,7 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
         watcher.progress(done, 200)
     watcher.progress(1, 0)
     watcher.line("cc -c x.c")
-    watcher.line(f"+ git clone {HOSTILE}")
+    watcher.note(f"+ git clone {HOSTILE}")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "==> build"
     assert lines[1:12] == [f"    [{done}/200]" for done in range(0, 201, 20)]

@@ -10,12 +10,13 @@ from farm.cli.runs import summary
 from farm.engines.admission import Worker
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.pipeline import dispatch
+from farm.pipeline.context import CancelledError, StillRunningError
 from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
-from farm.pipeline.mainjob import CANCEL, CancelledError, StillRunningError
 from farm.pipeline.report import Silent
-from farm.pipeline.run import cancel
+from farm.pipeline.run import cancel, request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
+from farm.runs import EventKind, Request
 from farm.settings import load_settings
 from farm.variant import Variant
 
@@ -104,9 +105,9 @@ def journal(workspace):
 def submit(journal):
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
 
-    def go(**selectors):
-        asked = {"variant": "cpu-avx-py311", "on": "swarm", "detached": True, "until": "publish"}
-        return journal.create_run(plan.digest, asked | selectors, json.loads(plan.to_json())).id
+    def go(**asked):
+        request = request_for(plan, until="publish", on="swarm", detached=True).model_copy(update=asked)
+        return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
     return go
 
@@ -132,10 +133,10 @@ def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal,
 def pair(journal):
     """Detached runs of torch and of the torchvision that is built against it; the younger first."""
 
-    def go(package, **selectors):
+    def go(package, **asked):
         plan = resolve(ROOT, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
-        asked = {"variant": "sm61-avx-py313", "package": package, "on": "swarm", "detached": True, "until": "publish"}
-        return journal.create_run(plan.digest, asked | selectors, json.loads(plan.to_json())).id
+        request = request_for(plan, until="publish", on="swarm", detached=True).model_copy(update=asked)
+        return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
     return go
 
@@ -272,7 +273,7 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
 
 def test_a_cancel_before_the_start_ends_it(fleet, workspace, journal, submit):
     run = submit()
-    journal.event(run, CANCEL)
+    journal.event(run, EventKind.CANCEL)
     Dispatcher(workspace, journal).drain()
     assert (journal.run(run).result, journal.run(run).exit_code) == ("infra", 130)
     assert summary(journal, journal.run(run))["state"] == "cancelled"
@@ -293,7 +294,7 @@ def test_cancel_of_a_run_without_a_controller_needs_none(workspace, journal, sub
 
 
 def test_a_plan_of_another_version_ends_that_run_alone(fleet, workspace, journal, submit):
-    bad = journal.create_run("0" * 64, {"detached": True}, {"schema": 99}).id
+    bad = journal.create_run("0" * 64, Request(detached=True), {"schema": 99}).id
     good = submit()
     Dispatcher(workspace, journal).drain()
     assert journal.run(bad).exit_code == 2

@@ -10,8 +10,10 @@ import pytest
 from farm.cli import runs
 from farm.cli.main import main, parser
 from farm.pipeline.report import Silent
+from farm.pipeline.run import request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
+from farm.runs import Request
 from farm.settings import load_settings
 from farm.variant import Variant
 
@@ -24,6 +26,15 @@ def project(tmp_path):
     for name in ("farm.yaml", "matrix.yaml", "runners.yaml"):
         (tmp_path / "ci" / name).write_text((ROOT / "ci" / name).read_text())
     return tmp_path
+
+
+@pytest.fixture
+def swarm(project):
+    """The project knows a swarm; nobody asks it here."""
+    path = project / "ci/farm.yaml"
+    text = path.read_text().replace("swarm: null", "swarm: {exchange: s3://farm-exchange}")
+    path.write_text(text)
+    assert load_settings(project).swarm is not None
 
 
 @pytest.fixture
@@ -40,8 +51,8 @@ def journal(workspace):
 @pytest.fixture
 def run(journal):
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
-    asked = {"variant": "cpu-avx-py311", "package": "canary", "platform": "linux", "until": "publish", "priority": 3}
-    return journal.create_run(plan.digest, {**asked, "on": "swarm", "detached": True}, json.loads(plan.to_json()))
+    asked = request_for(plan, until="publish", on="swarm", priority=3, detached=True)
+    return journal.create_run(plan.digest, asked, json.loads(plan.to_json()))
 
 
 @pytest.fixture
@@ -93,24 +104,40 @@ def test_logs_follow_what_is_written_and_end_with_the_run(project, workspace, jo
     assert capsys.readouterr().out == "one\ntwo\nthree\n"
 
 
-def test_retry_is_a_new_run_of_the_same_plan(project, journal, run, started, capsys):
+def test_retry_is_a_new_run_of_the_same_plan(project, swarm, journal, run, started, capsys):
     assert farm(project, "retry", run.id) == 2
     assert "has not ended" in capsys.readouterr().err
     journal.finish_run(run.id, "failure", 5)
     assert farm(project, "retry", run.id, "--detach", "--json") == 0
     new = journal.run(json.loads(capsys.readouterr().out)["run"])
     assert new.plan_digest == run.plan_digest
-    assert new.selectors == {**run.selectors, "retry_of": run.id}
+    assert new.request == run.request.model_copy(update={"retry_of": run.id})
     assert len(started) == 1
 
 
-def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(project, journal, started, capsys):
+def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(project, swarm, journal, started, capsys):
     words = ["--variant", "cpu-avx-py311", "--package", "canary", "--on", "swarm", "--detach", "--priority", "7"]
     assert farm(project, "submit", *words, "--no-smoke") == 0
     (new,) = journal.open_runs()
     assert capsys.readouterr().out.strip() == new.id
-    assert {new.selectors[key] for key in ("on", "until")} == {"swarm", "publish"}
-    assert new.selectors["priority"] == 7
+    assert (new.request.on, new.request.until) == ("swarm", "publish")
+    assert new.request.priority == 7
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--on", "mars"], "unknown engine 'mars'"),
+        (["--on", "swarm"], "does not say how the swarm is reached"),
+        (["--on", "github"], "github.repository is not set"),
+    ],
+)
+def test_what_no_engine_can_do_is_refused_before_anything_is_written(project, started, detach, words, text, capsys):
+    before = sorted(project.rglob("*"))
+    assert farm(project, "submit", "--variant", "cpu-avx-py311", "--package", "canary", *words, *detach) == 2
+    assert text in capsys.readouterr().err
+    assert (sorted(project.rglob("*")), started) == (before, [])
 
 
 def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
@@ -123,12 +150,12 @@ def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
 def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):
     journal.finish_run(run.id, "infra", 9)
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
-    journal.create_run(plan.digest, {"detached": True, "on": "abacus"}, json.loads(plan.to_json()))
-    journal.create_run(plan.digest, {"detached": True, "on": "swarm"}, json.loads(plan.to_json()))
+    journal.create_run(plan.digest, Request(detached=True, on="abacus"), json.loads(plan.to_json()))
+    journal.create_run(plan.digest, Request(detached=True, on="swarm"), json.loads(plan.to_json()))
     assert farm(project, "dispatch") == 0
     assert farm(project, "status", "--json") == 0
     swarm, abacus, _ = json.loads(capsys.readouterr().out)
-    assert "no engine is called 'abacus'" in abacus["why"]
+    assert "unknown engine 'abacus'" in abacus["why"]
     assert "does not say how the swarm is reached" in swarm["why"]
 
 

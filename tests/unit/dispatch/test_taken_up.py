@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from farm.engines.base import Observation
+from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError
 from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.run import request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.settings import load_settings
@@ -22,6 +24,7 @@ class Lost:
     """An engine whose node went down while nobody looked."""
 
     name = "swarm"
+    traits = SwarmEngine.traits
 
     def __init__(self):
         self.submitted, self.released = [], []
@@ -43,7 +46,9 @@ def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
     engine = Lost()
     with open_journal(workspace.project, workspace.settings) as journal:
-        run = journal.create_run(plan.digest, {"detached": True, "on": "swarm"}, json.loads(plan.to_json()))
+        run = journal.create_run(
+            plan.digest, request_for(plan, until="build", on="swarm", detached=True), json.loads(plan.to_json())
+        )
         attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "two")
         journal.set_handle(attempt.id, "service")
         journal.set_state(attempt.id, "running")

@@ -1,18 +1,26 @@
 """What becomes of a Windows plan: the job of a Windows host, what its end means, and who refuses it."""
 
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from farm.engines.base import Capacity, Observation
+from farm.engines.base import Capacity, Cause, Observation
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.pipeline import winjob
-from farm.pipeline.run import check_supported
+from farm.pipeline.backends import ENGINES, check_engine
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
+from farm.settings import load_settings
 from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    return Workspace(tmp_path, load_settings(ROOT), Silent())
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +45,7 @@ def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
         (Observation("done", exit_code=3), NoRunnerError),
         (Observation("done", exit_code=9), InfrastructureError),
         (Observation("done", exit_code=5), BuildFailedError),
-        (Observation("done", exit_code=137, why="out of memory"), BuildFailedError),
+        (Observation("done", exit_code=137, cause=Cause.OUT_OF_MEMORY), BuildFailedError),
         (Observation("lost", why="its supervisor was killed"), InfrastructureError),
     ],
 )
@@ -54,14 +62,21 @@ def test_a_success_is_one(tmp_path):
     winjob.judge(Observation("done", exit_code=0), tmp_path / "none")
 
 
-@pytest.mark.parametrize(("on", "system"), [("host", "linux"), ("docker", "win32"), ("swarm", "win32")])
-def test_elsewhere_it_is_refused_with_the_way_that_works(plan, monkeypatch, on, system):
-    monkeypatch.setattr(sys, "platform", system)
-    with pytest.raises(NoRunnerError, match="is built on a windows host") as caught:
-        check_supported(plan, on)
+def on_a(platform, monkeypatch):
+    """This machine is one of that platform: its host engine builds for it."""
+    host = ENGINES["host"]
+    traits = replace(host.traits, platforms=frozenset({platform}))
+    monkeypatch.setitem(ENGINES, "host", replace(host, traits=traits))
+
+
+@pytest.mark.parametrize(("on", "here"), [("host", "linux"), ("docker", "windows"), ("swarm", "windows")])
+def test_elsewhere_it_is_refused_with_the_way_that_works(workspace, plan, monkeypatch, on, here):
+    on_a(here, monkeypatch)
+    with pytest.raises(NoRunnerError, match=f"the {on} engine runs no windows jobs") as caught:
+        check_engine(workspace, on, plan)
     assert "--on host" in str(caught.value.hint)
 
 
-def test_on_the_windows_machine_itself_it_is_not(plan, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    check_supported(plan, "host")
+def test_on_the_windows_machine_itself_it_is_not(workspace, plan, monkeypatch):
+    on_a("windows", monkeypatch)
+    check_engine(workspace, "host", plan)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from farm.engines import supervise
-from farm.engines.base import FINAL, Job, Observation
+from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.host import HostEngine
+from farm.engines.output import RefusedOutputError
 from farm.errors import InfrastructureError, NoRunnerError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
@@ -121,7 +122,7 @@ def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
     pids = [int(word) for word in notes.read_text().split()]
     assert all(map(alive, pids))
     engine.cancel(handle)
-    assert engine.observe(handle) == Observation("cancelled", why="cancelled", exit_code=143)
+    assert engine.observe(handle) == Observation("cancelled", exit_code=143, cause=Cause.CANCELLED)
     assert not any(map(alive, pids))
 
 
@@ -134,7 +135,7 @@ def test_what_a_job_leaves_behind_dies_with_it(engine, start, tmp_path):
 
 def test_the_time_limit_holds_without_a_controller(engine, start):
     seen = end(engine, start("sleep 300", timeout_s=1))
-    assert (seen.state, seen.exit_code, seen.why) == ("done", 124, "killed at its time limit of 1 s")
+    assert (seen.state, seen.exit_code, seen.text) == ("done", 124, "killed at its time limit: 1 s")
 
 
 def test_the_memory_limit_holds(tmp_path, start):
@@ -142,7 +143,7 @@ def test_the_memory_limit_holds(tmp_path, start):
     handle = start(f'exec {sys.executable} -c "x = bytearray(200 << 20); import time; time.sleep(60)"', to=small)
     seen = end(small, handle)
     assert (seen.state, seen.exit_code) == ("done", 137)
-    assert "out of memory" in seen.why
+    assert seen.cause is Cause.OUT_OF_MEMORY
 
 
 def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start, tmp_path):
@@ -189,7 +190,7 @@ def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
 def test_hostile_output_is_refused(engine, start, tmp_path, script, limit, what):
     handle = start(f'mkdir -p "$FARM_ROOT/out"; cd "$FARM_ROOT/out"; {script}')
     assert end(engine, handle).exit_code == 0
-    with pytest.raises(InfrastructureError, match=what):
+    with pytest.raises(RefusedOutputError, match=what):
         engine.collect(handle, tmp_path / "got", limit)
 
 

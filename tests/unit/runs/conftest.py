@@ -27,7 +27,8 @@ def python(path):
     started = []
 
     def start(code):
-        head = f"from pathlib import Path; from farm.runs import Journal; journal = Journal(Path({str(path)!r}))\n"
+        head = "from pathlib import Path; from farm.runs import Journal, Request\n"
+        head += f"journal = Journal(Path({str(path)!r}))\n"
         process = subprocess.Popen(
             [sys.executable, "-c", head + code],
             env={**os.environ, "PYTHONPATH": str(ROOT)},

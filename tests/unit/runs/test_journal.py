@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from farm.errors import InfrastructureError, UsageError
-from farm.runs import Journal
+from farm.runs import Journal, Request
 
 
 def test_a_run_from_beginning_to_end(journal):
-    run = journal.create_run("d1", {"variant": "sm35-avx-py311"}, {"torch": "2.0.1", "archs": ["3.5"]})
+    run = journal.create_run("d1", Request(variant="sm35-avx-py311"), {"torch": "2.0.1", "archs": ["3.5"]})
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{4}", run.id)
     build, smoke = journal.create_job(run.id, "build"), journal.create_job(run.id, "smoke")
     first = journal.create_attempt(build.id, "docker", "local")
@@ -28,7 +28,7 @@ def test_a_run_from_beginning_to_end(journal):
 
     got = journal.run(run.id)
     assert (got.result, got.exit_code, got.plan_digest) == ("success", 0, "d1")
-    assert (got.selectors, got.plan) == (run.selectors, {"torch": "2.0.1", "archs": ["3.5"]})
+    assert (got.request, got.plan) == (run.request, {"torch": "2.0.1", "archs": ["3.5"]})
     jobs = journal.jobs(run.id)
     assert [(job.id, job.kind) for job in jobs] == [(build.id, "build"), (smoke.id, "smoke")]
     tried = [(a.runner, a.handle, a.state, a.result, a.why) for a in jobs[0].attempts]
@@ -57,7 +57,7 @@ def test_a_run_from_beginning_to_end(journal):
 
 def test_it_is_all_there_after_reopening(path):
     with Journal(path) as journal:
-        run = journal.create_run("d", {}, {})
+        run = journal.create_run("d", Request(), {})
         journal.event(run.id, "note", text="é")
     with Journal(path) as journal:
         assert journal.run(run.id) == run
@@ -65,7 +65,7 @@ def test_it_is_all_there_after_reopening(path):
 
 
 def test_ids_sort_in_the_order_of_creation_and_events_too(journal):
-    made = [journal.create_run("d", {}, {}).id for _ in range(50)]
+    made = [journal.create_run("d", Request(), {}).id for _ in range(50)]
     assert made == sorted(set(made))
     assert [run.id for run in journal.runs(3)] == made[:-4:-1]
     ids = [journal.event(made[0], "e", n=n) for n in range(20)]
@@ -75,16 +75,16 @@ def test_ids_sort_in_the_order_of_creation_and_events_too(journal):
 
 
 def test_a_clock_that_was_set_back_does_not_change_the_order(journal, path):
-    first = journal.create_run("d", {}, {}).id
+    first = journal.create_run("d", Request(), {}).id
     with sqlite3.connect(path) as raw:
         raw.execute("PRAGMA foreign_keys = OFF")
         raw.execute("UPDATE runs SET id = '20991231-235959-00ff' WHERE id = ?", (first,))
     raw.close()
-    assert journal.create_run("d", {}, {}).id == "20991231-235959-0100"
+    assert journal.create_run("d", Request(), {}).id == "20991231-235959-0100"
 
 
 def test_events_are_never_changed_or_removed(journal, path):
-    run = journal.create_run("d", {}, {})
+    run = journal.create_run("d", Request(), {})
     raw = sqlite3.connect(path)
     for statement in ("UPDATE events SET kind = 'x'", "DELETE FROM events"):
         with pytest.raises(sqlite3.IntegrityError, match="never"):
@@ -94,7 +94,7 @@ def test_events_are_never_changed_or_removed(journal, path):
 
 
 def test_the_first_end_counts(journal):
-    run = journal.create_run("d", {}, {})
+    run = journal.create_run("d", Request(), {})
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
     assert journal.set_state(attempt.id, "cancelled", why="asked to")
     before = journal.events(run.id)
@@ -113,14 +113,14 @@ def test_the_first_end_counts(journal):
 )
 def test_a_state_that_contradicts_itself_is_refused(journal, state, result, why):
     attempt = journal.create_attempt(
-        journal.create_job(journal.create_run("d", {}, {}).id, "build").id, "docker", "local"
+        journal.create_job(journal.create_run("d", Request(), {}).id, "build").id, "docker", "local"
     )
     with pytest.raises(ValueError, match=r"state|why"):
         journal.set_state(attempt.id, state, result, why)
 
 
 def test_what_a_runner_says_is_bounded(journal):
-    run = journal.create_run("d", {}, {})
+    run = journal.create_run("d", Request(), {})
     attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
     journal.set_state(attempt.id, "lost", "infra", why="x" * 10_000_000)
     assert len(journal.jobs(run.id)[0].attempts[0].why) == 4000
@@ -131,7 +131,7 @@ def test_what_a_runner_says_is_bounded(journal):
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(journal):
-    one, two = journal.create_run("d", {}, {}), journal.create_run("d", {}, {})
+    one, two = journal.create_run("d", Request(), {}), journal.create_run("d", Request(), {})
     assert journal.run(one.id) == one
     with pytest.raises(UsageError, match="begins more than one") as caught:
         journal.run("2")
@@ -147,7 +147,7 @@ def test_unknown_ids(journal, name):
     with pytest.raises(UsageError) as caught:
         journal.run(name)
     assert "empty" in caught.value.hint
-    run = journal.create_run("d", {}, {})
+    run = journal.create_run("d", Request(), {})
     for call in (
         lambda: journal.run(name),
         lambda: journal.events(name),
@@ -170,7 +170,7 @@ def test_unknown_ids(journal, name):
 
 
 def test_threads_share_a_journal(journal):
-    run = journal.create_run("d", {}, {})
+    run = journal.create_run("d", Request(), {})
     threads = [
         threading.Thread(target=lambda k=k: [journal.event(run.id, "t", k=k, n=n) for n in range(25)]) for k in range(4)
     ]
@@ -187,7 +187,7 @@ def test_a_newer_schema_is_refused_and_left_alone(journal, path):
     with sqlite3.connect(path) as raw:
         raw.execute("PRAGMA user_version = 7")
     raw.close()
-    with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 1\)") as caught:
+    with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 2\)") as caught:
         Journal(path)
     assert "upgrade" in caught.value.hint
     raw = sqlite3.connect(path)
@@ -215,7 +215,7 @@ def test_a_file_that_is_no_database(path):
 
 def test_a_damaged_page(path):
     with Journal(path) as journal:
-        run = journal.create_run("d", {}, {"big": "x" * 50_000})
+        run = journal.create_run("d", Request(), {"big": "x" * 50_000})
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     path.write_bytes(content)
@@ -233,6 +233,6 @@ def test_a_path_that_cannot_be_written(tmp_path):
 
 def test_plans_that_are_not_json_are_refused(journal):
     with pytest.raises(ValueError, match="JSON"):
-        journal.create_run("d", {}, {"x": float("nan")})
+        journal.create_run("d", Request(), {"x": float("nan")})
     assert journal.runs() == ()
-    assert json.dumps(journal.create_run("d", {}, {}).plan) == "{}"  # and the journal still works
+    assert json.dumps(journal.create_run("d", Request(), {}).plan) == "{}"  # and the journal still works

@@ -10,7 +10,7 @@ from farm.runs import Journal
 from farm.runs.owner import Process, is_dead, this_process
 
 WRITER = """
-run = journal.create_run("d", {}, {})
+run = journal.create_run("d", Request(), {})
 for n in range(100):
     journal.event(run.id, "n", n=n)
 print(run.id)
@@ -29,7 +29,7 @@ def test_concurrent_writers_lose_nothing(path, python):
 
 def test_a_writer_killed_in_the_middle_leaves_a_readable_journal(path, python):
     writer = python(
-        'run = journal.create_run("d", {}, {})\nn = 0\nwhile True:\n'
+        'run = journal.create_run("d", Request(), {})\nn = 0\nwhile True:\n'
         '    journal.event(run.id, "n", n=n); n += 1\n    print(n, flush=True)\n'
     )
     for line in writer.stdout:
@@ -51,7 +51,7 @@ def test_a_writer_killed_in_the_middle_leaves_a_readable_journal(path, python):
 
 def test_a_writer_killed_inside_a_transaction_leaves_nothing_of_it(path, python):
     writer = python(
-        'run = journal.create_run("d", {}, {})\n'
+        'run = journal.create_run("d", Request(), {})\n'
         "with journal._writing():\n"
         "    journal._db.execute(\"UPDATE runs SET plan_digest = 'half'\")\n"
         "    print('in', flush=True)\n"
@@ -65,7 +65,7 @@ def test_a_writer_killed_inside_a_transaction_leaves_nothing_of_it(path, python)
 
 
 CONTROLLER = """
-run = journal.create_run("digest", {}, {})
+run = journal.create_run("digest", Request(), {})
 attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "local")
 journal.set_handle(attempt.id, "container-7")
 print(run.id, flush=True)

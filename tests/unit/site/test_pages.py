@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
+from farm.runs import Phase
 from farm.site import build
 from farm.site.charts import badge, bar, duration
 from farm.site.feed import NAMESPACE, feed
@@ -65,7 +66,7 @@ def read(page):
 @pytest.fixture(scope="module")
 def evil_run():
     steps = (Step(EVIL, 1.0, EVIL),)
-    return RunView(EVIL, "2026", True, "failure", "k", EVIL, EVIL, EVIL, steps, EVIL, (Smoke(EVIL, EVIL, EVIL),))
+    return RunView(EVIL, "2026", Phase.FAILED, "k", EVIL, EVIL, EVIL, steps, EVIL, (Smoke(EVIL, EVIL, EVIL),))
 
 
 def test_the_selector_holds_every_build_and_the_published_wheel(known, offered):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from farm.index.events import record_event
-from farm.runs import Journal
+from farm.runs import Journal, Request
 from farm.site.state import MAX_TEXT, Known, runs, short, wheels
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1+cu117.sm35.avx", "platform": "linux"}
@@ -42,7 +42,7 @@ def test_states_follow_the_run_and_the_index(journal, tmp_path, offer, known):
     nothing = Known.of([], [])
     assert nothing.state(offer) == ("open", "")
     assert known.state(offer) == ("published", "")
-    run = journal.create_run("a" * 64, {}, PLAN)
+    run = journal.create_run("a" * 64, Request(), PLAN)
     job = journal.create_job(run.id, "build")
     attempt = journal.create_attempt(job.id, "swarm", "windows-1")
     journal.set_state(attempt.id, "queued", why="no runner with the labels gpu, sm35 is online")
@@ -57,7 +57,7 @@ def test_states_follow_the_run_and_the_index(journal, tmp_path, offer, known):
 
 
 def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, tmp_path, offer, known):
-    run = journal.create_run("a" * 64, {}, PLAN)
+    run = journal.create_run("a" * 64, Request(), PLAN)
     folder = tmp_path / "runs" / run.id
     folder.mkdir(parents=True)
     report = {"outcome": "failed", "emulated": "SandyBridge", "facts": {}}
@@ -72,7 +72,7 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
 
 
 def test_what_the_compiler_cache_answered_is_added_up(journal, tmp_path):
-    run = journal.create_run("a" * 64, {}, PLAN)
+    run = journal.create_run("a" * 64, Request(), PLAN)
     built = tmp_path / "runs" / run.id / "built"
     built.mkdir(parents=True)
     row = {"language": "C++", "axis": "cpu"}
@@ -89,7 +89,7 @@ def test_what_the_compiler_cache_answered_is_added_up(journal, tmp_path):
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"outcome": 3', b"\xff\xfe", b"[" * 100_000])
 def test_a_report_that_is_none_tells_nothing(journal, tmp_path, raw):
-    run = journal.create_run("a" * 64, {}, PLAN)
+    run = journal.create_run("a" * 64, Request(), PLAN)
     folder = tmp_path / "runs" / run.id
     folder.mkdir(parents=True)
     (folder / "smoke.json").write_bytes(raw)
@@ -98,7 +98,7 @@ def test_a_report_that_is_none_tells_nothing(journal, tmp_path, raw):
 
 
 def test_times_of_steps_are_numbers_whatever_the_journal_holds(journal, tmp_path):
-    run = journal.create_run("a" * 64, {}, PLAN)
+    run = journal.create_run("a" * 64, Request(), PLAN)
     journal.event(run.id, "step", name="build", seconds=12.5, outcome="done")
     journal.event(run.id, "step", name="x\x1b[2J" + "y" * 5000, seconds="long", outcome=None)
     journal.event(run.id, "step", name="smoke", seconds=-3, outcome="done")

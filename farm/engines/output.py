@@ -1,0 +1,42 @@
+"""Whose fault it is that a job's output cannot be stored: the job's, or this machine's."""
+
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm.errors import BuildFailedError, InfrastructureError
+
+
+class RefusedOutputError(BuildFailedError):
+    """A job left output that the farm does not take: names that point outside, links, devices, too much of it."""
+
+
+class LocalDiskError(InfrastructureError):
+    """This machine cannot store a job's output: no space, no file handles, a failing disk. The engine still has it."""
+
+
+_BY_THE_NAME = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
+"""What a file's name can cause; every other error is the disk's."""
+
+
+@contextlib.contextmanager
+def storing(name: str, path: Path) -> Iterator[None]:
+    """Tells apart whose fault it is that a file of a job's output cannot be written.
+
+    Raises:
+        RefusedOutputError: Its name's: it stands twice, is too long, lies below another file.
+        LocalDiskError: This machine's.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _BY_THE_NAME:
+            raise RefusedOutputError(f"{name!r} of the job's output: {reason}") from error
+        raise LocalDiskError(
+            f"{path}: the job's output cannot be written: {reason}",
+            hint="free disk space on this machine; the output is kept, and the same command takes it up",
+        ) from error

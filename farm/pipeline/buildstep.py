@@ -1,0 +1,300 @@
+"""The build of a run: taken up where a dead controller left it, else started; followed to its end, collected, released.
+
+An attempt is written down before its job is submitted, and its end before the engine forgets it: whoever comes after a
+controller that was killed finds either the attempt or the job by its labels.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.engines.base import FINAL, Cause, Engine, Observation
+from farm.engines.output import LocalDiskError, RefusedOutputError
+from farm.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
+from farm.patience import patiently
+from farm.pipeline import build, packs, wheel_pieces, winjob
+from farm.pipeline.backends import toolchain, write_context
+from farm.pipeline.context import CancelledError, RunContext, StillRunningError
+from farm.pipeline.inputs import gathered
+from farm.pipeline.report import Step
+from farm.runs import Attempt, EventKind, Result, State
+from farm.runs import Job as JournalJob
+from farm.settings import LOCAL
+
+COLLECT_TRIES = 4
+COLLECT_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class BuildStep:
+    """See the module. `pieces`: of a wheel that was built from an offline bundle; nothing is built here then."""
+
+    context: RunContext
+    pieces: Path | None = None
+
+    @property
+    def _built(self) -> Path:
+        return self.context.folder / "built"
+
+    def carry_out(self) -> Path:
+        """The folder with what the build left: `wheel/` and `lib/`.
+
+        Raises:
+            BuildFailedError: The build's own fault.
+            CancelledError: Somebody asked for the end.
+            StillRunningError: The build may still be there; the next call takes it up.
+            InfrastructureError: It was lost.
+        """
+        context = self.context
+        jobs = context.journal.jobs(context.run.id)
+        job = next((j for j in jobs if j.kind == "build"), None) or context.journal.create_job(context.run.id, "build")
+        if self._built.is_dir():
+            with context.outcomes.timed("build", context.workspace.watcher) as step:
+                step.result = "taken up: the wheel was collected before"
+                context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
+        elif self.pieces is not None:
+            self._join_pieces(self.pieces, context.journal.create_attempt(job.id, "bundle", LOCAL))
+        else:
+            self._build(job)
+        return self._built
+
+    def _build(self, job: JournalJob) -> None:
+        context = self.context
+        last = self._alive(job)
+        if last is not None and last.handle:
+            engine = context.backend().engine
+            with context.outcomes.timed("build", context.workspace.watcher) as step:
+                step.result = "taken up; "
+                self._finish(engine, last, last.handle)
+                self._note_wheel(step)
+            return
+        image = self._toolchain()
+        engine = context.backend().engine
+        with context.outcomes.timed("build", context.workspace.watcher) as step:
+            # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
+            attempt = last or context.journal.create_attempt(job.id, engine.name, context.runner or LOCAL)
+            handle = self._start(engine, image, attempt)
+            self._finish(engine, attempt, handle)
+            self._note_wheel(step)
+
+    def _toolchain(self) -> str:
+        context = self.context
+        rendered = write_context(context.workspace, context.plan, context.folder, context.outcomes)
+        return toolchain(context.workspace, context.backend(), context.plan, rendered, context.folder, context.outcomes)
+
+    def _note_wheel(self, step: Step) -> None:
+        wheel = build.the_wheel(self._built / "wheel")
+        step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
+        self.context.outcomes.wheel = str(wheel)
+
+    def _join_pieces(self, pieces: Path, attempt: Attempt) -> None:
+        """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
+        context = self.context
+        context.journal.set_state(attempt.id, "running")
+        part = self._built.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        with self._ending(attempt):
+            wheel = wheel_pieces.join(context.plan, pieces, part / "wheel")
+            image = self._toolchain()
+            with context.outcomes.timed("build", context.workspace.watcher) as step:
+                engine = context.backend().engine
+                wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
+                patiently(part.rename, self._built)
+                step.result = "from a bundle: "
+                self._note_wheel(step)
+
+    # --- take up and start
+
+    def _alive(self, job: JournalJob) -> Attempt | None:
+        """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then.
+
+        Raises:
+            StillRunningError: The engine does not answer now; the build may be under way.
+            InfrastructureError: It is lost, and the scheduler chose its runner: it chooses the next one too.
+        """
+        last = job.attempts[-1] if job.attempts else None
+        if last is None or last.state in FINAL:
+            return None
+        if not last.handle:
+            return last
+        try:
+            engine = self.context.backend().engine
+            seen = engine.observe(last.handle)
+        except InfrastructureError as error:
+            raise StillRunningError(str(error), hint=error.hint) from error
+        if seen.state != "lost" and seen.cause is not Cause.KILLED:
+            return last
+        self.context.journal.set_state(last.id, "lost", "infra", why=seen.text)
+        engine.release(last.handle)
+        if self.context.runner is not None:
+            raise InfrastructureError(f"the build was lost: {seen.text}")
+        return None
+
+    def _start(self, engine: Engine, image: str, attempt: Attempt) -> str:
+        """Submit the job; returns its handle, which the journal has then."""
+        context, plan = self.context, self.context.plan
+        with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as (inputs, environment):
+            labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
+            if plan.windows:
+                job = winjob.make_job(plan, inputs=inputs, capacity=engine.capacity(), labels=labels)
+            else:
+                places = engine.traits.places
+                job = build.make_job(
+                    plan,
+                    image=image,
+                    inputs=inputs,
+                    capacity=engine.capacity(),
+                    labels=labels,
+                    volumes=build.kept(plan) if engine.traits.keeps_volumes else {},
+                    environment=environment,
+                    runner=context.runner if places else None,
+                    excluded=context.excluded if places else (),
+                )
+            context.journal.set_state(attempt.id, "starting")
+            try:
+                handle = engine.submit(job)
+            except FarmError as error:  # also a host that runs another job
+                context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
+                raise
+        try:
+            context.journal.set_handle(attempt.id, handle)
+        except BaseException:  # nobody else knows the container
+            engine.release(handle)
+            raise
+        return handle
+
+    # --- follow and collect
+
+    def _finish(self, engine: Engine, attempt: Attempt, handle: str) -> None:
+        """Follow a job to its end and take the wheel; the job is released unless it is kept for the next try."""
+        seen = self._follow(engine, attempt, handle)
+        try:
+            with self._ending(attempt):
+                self._take(engine, attempt, handle, seen)
+        except StillRunningError:
+            raise
+        except BaseException:
+            engine.release(handle)
+            raise
+        engine.release(handle)
+        if engine.traits.keeps_volumes:
+            engine.discard(build.kept(self.context.plan)[build.TREE])
+
+    def _follow(self, engine: Engine, attempt: Attempt, handle: str) -> Observation:
+        context = self.context
+        try:
+            return build.follow(
+                engine,
+                handle,
+                context.folder / "build.log",
+                context.workspace.watcher,
+                self._noted(attempt),
+                lambda seen: self._note_state(attempt, seen),
+            )
+        except InfrastructureError as error:
+            raise StillRunningError(
+                str(error), hint="run the same command again: it continues if the build is still there"
+            ) from error
+        except KeyboardInterrupt:
+            engine.cancel(handle)
+            context.journal.set_state(attempt.id, "cancelled", why="interrupted")
+            engine.release(handle)
+            raise
+
+    def _take(self, engine: Engine, attempt: Attempt, handle: str, seen: Observation) -> None:
+        """Judge the end of the job and move its output into place."""
+        context, plan = self.context, self.context.plan
+        log, part = context.folder / "build.log", self._built.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        context.check_cancelled()
+        if seen.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
+            context.journal.event(context.run.id, EventKind.CANCEL)
+            raise CancelledError(f"run {context.run.id}: the build was {seen.why}", hint="`farm retry` starts it again")
+        try:
+            (winjob if plan.windows else build).judge(seen, log)
+        except BuildFailedError:
+            self._share_failed(engine, attempt, handle, part)
+            raise
+        _collect(engine, handle, part)
+        self._share(engine, attempt, part)
+        build.the_wheel(part / "wheel")
+        patiently(part.rename, self._built)
+
+    @contextlib.contextmanager
+    def _ending(self, attempt: Attempt) -> Iterator[None]:
+        """Writes down how an attempt ended, whatever the block raises; one that is kept for the next try has not."""
+        journal = self.context.journal
+        try:
+            yield
+        except StillRunningError as error:
+            journal.set_state(attempt.id, "running", why=str(error))
+            raise
+        except FarmError as error:
+            journal.set_state(attempt.id, *_end_of(error), why=str(error))
+            raise
+        journal.set_state(attempt.id, "done", "success")
+
+    # --- what is noted on the way
+
+    def _noted(self, attempt: Attempt) -> Callable[[int, int], object]:
+        journal, run = self.context.journal, self.context.run
+        return lambda done, total: journal.event(run.id, EventKind.PROGRESS, None, attempt.id, done=done, total=total)
+
+    def _note_state(self, attempt: Attempt, seen: Observation) -> None:
+        """How an attempt stands that has not ended. The end is judged first, then noted."""
+        if seen.state not in FINAL:
+            self.context.journal.set_state(attempt.id, seen.state, why=seen.text)
+
+    def _share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
+        """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
+        context = self.context
+        if not packs.wanted(context.workspace, context.plan):
+            return
+        result = packs.take_back(context.workspace, context.plan, engine, output, self._say_cache)
+        if result is not None:
+            context.journal.event(context.run.id, packs.KIND, None, attempt.id, **vars(result))
+
+    def _share_failed(self, engine: Engine, attempt: Attempt, handle: str, part: Path) -> None:
+        """What a failed build compiled is good all the same."""
+        if not packs.wanted(self.context.workspace, self.context.plan):
+            return
+        with contextlib.suppress(InfrastructureError, RefusedOutputError):  # not every engine keeps it
+            engine.collect(handle, part, build.MAX_OUTPUT)
+            self._share(engine, attempt, part)
+        shutil.rmtree(part, ignore_errors=True)
+
+    def _say_cache(self, text: str) -> None:
+        self.context.workspace.watcher.note(f"compiler cache: {text}")
+        self.context.journal.event(self.context.run.id, packs.SAID, text=text)
+
+
+def _end_of(error: FarmError) -> tuple[State, Result | None]:
+    """How an attempt ended that ended with an error."""
+    if isinstance(error, CancelledError):
+        return "cancelled", None
+    return ("done", "failure") if isinstance(error, BuildFailedError | UsageError) else ("lost", "infra")
+
+
+def _collect(engine: Engine, handle: str, part: Path) -> None:
+    """Takes the output; a store that is away for a moment does not cost the build.
+
+    Raises:
+        RefusedOutputError: The output itself is at fault: no further try would change that.
+        StillRunningError: This machine's own disk is; the engine keeps the output.
+        InfrastructureError: The engine does not give it.
+    """
+    for left in reversed(range(COLLECT_TRIES)):
+        try:
+            engine.collect(handle, part, build.MAX_OUTPUT)
+            return
+        except LocalDiskError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise StillRunningError(str(error), hint=error.hint) from error
+        except InfrastructureError:
+            shutil.rmtree(part, ignore_errors=True)
+            if not left:
+                raise
+            time.sleep(COLLECT_PAUSE_S)

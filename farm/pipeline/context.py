@@ -1,0 +1,45 @@
+"""One run as its steps see it: the plan, where it is built, where it leaves its files, and what stops it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.errors import ExitCode, FarmError, InfrastructureError
+from farm.pipeline.backends import Backend
+from farm.pipeline.report import Outcomes
+from farm.pipeline.workspace import Workspace
+from farm.plan import Plan
+from farm.runs import EventKind, Journal, Run
+
+
+class StillRunningError(InfrastructureError):
+    """The build could not be followed or collected now; it may still be there for the next try."""
+
+
+class CancelledError(FarmError):
+    """Somebody asked for the end of the run (130, as for Ctrl-C)."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What the steps of one run share. `runner` and `excluded` are the scheduler's; None: the engine chooses."""
+
+    workspace: Workspace
+    plan: Plan
+    journal: Journal
+    run: Run
+    outcomes: Outcomes
+    backend: Callable[[], Backend]
+    runner: str | None = None
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        return self.workspace.run_folder(self.run.id)
+
+    def check_cancelled(self) -> None:
+        """Raises CancelledError where somebody asked for the end."""
+        if self.journal.happened(self.run.id, EventKind.CANCEL):
+            raise CancelledError(f"run {self.run.id} was cancelled")

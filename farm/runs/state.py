@@ -1,0 +1,103 @@
+"""The state of a run and the reason for it, derived in one place: the command line and the site print it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from farm.errors import ExitCode
+from farm.runs.journal import Journal
+from farm.runs.model import FINAL, Attempt, EventKind, Run
+from farm.runs.owner import is_dead
+
+
+class Phase(StrEnum):
+    """Where a run is."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    """The build has ended; repair, verify, publish or smoke are under way."""
+    SUCCEEDED = "success"
+    FAILED = "failure"
+    INFRASTRUCTURE = "infra"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.INFRASTRUCTURE, Phase.CANCELLED)
+
+
+class Reason(StrEnum):
+    """Why a run is where it is; the value is the sentence for people."""
+
+    NO_DISPATCHER = "no dispatcher is running: `farm dispatch` continues it"
+    CONTROLLER_DEAD = "its controller is dead: the same `farm submit` continues it"
+    NOT_SCHEDULED = "the dispatcher has not looked at it yet"
+    PREPARING = "being prepared"
+    AFTER_BUILD = "the build has ended; the steps after it are under way"
+    SCHEDULER = "waiting for a runner"
+    ENGINE = "waiting for the engine"
+    ERROR = "it failed"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """`attempts` are those of all its jobs, oldest first; `detail` is what scheduler, engine or error gave in words."""
+
+    phase: Phase
+    reason: Reason | None = None
+    detail: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def last(self) -> Attempt | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def text(self) -> str | None:
+        """One sentence that explains a wait or a failure; None where there is nothing to explain."""
+        return self.detail or (str(self.reason) if self.reason else None)
+
+
+def state_of(journal: Journal, run: Run) -> RunState:
+    """The state of a run now.
+
+    Raises:
+        InfrastructureError: The journal cannot be read.
+    """
+    attempts = tuple(attempt for job in journal.jobs(run.id) for attempt in job.attempts)
+    if run.finished is not None:
+        return _ended(journal, run, attempts)
+    found = _open(journal, run, attempts)
+    if is_dead(run.owner):  # whatever it was doing, nobody does it now
+        return RunState(
+            found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD, None, attempts
+        )
+    return found
+
+
+def _ended(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+    if run.result == "success":
+        return RunState(Phase.SUCCEEDED, attempts=attempts)
+    error = journal.happened(run.id, EventKind.ERROR)
+    cancelled = run.exit_code == ExitCode.INTERRUPTED and journal.happened(run.id, EventKind.CANCEL)
+    phase = Phase.CANCELLED if cancelled else Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
+    if error is None:
+        return RunState(phase, attempts=attempts)
+    return RunState(phase, Reason.ERROR, str(error.data["text"]), attempts)
+
+
+def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+    last = attempts[-1] if attempts else None
+    if last is not None and last.state not in FINAL:
+        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why, attempts)
+    waits, moved = journal.happened(run.id, EventKind.WAITING), journal.happened(run.id, EventKind.STATE)
+    if last is not None and last.state == "done":
+        # What the scheduler gave as a reason before the build is over; after it, it is why a later step is tried again.
+        if waits is not None and moved is not None and waits.id > moved.id:
+            return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]), attempts)
+        return RunState(Phase.FINISHING, Reason.AFTER_BUILD, attempts=attempts)
+    if waits is not None:
+        return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]), attempts)
+    return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING, None, attempts)
