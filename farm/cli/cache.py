@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def cmd_cache(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action", choices=["report"], help="hits and misses; gpu, cpu, python: what the objects depend on"
+    )
+    parser.add_argument("run", nargs="*", metavar="RUN", help="runs by their ids (default: all that have counts)")
+
+
+def run(args: argparse.Namespace) -> int:
     """Hits by language and axis, of the runs that are named or of all."""
     from farm.cli import show
     from farm.cli.project import project_of

@@ -15,7 +15,12 @@ from farm.matrix import load_matrix
 from farm.settings import find_project, load_settings
 
 
-def cmd_detect(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
+    parser.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print the readings and the recommendation; 0 if there is a variant, else 3."""
     readings = take(ThisMachine())
     project = _project(args)

@@ -16,7 +16,13 @@ from farm.settings import find_project
 from farm.variant import Variant
 
 
-def cmd_doctor(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
+    parser.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
+    parser.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
     site = ThisSite()
     readings = take(site)

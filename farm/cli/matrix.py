@@ -14,7 +14,15 @@ from farm.matrix.workflow import workflow_matrix
 from farm.settings import find_project, load_github
 
 
-def cmd_matrix(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--channel", help="this channel alone")
+    parser.add_argument("--package", metavar="PATTERN", help="packages that fit, such as torch*")
+    parser.add_argument("--platform", choices=["linux", "windows", "macos"])
+    parser.add_argument("--variant", metavar="PATTERN", help="variants that fit, such as sm35-*-py311")
+    parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
+
+
+def run(args: argparse.Namespace) -> int:
     project = find_project(args.project or Path.cwd())
     matrix = load_matrix(project)
     builds = [build for build in matrix.builds(args.channel) if _wanted(build, args)]

@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import replace
+from pathlib import Path
 
 from farm.cli import show
 from farm.errors import BuildFailedError, UsageError
@@ -10,7 +11,17 @@ from farm.patches import PatchError, compiler_name, facts_here, plan_patches, wr
 from farm.recipe import patches
 
 
-def cmd_patches(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="the source tree")
+    parser.add_argument("--package", default="torch", help="whose patches (default: torch)")
+    parser.add_argument("--apply", action="store_true", help="write the changes (default: a dry run)")
+    parser.add_argument("--system", choices=["linux", "windows", "macos"], help="build on (default: this machine's)")
+    parser.add_argument("--setuptools", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    parser.add_argument("--cmake", type=int, metavar="MAJOR", help="of the build environment (default: here)")
+    parser.add_argument("--compiler", metavar="NAME", help="cl, gcc, clang-cl, icx (default: CC)")
+
+
+def run(args: argparse.Namespace) -> int:
     """Show each patch with its reason and diff; write only with --apply."""
     if not args.source.is_dir():
         raise UsageError(f"{args.source}: no such folder", hint="give the root of the source tree")

@@ -2,12 +2,34 @@
 
 import argparse
 import gc
+from pathlib import Path
 
 from farm.text import plain
 from farm.wheel.repair import RepairOptions, repair
 
 
-def cmd_repair(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
+    where.add_argument(
+        "--tools",
+        action="store_true",
+        help="into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel",
+    )
+    parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    parser.add_argument(
+        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
+    )
+    parser.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
+    parser.add_argument(
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="a Requires-Dist, such as 'numpy<2'"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
+
+
+def run(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
     args.output.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,12 @@ NO_RUNNER = 4
 KINDS: tuple[JobKind, ...] = ("build", "smoke")
 
 
-def cmd_runners(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["list", "check"], help="the file alone, or the engines against the file")
+    parser.add_argument("--channel", help="check: are there runners for the builds of this channel?")
+
+
+def run(args: argparse.Namespace) -> int:
     """0: every runner is as written and every job has one; else 4 (`check`)."""
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)

@@ -1,7 +1,9 @@
 """Printing: tables and errors for people, progress for terminals and for CI logs."""
 
+import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,6 +30,11 @@ def explain(error: FarmError) -> None:
         print(plain(line), file=sys.stderr)
     if error.hint:
         print(f"  next: {plain(error.hint)}", file=sys.stderr)
+
+
+def json_document(data: Mapping[str, Any] | list[Any]) -> None:
+    """One JSON document on stdout: what `--json` gives."""
+    print(json.dumps(data, indent=2))
 
 
 def say(text: object) -> None:

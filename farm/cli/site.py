@@ -15,7 +15,13 @@ from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels
 
 
-def cmd_site_build(args: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")
+    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder instead of the index")
+
+
+def run(args: argparse.Namespace) -> int:
     """Build the site from the matrix, the index and the journal; write what changed."""
     project, settings = project_of(args)
     if args.index:

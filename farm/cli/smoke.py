@@ -6,27 +6,45 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.cli import show
+from farm.cli.options import add_selectors
+from farm.cli.selected import plan_of
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.pipeline.release import pip_source
 from farm.pipeline.report import Outcomes, Silent
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace
-from farm.plan import Plan
-from farm.settings import Settings
 from farm.smoke.report import SmokeReport
 from farm.variant import Variant
 
 
-def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan: Plan) -> int:
-    """Carry out the command; returns the exit code.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selectors(parser)
+    parser.add_argument("--index-url", metavar="URL", help="what pip or uv gets (default: the project's own index)")
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="this file; the report is left beside it as well")
+    parser.add_argument("--require-gpu", action="store_true", help="a GPU part that cannot run is a failure")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="the reports as JUnit's XML, for CI")
+    parser.add_argument(
+        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="for one check (default: 900)"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for all checks (default: smoke_timeout_s in ci/farm.yaml)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install, run the probe and print the reports.
 
     Raises:
         SmokeFailedError: A check failed, with the causes and their fixes.
         NoRunnerError: This machine has no Python for the variant.
         UsageError: There is no such wheel.
     """
-    if args.limit is not None:
-        settings = settings.model_copy(update={"smoke_timeout_s": args.limit})
+    project, settings, plan = plan_of(args)
+    if args.time_limit is not None:
+        settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
     workspace = Workspace(project, settings, Silent())
     wheel: Path | None = args.wheel
     if wheel is not None and not wheel.is_file():
@@ -68,3 +86,10 @@ def run_smoke(args: argparse.Namespace, project: Path, settings: Settings, plan:
             hint="install that Python (deadsnakes, python.org, `uv python install`), or name a variant for yours",
         )
     return 0
+
+
+def _seconds(text: str) -> int:
+    number = int(text)
+    if not 0 < number <= 86400:
+        raise ValueError
+    return number

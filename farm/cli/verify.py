@@ -2,12 +2,24 @@
 
 import argparse
 import json
+from pathlib import Path
 
+from farm.cli.options import add_dependencies, add_selectors, add_waivers
 from farm.errors import UsageError
 from farm.pipeline.check import refusal
 from farm.wheel.policy import Policy, Waiver, parse_waiver
 from farm.wheel.policyfile import load_policy
 from farm.wheel.verify import verify
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheel", type=Path)
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE", help="what the wheel must keep, as YAML, instead of a variant"
+    )
+    add_selectors(parser, required=False)
+    add_waivers(parser)
+    add_dependencies(parser)
 
 
 def waivers_of(args: argparse.Namespace) -> list[Waiver]:
@@ -30,7 +42,7 @@ def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
     return Policy(), waivers
 
 
-def cmd_verify(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Check a wheel, and print what was found."""
     policy, waivers = policy_of(args)
     report = verify(args.wheel, policy, waivers=waivers, dependencies=args.dependency)

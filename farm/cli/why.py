@@ -1,23 +1,62 @@
-"""What else `farm why` can be asked: a card, a driver, compilers, an arch list, numpy, PyTorch's switches."""
+"""`farm why`: can it be built? Also with a card, a driver, compilers, an arch list, numpy or PyTorch's switches."""
 
 import argparse
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from farm import catalog
-from farm.catalog import gpus
-from farm.cli.options import SWITCHES, switch
-from farm.compat.host import parse_msvc
-from farm.errors import UsageError
-from farm.variant import Variant
+from farm.cli.options import add_selectors
+
+if TYPE_CHECKING:
+    from farm.variant import Variant
+
+SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
 
-def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selectors(parser)
+    group = parser.add_argument_group("what else to ask")
+    group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
+    group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
+    group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
+    group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
+    group.add_argument("--gcc", type=int, metavar="MAJOR", help="the host compiler on Linux")
+    group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
+    for name in SWITCHES:
+        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show
+    from farm.cli.project import project_of
+    from farm.cli.selected import selectors_of
+    from farm.plan import judge
+
+    project, settings = project_of(args)
+    selectors = selectors_of(args, project, settings)
+    judged = judge(project, selectors, questions(args, selectors.variant))
+    found, nearest = judged.advised(), judged.nearest()
+    if args.json:
+        reasons = [reason.to_json() for reason in found]
+        show.json_document({"buildable": judged.buildable, "reasons": reasons, "nearest": nearest})
+    else:
+        can = "can be built" if judged.buildable else "cannot be built"
+        show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
+        if found:
+            rows = [(r.severity, r.text, r.fact, r.source, r.nearest or "") for r in found]
+            show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
+        if nearest:
+            show.say(f"nearest that the rules allow: {nearest}")
+    return 0 if judged.buildable else 3
+
+
+def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     """The fields of a stack that were asked about.
 
     Raises:
         UsageError: A card, a compiler or a version is not known.
     """
+    from farm.compat.host import parse_msvc
+
     asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
@@ -27,8 +66,12 @@ def questions(args: argparse.Namespace, variant: Variant) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
 
 
-def _sm(name: str, variant: Variant) -> int:
+def _sm(name: str, variant: "Variant") -> int:
     """The SM of a card by name or number; of a name with several chips, the one of the variant."""
+    from farm import catalog
+    from farm.catalog import gpus
+    from farm.errors import UsageError
+
     number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
     if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
         return int(number[1] + number[2])
@@ -46,3 +89,8 @@ def _sm(name: str, variant: Variant) -> int:
             hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: --gpu sm_35",
         )
     return int(min(ours or known).removeprefix("sm"))
+
+
+def switch(name: str) -> str:
+    """USE_FLASH_ATTENTION for `flash-attention`."""
+    return "USE_" + name.upper().replace("-", "_")

@@ -74,7 +74,7 @@ def smoke(
         timeout_s=workspace.settings.smoke_timeout_s,
         check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
         emulate=model,
-        line=watcher.line,
+        line=watcher.note,
     )
     failed = []
     model = model_for(variant.cpu)

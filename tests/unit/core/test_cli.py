@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from farm.cli import show
-from farm.cli.main import COMMANDS, parser
+from farm.cli.main import COMMANDS, GROUPS, parse, parser
 from farm.errors import UsageError
 from farm.pipeline.report import Outcomes
 
@@ -62,6 +62,57 @@ def test_every_command_has_help_that_works(capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
     assert "exit codes: 0 done, 2 usage" in capsys.readouterr().out
+
+
+def test_help_lists_every_command_in_one_group(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    out = capsys.readouterr().out
+    assert [line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "] == ["options", *GROUPS]
+    for name, text in COMMANDS.items():
+        assert out.count(f"  {name:<10}{text}\n") == 1
+
+
+def test_a_command_imports_no_other(root):
+    code = "import sys\nfrom farm.cli.main import parse\nparse(['logs'])\nprint('farm.cli.submit' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True).stdout == b"False\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong", "meant"),
+    [
+        (["smok"], "no command 'smok'", "farm smoke"),
+        (["plan", "--variant", "x", "--pakage", "y"], "unrecognized arguments: --pakage y", "--package"),
+        (["plan", "--variant", "x", "--pakage=y"], "unrecognized arguments: --pakage=y", "--package"),
+        (["matrix", "--format", "tabel"], "invalid choice: 'tabel'", "table"),
+        (["index", "chekc"], "invalid choice: 'chekc'", "check"),
+        (["--project", "smoke", "statsu"], "no command 'statsu'", "farm status"),
+    ],
+)
+def test_what_is_mistyped_gets_the_nearest_word(capsys, given, wrong, meant):
+    with pytest.raises(SystemExit) as caught:
+        parse(given)
+    err = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert wrong in err
+    assert err.endswith(f"  did you mean: {meant}?\n")
+
+
+def test_a_word_that_is_near_nothing_gets_no_guess(capsys):
+    with pytest.raises(SystemExit):
+        parse(["plan", "--variant", "x", "--zzzzzz"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_an_old_option_is_accepted_with_a_line(capsys):
+    args = parse(["smoke", "--variant", "x", "--limit", "30"])
+    assert args.time_limit == 30
+    assert (
+        capsys.readouterr().err == "farm: --limit is now --time-limit; the old name is accepted in this release only\n"
+    )
+    assert parse(["status", "--limit", "3"]).limit == 3
+    assert capsys.readouterr().err == ""
 
 
 def test_names_that_are_unknown(farm):

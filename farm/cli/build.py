@@ -1,0 +1,20 @@
+"""`farm build`: a plan, as far as the wheel as built."""
+
+import argparse
+from pathlib import Path
+
+from farm.cli.options import add_on
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
+    add_on(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli.project import project_of
+    from farm.cli.watched import watched
+    from farm.plan import Plan
+
+    project, settings = project_of(args)
+    return watched(args, project, settings, Plan.read(args.plan), "build")

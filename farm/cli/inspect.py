@@ -1,0 +1,34 @@
+"""`farm inspect`: what is inside a wheel."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    parser.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
+    parser.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show, why126
+    from farm.cli.tree import print_tree
+    from farm.wheel.inspect import inspect
+    from farm.wheel.why126 import why_126
+
+    if args.why_126:
+        found = why_126(args.wheel)
+        if args.json:
+            show.json_document(found.model_dump(mode="json"))
+        else:
+            why126.explain(found)
+        return 6 if found.missing else 0
+    contents = inspect(args.wheel)
+    if args.json:
+        show.json_document(contents.to_json())
+        return 0
+    if args.tree:
+        print_tree(contents)
+    else:
+        show.inspection(contents)
+    return 0

@@ -1,0 +1,27 @@
+"""`farm plan`: the resolved build, each value with its origin."""
+
+import argparse
+import json
+
+from farm.cli.options import add_selectors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selectors(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show
+    from farm.cli.selected import plan_of
+
+    _, _, plan = plan_of(args)
+    if args.json:
+        print(plan.to_json(), end="")
+        return 0
+    data = json.loads(plan.to_json())
+    env, options, origins = data.pop("env"), data.pop("options"), data.pop("origins")
+    rows = [("channel", plan.channel, origins["channel"])]
+    rows += [(name, "" if value is None else str(value), origins[name]) for name, value in options.items()]
+    rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
+    show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
+    return 0

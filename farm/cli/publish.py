@@ -1,0 +1,46 @@
+"""`farm publish`: verify a wheel and put it into the index."""
+
+import argparse
+from pathlib import Path
+
+from farm.cli.index_options import add_single_writer
+from farm.cli.options import add_selectors, add_waivers
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheel", type=Path)
+    add_selectors(parser)
+    add_waivers(parser)
+    parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    add_single_writer(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show
+    from farm.cli.selected import plan_of
+    from farm.cli.upload import uploading
+    from farm.cli.verify import waivers_of
+    from farm.pipeline.check import refusal
+    from farm.pipeline.release import pip_line, pip_source, publish_wheel
+    from farm.pipeline.report import Silent
+    from farm.pipeline.workspace import Workspace
+    from farm.variant import Variant
+    from farm.wheel.verify import verify
+
+    project, settings, plan = plan_of(args)
+    if args.index:
+        settings = settings.model_copy(update={"index": args.index})
+    workspace = Workspace(project, settings, Silent())
+    report = verify(args.wheel, plan.verify, waivers=waivers_of(args))
+    if not report.passed:
+        raise refusal(report)
+    with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
+        result = publish_wheel(workspace, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
+    source = pip_source(workspace, Variant.parse(plan.variant).group)
+    line = pip_line(f"{plan.package}=={plan.version}", source)
+    if args.json:
+        show.json_document({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
+    else:
+        show.say("published" if result.changed else "already there: nothing to do")
+        show.say(line)
+    return 0

@@ -1,0 +1,39 @@
+"""`farm render`: Dockerfile, scripts and plan, or a bundle with all that a build needs."""
+
+import argparse
+from pathlib import Path
+
+from farm.cli.options import add_selectors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selectors(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the rendered files go")
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="DIR",
+        help="an offline bundle: everything that the build needs, in parts, for a machine without a network",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show
+    from farm.cli.selected import plan_of
+    from farm.errors import UsageError
+    from farm.pipeline.bundle import bundle
+    from farm.pipeline.workspace import Workspace
+    from farm.render import render
+
+    if not (args.output or args.bundle):
+        raise UsageError("nothing to write", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
+    project, settings, plan = plan_of(args)
+    files = render(project, plan).write(args.output) if args.output else []
+    if args.bundle:
+        files += bundle(Workspace(project, settings, show.LogWatcher()), plan, args.bundle)
+    if args.json:
+        show.json_document([str(path) for path in files])
+    else:
+        for path in files:
+            show.say(path)
+    return 0

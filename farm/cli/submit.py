@@ -1,0 +1,41 @@
+"""`farm submit`: build, repair, verify, publish, install and smoke-test."""
+
+import argparse
+from pathlib import Path
+
+from farm.cli.options import add_detach, add_engine, add_selectors
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_selectors(parser)
+    parser.add_argument("--no-publish", action="store_true", help="stop after verify")
+    parser.add_argument("--no-smoke", action="store_true", help="stop after publish")
+    add_engine(parser)
+    add_detach(parser)
+    parser.add_argument(
+        "--carried", type=Path, metavar="DIR", help="build nothing: DIR holds what a bundle's `run --out DIR` gave back"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli.runs import detached, follow
+    from farm.cli.selected import plan_of
+    from farm.cli.watched import watched
+    from farm.errors import UsageError
+    from farm.pipeline.backends import engine_kind
+    from farm.pipeline.report import Silent
+    from farm.pipeline.run import create_detached, request_for
+    from farm.pipeline.workspace import Workspace
+    from farm.runs import Until
+
+    project, settings, plan = plan_of(args)
+    until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
+    if args.carried and (args.detach or args.on != "docker"):
+        raise UsageError(
+            "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
+        )
+    if not args.detach and not engine_kind(args.on).traits.places:
+        return watched(args, project, settings, plan, until, args.carried)
+    workspace = Workspace(project, settings, Silent())
+    made = create_detached(workspace, plan, request_for(plan, until=until, on=args.on, priority=args.priority))
+    return detached(args, workspace, made) if args.detach else follow(args, workspace, made)
