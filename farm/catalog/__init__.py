@@ -19,6 +19,8 @@ from farm.catalog.models import (
     DebianReleases,
     Msvc,
     NvidiaProvider,
+    OfficialWheel,
+    OfficialWheels,
     PinnedWheel,
     PythonVersions,
     Switch,
@@ -92,6 +94,15 @@ def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
     """NVIDIA's wheel of a cuDNN release for a CUDA version; None where the catalogue names none."""
     release = cudnn_releases().get(cudnn)
     return release.wheels.get(int(cuda.partition(".")[0])) if release else None
+
+
+@cache
+def official() -> OfficialWheels:
+    return load(FOLDER / "official.yaml", OfficialWheels)
+
+
+def official_wheels() -> list[OfficialWheel]:
+    return official().wheels
 
 
 @cache

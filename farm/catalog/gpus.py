@@ -41,8 +41,6 @@ class Gpus(Model):
     too_old_source: str
     renamed: dict[Sm, Sm]
     renamed_source: str
-    tegra: list[Sm]
-    tegra_source: str
     noise: list[str]
     groups: list[Group]
 

@@ -76,17 +76,21 @@ class Table(Model):
 
 
 class Architecture(Facts):
-    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST, `last_driver` a branch."""
+    """A GPU architecture by SM. `arch_list` is its spelling in TORCH_CUDA_ARCH_LIST; the drivers are branches."""
 
     name: str
     arch_list: str = Field(pattern=r"^\d{1,2}\.\d$")
     example: str
     last_driver: int | None
+    first_driver: int | None = None
+    wanted_driver: int | None = None
 
 
 class Architectures(Table):
     RECORDS = ("architectures",)
     architectures: dict[str, Architecture]
+    tegra: list[int]
+    tegra_source: str
     sets: dict[str, list[str]]
 
 
@@ -102,7 +106,7 @@ class Toolkit(Facts):
     gcc_max: int
     msvc_min: int = MSC_VER
     msvc_max: int = MSC_VER
-    driver_linux: str = Field(pattern=VERSION)
+    driver_linux: str | None = Field(pattern=VERSION)
     driver_windows: str | None = Field(pattern=VERSION)
 
     def driver(self, platform: str) -> str | None:
@@ -228,6 +232,50 @@ class TorchRelease(Facts):
     audio: str = Field(pattern=VERSION)
     vision_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     audio_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+
+
+class OfficialWheel(Model):
+    """A wheel of PyTorch's own, by CUDA flavour: its SMs with machine code and with PTX.
+
+    `torch` is a release, or a minor version for all of its releases. `cuda` None: a wheel for CPUs. With `sha256` the
+    file was read; `pythons` None: not read. `source` is a key of the file's `sources`.
+    """
+
+    torch: str = Field(pattern=VERSION)
+    platform: Literal["linux-x86_64", "linux-aarch64", "windows-x86_64"]
+    index: Literal["pypi", "pytorch"]
+    cuda: str | None = Field(pattern=VERSION)
+    sm: list[int]
+    ptx: list[int] = []
+    pythons: list[str] | None = None
+    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.+-]{1,120}\.whl$")
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    source: str
+
+
+class Dropped(Model):
+    """What upstream left out of its wheels: from which release, for which GPUs (last SM), in which CUDA flavours."""
+
+    since: str = Field(pattern=VERSION)
+    cuda: list[str]
+    sm_below: int
+    text: str
+    source: str
+
+
+class OfficialWheels(Model):
+    """`official.yaml`."""
+
+    sources: dict[str, str]
+    dropped: list[Dropped] = []
+    wheels: list[OfficialWheel]
+
+    @model_validator(mode="after")
+    def _sources_are_known(self) -> Self:
+        unknown = {row.source for row in self.wheels} - set(self.sources)
+        if unknown:
+            raise ValueError(f"sources has no {min(unknown)!r}")
+        return self
 
 
 class ArchListGrammar(Model):

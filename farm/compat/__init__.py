@@ -39,7 +39,7 @@ def solve(stack: Stack) -> Stack | None:
     """The nearest stack without any error, one reason done away with after the other; None: none was found."""
     for _ in range(MAX_ROUNDS):
         found = check(stack)
-        errors = [reason for reason in found if reason.severity == "error"]
+        errors = [reason for reason in found if reason.severity != "warning"]
         if not errors:
             return stack
         options = (nearest(stack, reason, check, found) for reason in errors if reason.change)

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from farm import catalog
+from farm.catalog.binary import is_integrated
 from farm.compat.stack import (
     Entry,
     Reason,
     Stack,
     arch_list,
+    compiled,
     doubted,
     entries,
     number,
@@ -40,7 +42,7 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
     toolkit = toolkits.get(stack.cuda or "")
     if toolkit is None:
         return
-    must = {*stack.variant.sms, *targets(stack)}
+    must = set(compiled(stack))
     for sm in sorted(must | {entry.sm for entry in entries(stack)}):
         if sm in toolkit.sm:
             continue
@@ -75,6 +77,34 @@ def driver_knows_gpu(stack: Stack) -> Iterator[Reason]:
                 f"driver {stack.driver} does not run {sm_name(sm)}",
                 f"{last} is the last driver branch for {card.name}",
                 card.sources["last_driver"],
+                change=("driver",),
+            )
+
+
+def driver_sees_gpu(stack: Stack) -> Iterator[Reason]:
+    """The driver is not older than the card."""
+    if stack.driver is None:
+        return
+    branch = number(stack.driver)[0]
+    for sm in targets(stack):
+        card = catalog.architectures().architectures.get(f"sm{sm}")
+        if card is None or card.first_driver is None:
+            continue
+        if branch < card.first_driver:
+            yield Reason(
+                "driver-gpu-old",
+                f"driver {stack.driver} is too old for {sm_name(sm)}: it needs {card.first_driver} or newer",
+                f"{card.first_driver} is the first driver branch for {card.name} (sm_{sm})",
+                card.sources["first_driver"],
+                change=("driver",),
+            )
+        elif card.wanted_driver is not None and branch < card.wanted_driver:
+            yield Reason(
+                "driver-gpu-early",
+                f"driver {stack.driver} is an early one for {sm_name(sm)}: {card.wanted_driver} or newer is advised",
+                f"branch {card.first_driver} knows the card; guides ask for {card.wanted_driver}",
+                card.sources["wanted_driver"],
+                severity="warning",
                 change=("driver",),
             )
 
@@ -175,8 +205,23 @@ def wheel_has_code(stack: Stack) -> Iterator[Reason]:
         )
 
 
+def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
+    """Integrated GPUs are parts of Arm chips: no x86 machine has one."""
+    for sm in sorted({*stack.variant.sms, *targets(stack)}):
+        if is_integrated(sm) and stack.variant.machine != "aarch64":
+            yield Reason(
+                "gpu-machine",
+                f"{sm_name(sm)} is part of an Arm chip: no {stack.variant.machine} machine has it",
+                "integrated GPUs (Tegra) sit in 64-bit Arm systems alone",
+                catalog.architectures().tegra_source,
+                change=("cpu_of_arm",),
+            )
+
+
 RULES = (
     cuda_is_known,
+    machine_has_gpu,
+    driver_sees_gpu,
     cuda_targets_gpu,
     a_driver_runs_both,
     driver_knows_gpu,

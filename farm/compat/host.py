@@ -146,10 +146,9 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
     elif stack.toolkit == "nvidia" and (platform := redist_platform(stack)) and stack.cuda:
         provider = catalog.nvidia_provider()
         if toolkit.release not in redist.versions("cuda"):
-            have = []
-        else:
-            archives = set(redist.components("cuda", toolkit.release, platform))
-            have = [name for name, parts in provider.parts(stack.cuda, platform).items() if archives.issuperset(parts)]
+            return  # `toolkit_is_pinned` says so
+        archives = set(redist.components("cuda", toolkit.release, platform))
+        have = [name for name, parts in provider.parts(stack.cuda, platform).items() if archives.issuperset(parts)]
         source = provider.source
     else:
         return
@@ -161,6 +160,52 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
             f"components: {', '.join(have) or 'none'}",
             source,
             change=("toolkit", "cuda"),
+        )
+
+
+def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
+    """The farm has the archives of this CUDA and a file of this cuDNN, each with its sha256."""
+    toolkit = catalog.toolkits().get(stack.cuda or "")
+    platform = redist_platform(stack)
+    if toolkit is None or stack.cuda is None or stack.toolkit != "nvidia" or platform is None or not stack.components:
+        return
+    if toolkit.release not in redist.versions("cuda"):
+        yield Reason(
+            "toolkit-unpinned",
+            f"no archive of CUDA {toolkit.release} is pinned here, so a build cannot fetch it",
+            f"archives are pinned of CUDA {', '.join(redist.versions('cuda'))}",
+            "farm/catalog/redist; add it from NVIDIA's redistrib manifest with tools/import_redist.py",
+            severity="unpinned",
+            change=("cuda",),
+        )
+    if stack.cudnn in catalog.cudnn_releases() and not cudnn_is_pinned(stack.cudnn, stack.cuda, platform):
+        pinned = [name for name in catalog.cudnn_releases() if cudnn_is_pinned(name, stack.cuda, platform)]
+        yield Reason(
+            "cudnn-unpinned",
+            f"no file of cuDNN {stack.cudnn} for CUDA {stack.cuda.partition('.')[0]} is pinned here, so a build cannot fetch it",
+            f"files are pinned of cuDNN {', '.join(pinned) or 'none'}",
+            "farm/catalog/redist and cudnn.yaml; add it with tools/import_redist.py or tools/refresh-catalogue",
+            severity="unpinned",
+            change=("cudnn",),
+        )
+
+
+def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
+    """Whether there is an archive of a cuDNN release for a CUDA and platform, or (Linux on x86-64) a wheel."""
+    if platform == "linux-x86_64" and catalog.cudnn_wheel(cudnn, cuda):
+        return True
+    return redist.has_archive("cudnn", cudnn, platform, "cudnn", cuda_major=int(cuda.partition(".")[0]))
+
+
+def blas_is_installed(stack: Stack) -> Iterator[Reason]:
+    """The recipe installs the BLAS that was asked for."""
+    if stack.blas == "mkl" and stack.platform == "linux":
+        yield Reason(
+            "blas",
+            "Linux images have OpenBLAS, not MKL",
+            "torch's recipe installs libopenblas-dev; MKL is among the Windows tools alone",
+            "farm/recipes/torch/recipe.yaml, farm/catalog/windows_tools.yaml",
+            change=("blas",),
         )
 
 
@@ -265,6 +310,8 @@ RULES = (
     machine_of_cpu,
     toolkit_has_cuda,
     toolkit_has_components,
+    toolkit_is_pinned,
+    blas_is_installed,
     nvcc_takes_gcc,
     gcc_has_level,
     nvcc_takes_msvc,

@@ -36,7 +36,8 @@ def _toolsets() -> list[int]:
 
 def _drivers(stack: Stack) -> list[str]:
     floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
-    last = {card.last_driver for card in catalog.architectures().architectures.values()}
+    cards = catalog.architectures().architectures.values()
+    last = {branch for card in cards for branch in (card.last_driver, card.first_driver, card.wanted_driver)}
     known = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
     near = number(str(stack.driver))[0]
     return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
@@ -54,6 +55,10 @@ def _options(stack: Stack, field: str) -> Iterator[Stack]:
         near = alike.index(variant.cpu)
         for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
             yield replace(stack, variant=replace(variant, cpu=cpu))
+    elif field == "cpu_of_arm":
+        for cpu, level in catalog.cpu_levels().items():
+            if level.machine == "aarch64" and stack.platform == "linux":
+                yield replace(stack, variant=replace(variant, cpu=cpu))
     elif field == "gpu_of_variant":
         if f"sm{stack.gpu}" in catalog.architectures().architectures:
             yield replace(stack, variant=replace(variant, gpu=f"sm{stack.gpu}"))
@@ -82,6 +87,8 @@ def _values(stack: Stack, field: str) -> list[Any]:
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
         "msvc": lambda: sorted(_toolsets(), key=lambda value: abs(value - current)),
+        "blas": lambda: ["openblas"],
+        "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
     }
     return known[field]()
@@ -89,6 +96,10 @@ def _values(stack: Stack, field: str) -> list[Any]:
 
 def _rules(found: list[Reason], severity: str) -> set[str]:
     return {reason.rule for reason in found if reason.severity == severity}
+
+
+def _blockers(found: list[Reason]) -> set[str]:
+    return {reason.rule for reason in found if reason.severity != "warning"}
 
 
 def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) -> Stack | None:
@@ -100,9 +111,9 @@ def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) ->
         check: The rules.
         before: What they hold against `stack`.
     """
-    errors, warnings = _rules(before, "error"), _rules(before, "warning")
+    errors, warnings = _blockers(before), _rules(before, "warning")
     level = [(stack, reason.change)]
-    for _ in range(MAX_CHANGES if reason.severity == "error" else 1):
+    for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
         options = ((f, other) for start, change in level for f in change for other in _options(start, f))
@@ -110,14 +121,14 @@ def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) ->
             after = check(changed)
             if changed == stack or reason.rule in {found.rule for found in after}:
                 continue
-            new = [found for found in after if found.severity == "error" and found.rule not in errors]
+            new = [found for found in after if found.severity != "warning" and found.rule not in errors]
             if new:
                 further.append((changed, new[0].change))
                 continue
             fresh = len(_rules(after, "warning") - warnings)
             if reason.severity == "warning" and fresh:
                 continue
-            errors_left = sum(found.severity == "error" for found in after)
+            errors_left = sum(found.severity != "warning" for found in after)
             same_field = sum(field in found.change for found in after)
             cost = (errors_left, fresh, same_field)
             if not any(cost):

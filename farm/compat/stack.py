@@ -7,15 +7,13 @@ from functools import cache
 from typing import Literal
 
 from farm import catalog
-from farm.catalog import gpus
+from farm.catalog.binary import MAJOR, ptx_compiles, sass_runs
 from farm.errors import UsageError
 from farm.variant import Variant
 
 NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
 _ENTRY = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\(\d{1,2}\.\d\))?")
 MAX_ARCH_LIST = 300
-MAJOR = 10
-"""The SM number of a major version: sm_86 is 8 x 10 + 6."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,7 @@ class Stack:
     numpy: str | None = None
     switches: frozenset[str] = frozenset()
     components: tuple[str, ...] = ()
+    blas: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("driver", "numpy"):
@@ -70,9 +69,15 @@ class Stack:
 _EXAMPLES = {"driver": "470.82.01", "numpy": "1.26.4"}
 
 
+Severity = Literal["error", "unpinned", "warning"]
+
+
 @dataclass(frozen=True)
 class Reason:
-    """What a rule holds against a stack. An error: it cannot be built. A warning: it can, but read this.
+    """What a rule holds against a stack.
+
+    An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to build it with. A
+    `warning`: it can be built, but read this.
 
     Args:
         rule: The rule's name, stable.
@@ -87,7 +92,7 @@ class Reason:
     fact: str
     source: str
     nearest: str | None = None
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
     change: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -107,7 +112,7 @@ class Reason:
 Rule = Callable[[Stack], Iterator[Reason]]
 
 
-def doubted(doubt: str | None) -> Literal["error", "warning"]:
+def doubted(doubt: str | None) -> Severity:
     """A fact that is in doubt only warns."""
     return "warning" if doubt else "error"
 
@@ -139,6 +144,13 @@ def targets(stack: Stack) -> list[int]:
     return sorted(stack.variant.sms if stack.gpu is None else {stack.gpu})
 
 
+def compiled(stack: Stack) -> list[int]:
+    """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list runs on."""
+    listed = entries(stack)
+    extra = [sm for sm in targets(stack) if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)]
+    return sorted({*stack.variant.sms, *extra})
+
+
 @dataclass(frozen=True)
 class Entry:
     """An entry of TORCH_CUDA_ARCH_LIST: SASS for `sm`, and PTX as well where `ptx`. `suffix`: "", "a" or "f"."""
@@ -148,18 +160,12 @@ class Entry:
     ptx: bool
 
     def runs_on(self, sm: int) -> bool:
-        """Whether its SASS runs on `sm`: the same major and no lower minor; `a` and Tegra are for one SM alone.
-
-        Source: CUDA C++ Programming Guide, binary compatibility and architecture-specific features.
-        """
-        tegra = gpus.gpus().tegra
-        if self.suffix == "a" or f"sm{sm}" in tegra or f"sm{self.sm}" in tegra:
-            return sm == self.sm
-        return sm // MAJOR == self.sm // MAJOR and sm >= self.sm
+        """Whether its SASS runs on `sm`."""
+        return sass_runs(self.sm, sm, self.suffix)
 
     def compiles_on(self, sm: int) -> bool:
         """Whether a driver can compile its PTX for `sm`."""
-        return self.ptx and not self.suffix and sm >= self.sm
+        return self.ptx and ptx_compiles(self.sm, sm, self.suffix)
 
 
 def spell(sms: list[int], *, ptx: bool = False) -> str:

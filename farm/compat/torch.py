@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from farm import catalog
 from farm.catalog.models import TorchRelease
+from farm.compat import official
 from farm.compat.host import compiler, host_gcc
 from farm.compat.stack import (
     Reason,
@@ -72,6 +73,23 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
             severity="warning",
             change=("cuda", "torch"),
         )
+
+
+def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
+    """PyTorch's own wheels of this release and CUDA have code for the card, too."""
+    if stack.torch is None or stack.cuda is None or stack.platform == "macos":
+        return
+    platform = f"{stack.platform}-{stack.variant.machine}"
+    rows = [row for row in official.rows(stack.torch, platform) if row.cuda == stack.cuda]
+    for sm in targets(stack):
+        if rows and not any(official.runs(row, sm) for row in rows):
+            yield Reason(
+                "torch-official-gpu",
+                f"upstream's own wheels of torch {stack.torch} with CUDA {stack.cuda} leave {sm_name(sm)} behind",
+                f"they have code for sm {', '.join(map(str, rows[0].sm))}; a build of one's own can have it",
+                official.source(rows[0]),
+                severity="warning",
+            )
 
 
 def torch_takes_python(stack: Stack) -> Iterator[Reason]:
@@ -321,6 +339,7 @@ def switch_off(stack: Stack, name: str) -> str | None:
 RULES = (
     torch_is_known,
     torch_takes_cuda,
+    upstream_left_gpu_behind,
     torch_takes_python,
     torch_takes_gpu,
     torch_takes_compiler,

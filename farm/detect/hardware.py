@@ -10,6 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm import catalog
 from farm.catalog import gpus as cards
+from farm.catalog.binary import sass_runs
 from farm.detect.readings import Cpu, Gpu, Readings
 from farm.variant import sm_number
 from farm.yamlfile import Model, load
@@ -120,19 +121,9 @@ def _usable(
 
 
 def compatible(sm: str) -> list[str]:
-    """Other SMs whose code runs on this one, nearest first: the same major version, lower, cards only.
-
-    Source: CUDA C++ Programming Guide, Binary Compatibility.
-    """
-    tegra = cards.gpus().tegra
-    if sm in tegra:
-        return []
-    number = sm_number(sm)
-    lower = [
-        other
-        for other in catalog.architectures().architectures
-        if other not in tegra and sm_number(other) // 10 == number // 10 and sm_number(other) < number
-    ]
+    """Other SMs whose code runs on this one, nearest first."""
+    card = sm_number(sm)
+    lower = [other for other in catalog.architectures().architectures if other != sm and sass_runs(sm_number(other), card)]
     return sorted(lower, key=sm_number, reverse=True)
 
 

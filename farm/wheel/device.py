@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from farm.catalog.binary import sass_runs
 from farm.wheel.components import is_part
 from farm.wheel.contents import Contents
 from farm.wheel.library import FatbinSet, Library
@@ -115,12 +116,8 @@ def _cudnn(contents: Contents, policy: Policy) -> list[Finding]:
 
 
 def _runs_on(gpu: int, there: Iterable[int]) -> bool:
-    """Whether machine code for one of `there` runs on a GPU.
-
-    It does on the same major version and an equal or higher minor one (CUDA C++ Programming Guide, "Binary
-    Compatibility").
-    """
-    return any(sm // 10 == gpu // 10 and sm <= gpu for sm in there)
+    """Whether machine code for one of `there` runs on a GPU."""
+    return any(sass_runs(sm, gpu) for sm in there)
 
 
 def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:

@@ -183,6 +183,15 @@ def components(product: str, version: str, platform: str) -> tuple[str, ...]:
     return tuple(sorted(n for n, c in redist.components.items() if platform in c.platforms))
 
 
+def has_archive(product: str, version: str, platform: str, component: str, cuda_major: int | None = None) -> bool:
+    """Whether `archives` would find this component's archive."""
+    if version not in versions(product):
+        return False
+    found = load(product, version).components.get(component)
+    entry = found.platforms.get(platform) if found else None  # type: ignore[call-overload]
+    return isinstance(entry, RedistFile) or (entry is not None and f"cuda{cuda_major}" in entry)
+
+
 def archives(
     product: str, version: str, platform: str, components: Sequence[str], cuda_major: int | None = None
 ) -> list[Archive]:

@@ -1,0 +1,132 @@
+"""Does PyTorch's own wheel run on a card? Answers from `farm/catalog/official.yaml`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from farm import catalog
+from farm.catalog.binary import ptx_compiles, sass_runs
+from farm.catalog.models import OfficialWheel
+from farm.compat.stack import number, reaches
+
+PYTORCH_INDEX = "https://download.pytorch.org/whl"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What upstream publishes of one torch release for a card.
+
+    Args:
+        torch: The release.
+        row: The wheel that runs on the card; None: none does.
+        others: The wheels of the release that do not run on it.
+        driver: The lowest driver that the wheel needs; None: not known, or no wheel.
+        problem: Why the driver or the Python that was asked about does not do for the wheel.
+    """
+
+    torch: str
+    row: OfficialWheel | None
+    others: tuple[OfficialWheel, ...]
+    driver: str | None = None
+    problem: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.row is not None and self.problem is None
+
+    @property
+    def pip(self) -> str | None:
+        """The command that installs it."""
+        if self.row is None:
+            return None
+        line = f"pip install torch=={self.torch}"
+        return line if self.row.index == "pypi" else f"{line} --index-url {PYTORCH_INDEX}/{flavour(self.row.cuda)}"
+
+
+def flavour(cuda: str | None) -> str:
+    """`cu126` for 12.6, `cpu` without CUDA."""
+    return f"cu{cuda.replace('.', '')}" if cuda else "cpu"
+
+
+@cache
+def _by_release() -> dict[tuple[str, str], tuple[OfficialWheel, ...]]:
+    found: dict[tuple[str, str], tuple[OfficialWheel, ...]] = {}
+    for row in catalog.official_wheels():
+        for torch in catalog.torch_releases():
+            if row.torch in (torch, torch.rpartition(".")[0]):
+                found[torch, row.platform] = (*found.get((torch, row.platform), ()), row)
+    return found
+
+
+def rows(torch: str, platform: str) -> tuple[OfficialWheel, ...]:
+    """Every wheel that upstream publishes of a release for a platform (`linux-x86_64`); empty: none is known."""
+    return _by_release().get((torch, platform), ())
+
+
+def source(row: OfficialWheel) -> str:
+    """Where a row's facts come from."""
+    text = catalog.official().sources[row.source]
+    return f"{text} ({row.file})" if row.file else text
+
+
+def runs(row: OfficialWheel, sm: int) -> bool:
+    """Whether a wheel has machine code that runs on a card, or PTX that its driver compiles."""
+    return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
+
+
+def answer(torch: str, sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer:
+    """What upstream has of a release for a card: a wheel of the Python index before others, then of the newest CUDA."""
+    published = [row for row in rows(torch, platform) if row.cuda]
+    able = [row for row in published if runs(row, sm)]
+    others = tuple(row for row in published if row not in able)
+    if not able:
+        return Answer(torch, None, others)
+    judged = [(row, _problem(row, sm, platform, driver, python)) for row in able]
+    judged.sort(key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")]))
+    row, problem = judged[0]
+    return Answer(torch, row, others, driver_needed(row, sm), problem)
+
+
+def newest(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer | None:
+    """The newest release that runs on a card; None: none of the catalogue does."""
+    found = answers(sm, platform, driver, python)
+    return next((each for each in found if each.runs), None)
+
+
+def answers(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Iterator[Answer]:
+    """An answer for every release that has wheels for the platform, newest first."""
+    for torch in reversed(list(catalog.torch_releases())):
+        if rows(torch, platform):
+            yield answer(torch, sm, platform, driver, python)
+
+
+def driver_needed(row: OfficialWheel, sm: int) -> str | None:
+    """The lowest driver that runs a wheel on a card: what its CUDA needs, and what knows the card."""
+    if row.cuda is None:
+        return None
+    needed = catalog.cuda_majors()[row.cuda.split(".")[0]].driver(row.platform.split("-")[0])
+    card = catalog.architectures().architectures.get(f"sm{sm}")
+    first = str(card.first_driver) if card and card.first_driver else None
+    toolkit = catalog.toolkits().get(row.cuda)
+    full = toolkit.driver(row.platform.split("-")[0]) if toolkit else None
+    jit = full if not any(sass_runs(code, sm) for code in row.sm) else None
+    return max((each for each in (needed, first, jit) if each), key=number, default=None)
+
+
+def _problem(row: OfficialWheel, sm: int, platform: str, driver: str | None, python: str | None) -> str | None:
+    needed = driver_needed(row, sm)
+    if driver is not None and needed is not None and not reaches(driver, needed):
+        return f"driver {driver} is too old: torch with CUDA {row.cuda} needs {needed} or newer on {platform}"
+    if python is not None and row.pythons is not None and python not in row.pythons:
+        return f"there is no wheel for {python}: {', '.join(row.pythons)}"
+    return None
+
+
+def left_behind(sm: int, cuda: Iterable[str] = ()) -> list[str]:
+    """What upstream announced about leaving a card behind, oldest first, with its source."""
+    wanted = set(cuda)
+    return [
+        f"{each.text} ({each.source})"
+        for each in catalog.official().dropped
+        if sm < each.sm_below and (not wanted or wanted & set(each.cuda))
+    ]
