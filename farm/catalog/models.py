@@ -254,10 +254,11 @@ class OfficialWheel(Model):
 
 
 class Dropped(Model):
-    """What upstream left out of its wheels: from which release, for which GPUs (last SM), in which CUDA flavours."""
+    """What upstream left out of its wheels: from which release, in which CUDA flavours, for which SMs."""
 
     since: str = Field(pattern=VERSION)
     cuda: list[str]
+    sm_from: int
     sm_below: int
     text: str
     source: str

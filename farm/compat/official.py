@@ -1,12 +1,12 @@
 """Does PyTorch's own wheel run on a card? Answers from `farm/catalog/official.yaml`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from farm import catalog
 from farm.catalog.binary import ptx_compiles, sass_runs
-from farm.catalog.models import OfficialWheel
+from farm.catalog.models import Dropped, OfficialWheel
 from farm.compat.stack import number, reaches
 
 PYTORCH_INDEX = "https://download.pytorch.org/whl"
@@ -122,11 +122,7 @@ def _problem(row: OfficialWheel, sm: int, platform: str, driver: str | None, pyt
     return None
 
 
-def left_behind(sm: int, cuda: Iterable[str] = ()) -> list[str]:
-    """What upstream announced about leaving a card behind, oldest first, with its source."""
-    wanted = set(cuda)
-    return [
-        f"{each.text} ({each.source})"
-        for each in catalog.official().dropped
-        if sm < each.sm_below and (not wanted or wanted & set(each.cuda))
-    ]
+def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
+    """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
+    dropped = [each for each in catalog.official().dropped if number(each.since) <= number(torch) and cuda in each.cuda]
+    return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)

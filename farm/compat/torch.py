@@ -76,20 +76,19 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
 
 
 def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
-    """PyTorch's own wheels of this release and CUDA have code for the card, too."""
-    if stack.torch is None or stack.cuda is None or stack.platform == "macos":
+    """Upstream did not drop the cards from its own wheels of this release and CUDA."""
+    if _release(stack) is None or stack.torch is None or stack.cuda is None or stack.platform == "macos":
         return
-    platform = f"{stack.platform}-{stack.variant.machine}"
-    rows = [row for row in official.rows(stack.torch, platform) if row.cuda == stack.cuda]
-    for sm in targets(stack):
-        if rows and not any(official.runs(row, sm) for row in rows):
-            yield Reason(
-                "torch-official-gpu",
-                f"upstream's own wheels of torch {stack.torch} with CUDA {stack.cuda} leave {sm_name(sm)} behind",
-                f"they have code for sm {', '.join(map(str, rows[0].sm))}; a build of one's own can have it",
-                official.source(rows[0]),
-                severity="warning",
-            )
+    lowest = min(targets(stack), default=None)
+    left = official.left_behind(stack.torch, stack.cuda, lowest) if lowest is not None else None
+    if left is not None:
+        yield Reason(
+            "torch-official-gpu",
+            f"upstream's own wheels of torch {stack.torch} with CUDA {stack.cuda} leave {sm_name(lowest or 0)} behind",
+            left.text,
+            left.source,
+            severity="warning",
+        )
 
 
 def torch_takes_python(stack: Stack) -> Iterator[Reason]:

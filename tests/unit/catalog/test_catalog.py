@@ -38,8 +38,12 @@ def test_every_fact_has_a_source(name):
 @pytest.mark.parametrize(
     ("versions", "what"),
     [
-        (catalog.toolkits, "10.2 11.4 11.7 11.8 12.1 12.3 12.4 12.6 12.8 12.9 13.0"),
-        (catalog.torch_releases, "1.12.1 1.13.1 2.0.1 2.1.2 2.3.1 2.5.1 2.6.0 2.7.1 2.8.0 2.9.1 2.10.0"),
+        (catalog.toolkits, "10.2 11.3 11.4 11.6 11.7 11.8 12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.8 12.9 13.0 13.1 13.2 13.3 13.4 13.5"),
+        (
+            catalog.torch_releases,
+            "1.12.0 1.12.1 1.13.0 1.13.1 2.0.0 2.0.1 2.1.0 2.1.1 2.1.2 2.2.0 2.2.1 2.2.2 2.3.0 2.3.1 2.4.0 2.4.1 2.5.0 "
+            "2.5.1 2.6.0 2.7.0 2.7.1 2.8.0 2.9.0 2.9.1 2.10.0 2.11.0 2.12.0 2.12.1 2.13.0 2.14.0 2.14.1 2.15.0",
+        ),
     ],
 )
 def test_versions_in_ascending_order(versions, what):
@@ -88,7 +92,7 @@ def test_drivers_rise_with_the_toolkits():
         assert known == sorted(known)
     for version, toolkit in catalog.toolkits().items():
         major = catalog.cuda_majors()[version.split(".")[0]]
-        assert number(major.driver_linux) <= number(toolkit.driver_linux)
+        assert toolkit.driver_linux is None or number(major.driver_linux) <= number(toolkit.driver_linux)
 
 
 def test_kepler_ends_with_cuda_11_and_cudnn_8_7():
@@ -128,10 +132,10 @@ def test_commits_are_distinct():
 @pytest.mark.parametrize(
     ("since", "takes", "refuses"),
     [
-        ("1.12.1", ["3.5", "8.6(8.0)"], ["9.0a", "10.0", "12.0f"]),
-        ("2.5.1", ["3.5", "9.0a"], ["10.0", "12.0f"]),
+        ("1.12.0", ["3.5", "8.6(8.0)"], ["9.0a", "10.0", "12.0f"]),
+        ("2.4.0", ["3.5", "9.0a"], ["10.0", "12.0f"]),
         ("2.6.0", ["3.5", "9.0a", "10.0", "12.0a"], ["12.0f"]),
-        ("2.9.1", ["3.5", "9.0a", "10.0", "12.0f"], ["12", "x"]),
+        ("2.9.0", ["3.5", "9.0a", "10.0", "12.0f"], ["12", "x"]),
     ],
 )
 def test_grammar_of_the_arch_list(since, takes, refuses):
@@ -164,7 +168,7 @@ def test_server_core_tags_of_a_host(build, tags):
 
 @pytest.mark.parametrize(
     ("asked", "found"),
-    [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.10.0"), ("2.4", None), ("", None)],
+    [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.15.0"), ("2.16", None), ("", None)],
 )
 def test_a_version_by_its_beginning(asked, found):
     assert catalog.find(catalog.torch_releases(), asked) == found

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm import catalog
+from farm.catalog.binary import is_integrated
 from farm.compat import Stack, check, solve
 from farm.compat.nearest import difference, nearest
 from farm.errors import UsageError
@@ -28,9 +29,9 @@ stacks = st.builds(
     platform=st.sampled_from(PLATFORMS),
     base=optional(catalog.debian_releases()),
     toolkit=optional(["debian", "nvidia"]),
-    cuda=optional([*catalog.toolkits(), "12.2", "x"]),
-    torch=optional([*catalog.torch_releases(), "2.4.0", "main"]),
-    cudnn=optional([*catalog.cudnn_releases(), "8.6.0"]),
+    cuda=optional([*catalog.toolkits(), "12.7", "x"]),
+    torch=optional([*catalog.torch_releases(), "2.16.0", "main"]),
+    cudnn=optional([*catalog.cudnn_releases(), "8.4.0"]),
     ptx=st.booleans(),
     gpu=st.none() | st.sampled_from([30, 35, 37, 50, 61, 75, 86, 87, 90, 101, 110, 120, 121, 999]),
     gpu_name=st.none(),
@@ -62,7 +63,9 @@ def test_no_rule_raises_and_every_reason_is_complete(stack):
 def test_every_cuda_torch_and_cudnn_for_every_gpu():
     """The whole product of the axes that matter most, about 25 000 stacks, with the cuDNNs at which support changes."""
     cudnns = [None, "8.7.0", "9.10.2", "9.13.0"]
-    axes = (gpus(), ("linux", "windows"), catalog.toolkits(), catalog.torch_releases(), cudnns)
+    torches = ["1.12.1", "1.13.1", "2.0.1", "2.1.2", "2.3.1", "2.5.1", "2.6.0", "2.8.0", "2.12.1", "2.15.0"]
+    cudas = ["10.2", "11.3", "11.4", "11.8", "12.1", "12.6", "12.8", "13.0", "13.5"]
+    axes = (gpus(), ("linux", "windows"), cudas, torches, cudnns)
     clean = 0
     for gpu, platform, cuda, torch, cudnn in product(*axes):
         stack = Stack("torch", Variant(gpu, "avx2", "py311"), platform, cuda=cuda, torch=torch, cudnn=cudnn)
@@ -111,7 +114,7 @@ def test_what_upstream_built_has_no_errors():
                 known = f"sm{sm}" in catalog.architectures().architectures
                 if not known or sm < max(lowest, release.sm_min) or (sm >= 100 and name < "2.6"):
                     continue
-                variant = Variant(f"sm{sm}", "avx2", python)
+                variant = Variant(f"sm{sm}", "armv8_2" if is_integrated(sm) else "avx2", python)
                 stack = Stack("torch", variant, "linux", cuda=official.cuda, torch=name, cudnn=cudnn)
                 assert [found for found in check(stack) if found.severity == "error"] == []
                 judged += 1
