@@ -52,7 +52,7 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
     Raises:
         InfrastructureError: The index does not answer with PEP 691's JSON.
     """
-    request = urllib.request.Request(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})  # noqa: S310
+    request = urllib.request.Request(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
     try:
         listing = json.loads(_answer(request, MAX_LISTING))
         files: list[dict[str, Any]] = listing["files"]
@@ -80,10 +80,10 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
 def _answer(request: urllib.request.Request, limit: int) -> bytes:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 return bytes(response.read(limit))
         except urllib.error.HTTPError as error:
-            if error.code < 500 or attempt == ATTEMPTS:  # noqa: PLR2004 - the server's own faults may pass
+            if error.code < 500 or attempt == ATTEMPTS:
                 raise InfrastructureError(f"{request.full_url}: {error.code} {error.reason}") from error
         except OSError as error:
             if attempt == ATTEMPTS:
@@ -117,7 +117,7 @@ class _Ranges(io.RawIOBase):
         if count <= 0:
             return 0
         wanted = f"bytes={self.place}-{self.place + count - 1}"
-        request = urllib.request.Request(self.url, headers={"Range": wanted})  # noqa: S310
+        request = urllib.request.Request(self.url, headers={"Range": wanted})
         data = _answer(request, count)
         if len(data) != count:
             raise InfrastructureError(f"{self.url}: the server did not answer with the range {wanted}")

@@ -123,7 +123,9 @@ def torch_record(version: str, found: Sequence[Wheel], pairs: Sequence[dict[str,
     before = catalog.torch_releases()[known[-1]] if known else next(iter(catalog.torch_releases().values()))
     least = cuda_min[1] if cuda_min else before.cuda_min
     minimum = max(before.sm_min, min(catalog.toolkits()[catalog.find(catalog.toolkits(), least) or "11.4"].sm))
-    pythons = {name: sorted({w.python for w in of_release(found, tag)}, key=python_order) for name, tag in PLATFORMS.items()}
+    pythons = {
+        name: sorted({w.python for w in of_release(found, tag)}, key=python_order) for name, tag in PLATFORMS.items()
+    }
     lines = [
         f'  "{version}":',
         f"    commit: {version_facts(remote, 'torch')['git_version']}",
@@ -160,7 +162,9 @@ def torch_record(version: str, found: Sequence[Wheel], pairs: Sequence[dict[str,
 def official_pair(remote: RemoteWheel) -> str | None:
     """The CUDA and cuDNN of a wheel, as `official` in `torch.yaml` holds them."""
     cuda = version_facts(remote, "torch").get("cuda")
-    cudnn = next((m[1] for line in remote.requirements if (m := re.match(r"nvidia-cudnn-cu\d+ ?\(?==([\d.]+)", line))), None)
+    cudnn = next(
+        (m[1] for line in remote.requirements if (m := re.match(r"nvidia-cudnn-cu\d+ ?\(?==([\d.]+)", line))), None
+    )
     if cuda is None:
         return None
     return f'{{cuda: "{cuda}", cudnn: ' + (f'"{cudnn}"' if cudnn else "null") + "}"
@@ -184,7 +188,7 @@ def refresh_torch(index: str, notes: Notes) -> Iterator[Proposal]:
 
 
 def compiled_sms(ptxas: bytes) -> list[int]:
-    """The SMs that NVIDIA's assembler says it compiles for; it also knows names of others, so it is run (Linux, x86-64)."""
+    """The SMs that NVIDIA's assembler says it compiles for; it is run, on Linux and x86-64."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "ptxas"
         program.write_bytes(ptxas)
@@ -223,7 +227,11 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
     for short, meta in releases.items():
         if short in catalog.toolkits():
             continue
-        asked = dict(re.findall(r"(nvidia-cuda-(?:nvcc|crt)(?:-cu12)?) ?\(?==([\d.]+?)\.\*", "\n".join(RemoteWheel(meta).requirements)))
+        asked = dict(
+            re.findall(
+                r"(nvidia-cuda-(?:nvcc|crt)(?:-cu12)?) ?\(?==([\d.]+?)\.\*", "\n".join(RemoteWheel(meta).requirements)
+            )
+        )
         chosen = {}
         for package, version in asked.items():
             there = [w for w in wheels(index, package) if w.version == version]
@@ -233,15 +241,21 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
             notes.add(f"CUDA {meta.version}: the index has no compiler wheel for it")
             continue
         compiler = chosen["nvidia-cuda-nvcc"]
-        notes.add(f"CUDA {short}: drivers (release notes, table of toolkit and driver versions); archives: tools/import_redist.py")
-        yield "toolkits", short, cuda_record(".".join(meta.version.split(".")[:3]), compiler, chosen.get("nvidia-cuda-crt", compiler))
+        notes.add(
+            f"CUDA {short}: drivers (table in the release notes of the toolkit); archives (tools/import_redist.py)"
+        )
+        yield (
+            "toolkits",
+            short,
+            cuda_record(".".join(meta.version.split(".")[:3]), compiler, chosen.get("nvidia-cuda-crt", compiler)),
+        )
 
 
 # --- cuDNN -----------------------------------------------------------------------------------------------------------
 
 
 def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
-    """Lowest and highest SM with code in every library that has kernels, of those that run convolutions and the rest."""
+    """Lowest and highest SM with code in every library that has kernels."""
     found = []
     for part in ("cnn", "ops", "adv", "cnn_infer", "ops_infer", "adv_infer", "engines_runtime_compiled"):
         name = next((n for n in wheel.names if re.search(rf"/libcudnn_{part}\.so\.\d+$", n)), None)
@@ -282,7 +296,9 @@ def refresh_cudnn(index: str, notes: Notes) -> Iterator[Proposal]:
         for wheel in of_release(wheels(index, f"nvidia-cudnn-cu{major}"), "manylinux.*x86_64"):
             short = ".".join(wheel.version.split(".")[:3])
             old = found.setdefault(short, {}).get(major)
-            if release_key(wheel.version) >= OLDEST_CUDNN and (old is None or release_key(wheel.version) > release_key(old.version)):
+            if release_key(wheel.version) >= OLDEST_CUDNN and (
+                old is None or release_key(wheel.version) > release_key(old.version)
+            ):
                 found[short][major] = wheel
     official = {str(each.cudnn) for release in catalog.torch_releases().values() for each in release.official}
     named = {short for short in found if any(wheel.version in official for wheel in found[short].values())}
@@ -312,10 +328,11 @@ def official_record(version: str, platform: str, wheel: Wheel, pythons: Sequence
     remote = RemoteWheel(wheel)
     cuda = version_facts(remote, "torch").get("cuda")
     flags = arch_flags(remote) if cuda and remote.find("libtorch_cuda.so") else []
+    flavour = f'"{cuda}"' if cuda else "null"
     sass = [flag.removeprefix("sm_") for flag in flags if flag.startswith("sm_")]
     ptx = [flag.removeprefix("compute_") for flag in flags if flag.startswith("compute_")]
     return (
-        f'  - {{torch: "{version}", platform: {platform}, index: pypi, cuda: {f"{cuda!r}".replace(chr(39), chr(34)) if cuda else "null"}, '
+        f'  - {{torch: "{version}", platform: {platform}, index: pypi, cuda: {flavour}, '
         f"sm: [{', '.join(sass)}], ptx: [{', '.join(ptx)}], pythons: {quoted(pythons)},\n"
         f"     file: {wheel.file}, sha256: {wheel.sha256}, source: wheel}}\n"
     )

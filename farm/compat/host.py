@@ -182,7 +182,7 @@ def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
         pinned = [name for name in catalog.cudnn_releases() if cudnn_is_pinned(name, stack.cuda, platform)]
         yield Reason(
             "cudnn-unpinned",
-            f"no file of cuDNN {stack.cudnn} for CUDA {stack.cuda.partition('.')[0]} is pinned here, so a build cannot fetch it",
+            f"no file of cuDNN {stack.cudnn} for CUDA {stack.cuda} is pinned here, so a build cannot fetch it",
             f"files are pinned of cuDNN {', '.join(pinned) or 'none'}",
             "farm/catalog/redist and cudnn.yaml; add it with tools/import_redist.py or tools/refresh-catalogue",
             severity="unpinned",

@@ -82,7 +82,9 @@ def answer(torch: str, sm: int, platform: str, driver: str | None = None, python
     if not able:
         return Answer(torch, None, others)
     judged = [(row, _problem(row, sm, platform, driver, python)) for row in able]
-    judged.sort(key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")]))
+    judged.sort(
+        key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")])
+    )
     row, problem = judged[0]
     return Answer(torch, row, others, driver_needed(row, sm), problem)
 

@@ -123,7 +123,9 @@ def _usable(
 def compatible(sm: str) -> list[str]:
     """Other SMs whose code runs on this one, nearest first."""
     card = sm_number(sm)
-    lower = [other for other in catalog.architectures().architectures if other != sm and sass_runs(sm_number(other), card)]
+    lower = [
+        other for other in catalog.architectures().architectures if other != sm and sass_runs(sm_number(other), card)
+    ]
     return sorted(lower, key=sm_number, reverse=True)
 
 

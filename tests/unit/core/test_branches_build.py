@@ -104,7 +104,9 @@ def test_companions_name_the_torch_of_their_variant(root, every):
         assert f'/needs/site" torch=={torch.version}\n' in render(root, plan).job["build.sh"]
 
 
-def test_a_companion_without_a_known_commit_is_refused(root):
+def test_a_companion_without_a_known_commit_is_refused(root, monkeypatch):
+    release = catalog.torch_releases()["2.6.0"].model_copy(update={"vision_commit": None})
+    monkeypatch.setitem(catalog.torch_releases(), "2.6.0", release)
     selectors = Selectors(
         Variant.parse("sm61-avx-py311"),
         "torchvision",
