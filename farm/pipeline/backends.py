@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,15 +102,6 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
             else "on such a machine, `--on host` builds it; or `farm render` writes the job's script for it",
         )
     kind.check(workspace)
-
-
-def labels_for(workspace: Workspace, name: str, plan: Plan) -> frozenset[str]:
-    """What a runner of an engine must carry to be given the build of a plan.
-
-    Raises:
-        UsageError: There is no such engine, or `ci/runners.yaml` has no labels for the plan's platform and machine.
-    """
-    return frozenset(label.lower() for label in engine_kind(name).labels(workspace, plan))
 
 
 def _docker(_setting: Workspace, runner: Runner) -> Backend:
@@ -214,13 +205,13 @@ class EngineKind:
 
     Attributes:
         check: Raises UsageError where its configuration is missing; asks nobody.
-        labels: What the runner of a plan must carry.
+        labels: Gives a function from variant and platform of a build to what its runner must carry.
     """
 
     traits: Traits
     open: Callable[[Workspace, Runner], Backend]
     check: Callable[[Workspace], object] = lambda _workspace: None
-    labels: Callable[[Workspace, Plan], Iterable[str]] = lambda _workspace, _plan: ()
+    labels: "Callable[[Workspace], Labels]" = lambda _workspace: lambda _variant, _platform: frozenset()
 
 
 def _check_swarm(workspace: Workspace) -> Swarm:
@@ -232,8 +223,14 @@ def _check_swarm(workspace: Workspace) -> Swarm:
     return workspace.settings.swarm
 
 
-def _github_labels(workspace: Workspace, plan: Plan) -> Iterable[str]:
-    return load_github(workspace.project).runs_on("build", Variant.parse(plan.variant), plan.platform)
+Labels = Callable[[str, str], frozenset[str]]
+
+
+def _github_labels(workspace: Workspace) -> Labels:
+    github = load_github(workspace.project)
+    return lambda variant, platform: frozenset(
+        label.lower() for label in github.runs_on("build", Variant.parse(variant), platform)
+    )
 
 
 ENGINES: dict[str, EngineKind] = {

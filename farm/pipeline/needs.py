@@ -1,8 +1,10 @@
 """The published wheels that a build needs: torch of the same variant for torchvision and torchaudio."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
@@ -14,7 +16,7 @@ from farm.index.stores import Store
 from farm.patience import patiently
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.runs import Run
+from farm.runs import Journal, OpenRun
 from farm.variant import Variant
 
 SYSTEMS = {"linux": "linux", "windows": "win", "macos": "macosx"}
@@ -23,15 +25,34 @@ SYSTEMS = {"linux": "linux", "windows": "win", "macos": "macosx"}
 MACHINES = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64",), "arm64": ("arm64",)}
 
 
-def builders(runs: Iterable[Run], plan: Plan) -> frozenset[str]:
-    """The ids of those runs that will publish what the plan needs."""
-    return frozenset(
-        run.id
-        for run in runs
-        if f"{run.plan.get('package')}=={run.plan.get('version')}" in plan.needs
-        and (run.plan.get("variant"), run.plan.get("platform")) == (plan.variant, plan.platform)
-        and run.request.publishes
-    )
+PRODUCT = ("package", "version", "variant", "platform")
+"""The fields of a plan by which another plan's need finds its run."""
+
+
+class Makers:
+    """Which of the open runs will publish what a plan needs."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, Any, Any], set[str]] = defaultdict(set)
+
+    def add(self, run: OpenRun) -> None:
+        if run.request.publishes:
+            package, version, variant, platform = (run.about.get(field) for field in PRODUCT)
+            self._runs[f"{package}=={version}", variant, platform].add(run.id)
+
+    def of(self, needs: Iterable[str], variant: str, platform: str) -> frozenset[str]:
+        """The ids of the runs that make the needs (`torch==2.0.1+…`) of a plan."""
+        return frozenset(run for need in needs for run in self._runs.get((need, variant, platform), ()))
+
+
+def in_the_making(journal: Journal, plan: Plan) -> bool:
+    """Whether an open run will publish what the plan needs."""
+    if not plan.needs:
+        return False
+    makers = Makers()
+    for run in journal.open_after("", PRODUCT):
+        makers.add(run)
+    return bool(makers.of(plan.needs, plan.variant, plan.platform))
 
 
 def published(workspace: Workspace, plan: Plan) -> dict[str, File]:

@@ -58,16 +58,16 @@ def submit(
         try:
             job.steps(until)
         except FarmError as error:
-            note_error(journal, run, error)
+            note_error(journal, run.id, error)
             if not isinstance(error, StillRunningError):
-                finish(journal, run, error)
+                finish(journal, run.id, error)
             raise
         except KeyboardInterrupt:
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
-            note_steps(journal, run, job.outcomes)
+            note_steps(journal, run.id, job.outcomes)
         journal.finish_run(run.id, "success", ExitCode.DONE)
         return job.outcomes
 
@@ -85,12 +85,12 @@ def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detache
     )
 
 
-def note_error(journal: Journal, run: Run, error: FarmError) -> None:
+def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
     """What went wrong, into the journal."""
-    journal.event(run.id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
+    journal.event(run_id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
 
 
-def note_steps(journal: Journal, run: Run, outcomes: Outcomes) -> None:
+def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
     """The steps that were done, into the journal."""
     for step in outcomes.steps:
         data: dict[str, Any] = {
@@ -99,14 +99,14 @@ def note_steps(journal: Journal, run: Run, outcomes: Outcomes) -> None:
             "outcome": step.outcome,
             "result": step.result,
         }
-        journal.event(run.id, EventKind.STEP, None, None, **data)
+        journal.event(run_id, EventKind.STEP, None, None, **data)
 
 
-def finish(journal: Journal, run: Run, error: FarmError) -> None:
+def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     """Ends a run that failed."""
     infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
     result: Result = "infra" if infra else "failure"
-    journal.finish_run(run.id, result, error.exit_code)
+    journal.finish_run(run_id, result, error.exit_code)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -148,7 +148,7 @@ def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
     check_engine(workspace, request.on, plan)
     request = request.model_copy(update={"detached": True})
     with open_journal(workspace.project, workspace.settings) as journal:
-        if not needs.builders(journal.open_runs(), plan):
+        if not needs.in_the_making(journal, plan):
             needs.published(workspace, plan)
         return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
 

@@ -1,7 +1,7 @@
 """The journal of runs, jobs, attempts and events; who owns a run, and the state it is in."""
 
 from farm.runs.journal import Journal
-from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, Request, Result, Run, State, Until
+from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, OpenRun, Request, Result, Run, State, Until
 from farm.runs.owner import Process
 from farm.runs.state import Phase, Reason, RunState, state_of
 
@@ -13,6 +13,7 @@ __all__ = [
     "Job",
     "JobKind",
     "Journal",
+    "OpenRun",
     "Phase",
     "Process",
     "Reason",

@@ -12,15 +12,16 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
 
 from farm.errors import FarmError, InfrastructureError, UsageError
-from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, Request, Result, Run, State
-from farm.runs.owner import Process, is_dead, this_process
+from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, OpenRun, Request, Result, Run, State
+from farm.runs.owner import NOBODY, Process, is_dead, this_process
 
 SCHEMA_VERSION = 2
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
@@ -210,12 +211,16 @@ class Journal:
     # --- writing
 
     def create_run(self, plan_digest: str, request: Request, plan: Mapping[str, Any]) -> Run:
-        """A new run, owned by this process. Its id sorts after every earlier one of this journal."""
+        """A new run, owned by this process, or by nobody yet where a dispatcher is to carry it out.
+
+        Its id sorts after every earlier one of this journal.
+        """
+        owner = NOBODY if request.detached else this_process()
         with self._writing():
             run_id = self._next_id()
             self._db.execute(
                 "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, _now(), plan_digest, request.model_dump_json(), _json(plan), this_process().to_json()),
+                (run_id, _now(), plan_digest, request.model_dump_json(), _json(plan), owner.to_json()),
             )
             self._append(run_id, "run-created", {"plan_digest": plan_digest})
             return self._exact(run_id)
@@ -310,14 +315,32 @@ class Journal:
     def claim(self, run_id: str) -> bool:
         """Makes this process the run's owner; false while the recorded owner lives, or may live."""
         with self._writing():
-            owner, me = self._exact(run_id).owner, this_process()
-            if owner == me:
-                return True
-            if not is_dead(owner):
-                return False
-            self._db.execute("UPDATE runs SET owner = ? WHERE id = ?", (me.to_json(), run_id))
-            self._append(run_id, "claimed", {"pid": me.pid, "from_pid": owner.pid})
-            return True
+            self._exact(run_id)
+            return bool(self._claim((run_id,)))
+
+    def claim_all(self, run_ids: Iterable[str]) -> set[str]:
+        """As `claim` for several runs, in one transaction; returns those that are this process's now."""
+        with self._writing():
+            return self._claim(run_ids)
+
+    def _claim(self, run_ids: Iterable[str]) -> set[str]:
+        me, dead, mine = this_process(), cache(is_dead), set()
+        for run_id in run_ids:
+            row = self._db.execute("SELECT owner FROM runs WHERE id = ?", (run_id,)).fetchone()
+            owner = Process.from_json(row[0])
+            if owner != me:
+                if not dead(owner):
+                    continue
+                self._db.execute("UPDATE runs SET owner = ? WHERE id = ?", (me.to_json(), run_id))
+                self._append(run_id, "claimed", {"pid": me.pid, "from_pid": owner.pid})
+            mine.add(run_id)
+        return mine
+
+    def note_waiting(self, reasons: Mapping[str, str]) -> None:
+        """Writes down why runs wait (run id -> why), all in one transaction."""
+        with self._writing():
+            for run_id, why in reasons.items():
+                self._append(run_id, EventKind.WAITING, {"why": why[:MAX_WHY]})
 
     # --- reading
 
@@ -371,6 +394,39 @@ class Journal:
     def open_runs(self) -> tuple[Run, ...]:
         """Every run that has not ended, oldest first."""
         return tuple(map(_run, self._rows("SELECT * FROM runs WHERE finished IS NULL ORDER BY id")))
+
+    def open_after(self, run_id: str, fields: Sequence[str]) -> tuple[OpenRun, ...]:
+        """The runs with an id above `run_id` that have not ended, in order, with those fields of their plans alone.
+
+        A plan has tens of kilobytes: thousands of them whole take a minute and a gigabyte.
+        """
+        paths = ", ".join(f"'$.{field}'" for field in fields)
+        query = f"SELECT id, created, request, json_extract(plan, {paths}, '$.schema') AS about FROM runs"  # noqa: S608
+        rows = self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id)
+        return tuple(
+            OpenRun(
+                row["id"],
+                row["created"],
+                Request.model_validate_json(row["request"]),
+                dict(zip(fields, json.loads(row["about"]), strict=False)),
+            )
+            for row in rows
+        )
+
+    def attempted(self) -> set[str]:
+        """The ids of the open runs that have had an attempt."""
+        query = """SELECT DISTINCT r.id FROM runs r JOIN jobs j ON j.run_id = r.id JOIN attempts a ON a.job_id = j.id
+            WHERE r.finished IS NULL"""
+        return {row[0] for row in self._rows(query)}
+
+    def since(self, event_id: int, kind: str) -> tuple[tuple[int, str], ...]:
+        """(event id, run id) of every event of a kind above `event_id`, of all runs, in order."""
+        rows = self._rows("SELECT id, run_id FROM events WHERE id > ? AND kind = ? ORDER BY id", event_id, kind)
+        return tuple((row[0], row[1]) for row in rows)
+
+    def last_event(self) -> int:
+        """The id of the newest event of all; 0 where there is none."""
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
     def happened(self, run_id: str, kind: str) -> Event | None:
         """The newest event of a kind in a run, or None."""

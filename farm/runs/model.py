@@ -74,6 +74,16 @@ class Run:
 
 
 @dataclass(frozen=True)
+class OpenRun:
+    """A run that has not ended, with a few fields of its plan (None where the plan lacks one)."""
+
+    id: str
+    created: str
+    request: Request
+    about: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One try; `handle` is the engine's, None before it was submitted; `why` explains a wait, loss or failure."""
 

@@ -55,12 +55,16 @@ def this_process() -> Process:
     return Process(pid, start, _boot(), _space())
 
 
+NOBODY = Process(0, "", "", "")
+"""The owner of a run that was handed over and that no dispatcher has taken yet; it counts as dead."""
+
+
 def is_dead(process: Process) -> bool:
     """True only if it is certain: after a reboot, or when its pid is free or somebody else's.
 
     The machine is taken to be the same one: SQLite's WAL does not work between machines.
     """
-    if process.boot != _boot():
+    if process == NOBODY or process.boot != _boot():
         return True
     if process.space != _space() or not process.start:
         return False

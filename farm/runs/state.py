@@ -6,7 +6,7 @@ from enum import StrEnum
 from farm.errors import ExitCode
 from farm.runs.journal import Journal
 from farm.runs.model import FINAL, Attempt, EventKind, Run
-from farm.runs.owner import is_dead
+from farm.runs.owner import NOBODY, is_dead
 
 
 class Phase(StrEnum):
@@ -70,7 +70,7 @@ def state_of(journal: Journal, run: Run) -> RunState:
     if run.finished is not None:
         return _ended(journal, run, attempts)
     found = _open(journal, run, attempts)
-    if is_dead(run.owner):  # whatever it was doing, nobody does it now
+    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, nobody does it now
         return RunState(
             found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD, None, attempts
         )

@@ -73,6 +73,7 @@ def fleet(monkeypatch):
     monkeypatch.setattr(dispatch, "MainJob", type("Build", (Build,), {"fleet": made}))
     monkeypatch.setattr(dispatch, "PAUSE_S", 0.05)
     monkeypatch.setattr(dispatch, "TICK_S", 0.02)
+    monkeypatch.setattr(dispatch, "DECIDE_S", 0.02)
     return made
 
 
