@@ -17,7 +17,7 @@ from rich.text import Text
 from farm import processes
 from farm.cli import show
 from farm.cli.project import project_of
-from farm.errors import FarmError, UsageError
+from farm.errors import ExitCode, FarmError, InfrastructureError, UsageError
 from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, create_detached, plan_of
@@ -203,7 +203,7 @@ def cmd_dispatch(args: argparse.Namespace) -> int:
     try:
         while True:
             with sole(workspace.artifacts, PATIENCE_S), open_journal(workspace.project, workspace.settings) as journal:
-                Dispatcher(workspace, journal).drain()
+                Dispatcher(workspace, journal, warn=_warn).drain()
             # Whoever saw the lock held has left its run to us, so look once more now that it is not.
             with open_journal(workspace.project, workspace.settings) as journal:
                 if not any(run.request.detached for run in journal.open_runs()):
@@ -211,6 +211,11 @@ def cmd_dispatch(args: argparse.Namespace) -> int:
     except AlreadyDispatchingError as error:
         show.say(str(error))
     return 0
+
+
+def _warn(text: str) -> None:
+    """What the journal cannot take goes to the dispatcher's own log."""
+    print(f"farm: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def detached(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
@@ -224,17 +229,26 @@ def detached(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
 
 
 def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
-    """Shows the log of a run that a dispatcher carries out, and ends as it ends."""
-    _start_dispatcher(workspace)
+    """Shows why a run waits and then its log, and ends as it ends; Ctrl-C leaves it to the dispatcher.
+
+    Raises:
+        InfrastructureError: The dispatcher cannot be started.
+    """
+    dispatcher = _start_dispatcher(workspace)
     log = workspace.run_folder(run.id) / "build.log"
+    show.ERR.print(f"run {run.id}", highlight=False)
     with open_journal(workspace.project, workspace.settings) as journal:
-        show.ERR.print(f"run {run.id}", highlight=False)
         try:
+            _wait_for(journal, run, log, dispatcher)
             for line in _lines(journal, run, log, follow=True):
                 show.ERR.print(Text("    " + plain(line)))
         except KeyboardInterrupt:
-            cancel(workspace, run.id)
-            raise
+            show.ERR.print(
+                f"run {run.id} continues without this command: `farm logs -f {run.id}` follows it again, "
+                f"`farm cancel {run.id}` ends it",
+                highlight=False,
+            )
+            return ExitCode.INTERRUPTED
         ended, error = journal.run(run.id), journal.happened(run.id, EventKind.ERROR)
         if args.json:
             _print_json(summary(journal, ended))
@@ -246,16 +260,39 @@ def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
     return int(ended.exit_code or 0)
 
 
-def _start_dispatcher(workspace: Workspace) -> None:
+def _wait_for(journal: Journal, run: Run, log: Path, dispatcher: subprocess.Popen[bytes] | None) -> None:
+    """Until the log begins or the run has ended; shows each new reason for the wait."""
+    shown = None
+    while not log.exists() and journal.run(run.id).finished is None:
+        state = state_of(journal, journal.run(run.id))
+        text = f"{state.phase}: {state.text}" if state.text else str(state.phase)
+        if text != shown:
+            shown = text
+            show.ERR.print(Text(f"    {plain(text)}"))
+        if dispatcher is not None and dispatcher.poll():
+            where = _dispatch_log(journal)
+            raise InfrastructureError(
+                f"run {run.id} is queued, but the dispatcher ended with exit code {dispatcher.returncode}",
+                hint=f"{where} says why; then `farm dispatch` and `farm logs -f {run.id}`",
+            )
+        time.sleep(POLL_S)
+
+
+def _dispatch_log(journal: Journal) -> Path:
+    return journal.path.with_name("dispatch.log")
+
+
+def _start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
+    """Starts a dispatcher, unless one is at work."""
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
         with sole(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:
-        return
+        return None
     command = [sys.executable, "-m", "farm.cli.main", "--project", str(workspace.project), "dispatch"]
     with (workspace.artifacts / "dispatch.log").open("ab") as log:
-        subprocess.Popen(  # it outlives this command: a session of its own, no terminal
+        return subprocess.Popen(  # it outlives this command: a session of its own, no terminal
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -155,7 +155,11 @@ class BuildStep:
                 )
             context.journal.set_state(attempt.id, "starting")
             try:
+                context.check_cancelled()  # images and sources take minutes
                 handle = engine.submit(job)
+            except CancelledError as error:
+                context.journal.set_state(attempt.id, "cancelled", why=str(error))
+                raise
             except FarmError as error:  # also a host that runs another job
                 context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
                 raise
@@ -164,6 +168,8 @@ class BuildStep:
         except BaseException:  # nobody else knows the container
             engine.release(handle)
             raise
+        if context.journal.happened(context.run.id, EventKind.CANCEL):
+            engine.cancel(handle)  # whoever asked for it did not know the handle yet
         return handle
 
     # --- follow and collect

@@ -23,7 +23,7 @@ from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Plan
-from farm.runs import EventKind, Journal, Request, Result, Run, Until
+from farm.runs import EventKind, Journal, Request, Result, Run, Until, state_of
 
 CANCEL_S = 60.0
 KEPT_TEXT = 8000
@@ -179,10 +179,15 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
         deadline = time.monotonic() + CANCEL_S
         while (run := journal.run(run.id)).finished is None:
-            if time.monotonic() > deadline:
+            if journal.claim(run.id):  # its controller has died since
+                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+            elif time.monotonic() > deadline:
+                state = state_of(journal, run)
                 raise InfrastructureError(
-                    f"run {run.id}: what ran of it has ended, but its controller ({run.owner.pid}) says nothing",
-                    hint="is that process stuck? end it, then cancel again",
+                    f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is {state.phase}"
+                    + (f": {state.text}" if state.text else ""),
+                    hint=f"the request is kept: process {run.owner.pid} ends the run after the step that it is at; "
+                    "where that process hangs, end it and cancel again",
                 )
             time.sleep(0.2)
         return run

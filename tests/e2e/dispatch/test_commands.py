@@ -156,6 +156,37 @@ def test_submit_status_logs_cancel_and_retry(engine):
     assert "Traceback" not in log
 
 
+ATTACHED = [word for word in SELECT if word != "--detach"]
+
+
+def test_attached_submit_and_retry_end_with_their_runs(engine):
+    """No command that is documented may wait for ever: a run that is handed over belongs to the dispatcher."""
+    name, farm = engine
+    made = farm.run("submit", *ATTACHED, "--on", name, "--json")
+    assert made.returncode == 0, made.stderr
+    (first,) = farm.json("status")
+    assert (first["state"], first["engine"]) == ("success", name)
+    again = farm.run("retry", first["id"])
+    assert again.returncode == 0, again.stderr
+    assert "farm: step build" in again.stderr
+    newest, _ = farm.json("status")
+    assert (newest["state"], newest["engine"]) == ("success", name)
+
+
+def test_ctrl_c_leaves_a_followed_run_to_the_dispatcher(engine):
+    name, farm = engine
+    first = farm.run("submit", *SELECT, "--on", name).stdout.strip()
+    wait("the first ends", lambda: state(farm, first) in ("success", "failure", "infra"))
+    followed = farm.start("retry", first)
+    wait("it builds", lambda: state(farm, farm.json("status")[0]["id"]) == "running")
+    followed.send_signal(signal.SIGINT)
+    _, err = followed.communicate(timeout=30)
+    run = farm.json("status")[0]["id"]
+    assert (followed.returncode, f"farm logs -f {run}" in err) == (130, True), err
+    wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
+    assert state(farm, run) == "success"
+
+
 def test_nodes_share_what_they_compiled(swarm_farm, swarm, tmp_path):
     """A node keeps no compiler cache between two jobs: all that a build has of it comes in packs."""
     place = swarm.s3("wheels").replace("wheels?", "wheels/cache?")
