@@ -1,8 +1,8 @@
 """The dispatcher with thousands of runs: python tests/bench/dispatcher.py [--runs 5000] [--runners 200]
 
-The real dispatcher, scheduler and journal; the engine only sleeps, and a run's steps are its build alone. Prints the CPU
-time of the first round, of a round in which nothing happens, of a restart, of `farm status`, the memory, and how far the
-end is from the lower bound (all work spread evenly over all runners, or the longest build).
+The real dispatcher, scheduler and journal; the engine only sleeps, and a run's steps are its build alone. Prints the
+CPU time of the first round, of the rounds after it, of a restart, of `farm status`, the memory, and how far the end is
+from the lower bound (all work spread evenly over all runners, or the longest build).
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Fleet:
 
 def make_job(fleet: Fleet, lengths: dict[str, float]) -> type:
     class Job:
-        def __init__(self, _workspace, _plan, journal, run, *_more, runner, excluded):
+        def __init__(self, _workspace, _plan, journal, run, *_more, runner, **_others):
             self.journal, self.run, self.runner = journal, run, runner
 
         def steps(self, _until):
@@ -114,7 +114,7 @@ def main() -> None:
             if args.drain:
                 dispatcher.drain()
                 took = time.monotonic() - began
-                bound = max(sum(lengths.values()) / args.runners, max(lengths.values()))
+                bound = max(sum(lengths.values()) / args.runners, *lengths.values())
                 print(f"the end: {took:.1f} s, lower bound {bound:.1f} s, {took / bound - 1:.1%} above it")
 
 
