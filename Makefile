@@ -12,14 +12,14 @@ export PYTHONDONTWRITEBYTECODE =
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
 
-$(VENV)/.installed: pyproject.toml requirements.lock
+$(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-build.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed requirements-dev.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@
 
 demo: $(VENV)/.installed  ## from nothing to a smoke-tested wheel: the main job, end to end
@@ -48,6 +48,7 @@ bench: $(VENV)/.dev  ## tables of times
 lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
+	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-build.lock
 
 generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and docs/options.md
 	$(BIN)/python -m tools.matrix_schema

@@ -53,9 +53,9 @@ def add_on(parser: argparse.ArgumentParser) -> None:
     """Where to build."""
     parser.add_argument(
         "--on",
-        default="docker",
         metavar="ENGINE",
-        help="docker (default): containers here; host: a process of this machine with its own compilers; "
+        help="docker: containers here (default for Linux); host: a process of this machine with its own compilers "
+        "(default for Windows on Windows and for macOS on a Mac); "
         "swarm: the nodes of a Docker Swarm; github: self-hosted runners of GitHub Actions (docs/dispatch.md)",
     )
 

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selected import plan_of
     from farm.cli.watched import watched
     from farm.errors import UsageError
-    from farm.pipeline.backends import engine_kind
+    from farm.pipeline.backends import engine_for, engine_kind
     from farm.pipeline.report import Silent
     from farm.pipeline.run import create_detached, request_for
     from farm.pipeline.workspace import Workspace
@@ -30,12 +30,13 @@ def run(args: argparse.Namespace) -> int:
 
     project, settings, plan = plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
-    if args.carried and (args.detach or args.on != "docker"):
+    if args.carried and (args.detach or args.on not in (None, "docker")):
         raise UsageError(
             "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
         )
-    if not args.detach and not engine_kind(args.on).traits.places:
+    on = engine_for(plan, args.on)
+    if not args.detach and not engine_kind(on).traits.places:
         return watched(args, project, settings, plan, until, args.carried)
     workspace = Workspace(project, settings, Silent())
-    made = create_detached(workspace, plan, request_for(plan, until=until, on=args.on, priority=args.priority))
+    made = create_detached(workspace, plan, request_for(plan, until=until, on=on, priority=args.priority))
     return detached(args, workspace, made) if args.detach else follow(args, workspace, made)

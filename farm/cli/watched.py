@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from farm.cli import show
+from farm.pipeline.backends import engine_for
 from farm.pipeline.run import submit
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
@@ -20,7 +21,7 @@ def watched(
     watcher = show.TerminalWatcher() if terminal else show.LogWatcher()
     try:
         workspace = Workspace(project, settings, watcher)
-        result = submit(workspace, plan, until=until, on=args.on, pieces=pieces)
+        result = submit(workspace, plan, until=until, on=engine_for(plan, args.on), pieces=pieces)
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()

@@ -15,8 +15,9 @@ import docker
 import docker.errors
 import requests
 from docker.models.containers import Container
+from docker.types import LogConfig
 
-from farm.engines import transfer
+from farm.engines import profile, transfer
 from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
 
@@ -119,9 +120,10 @@ class DockerEngine:
             nano_cpus=int(job.limits.cpus * 1e9),
             mem_limit=job.limits.memory,
             memswap_limit=job.limits.memory,
-            pids_limit=4096,
-            cap_drop=["ALL"],
-            security_opt=["no-new-privileges"],
+            pids_limit=profile.PIDS,
+            cap_drop=profile.CAP_DROP,
+            security_opt=profile.SECURITY,
+            log_config=LogConfig(type=profile.LOG_DRIVER, config=profile.LOG_OPTIONS),
             init=True,
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )

@@ -16,8 +16,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from farm.engines import transfer
-from farm.engines.base import Capacity, Cause, Job, Observation, Traits
+from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.github_api import GithubApi, UncertainError
+from farm.engines.github_followed import Followed
 from farm.engines.github_models import Listed, Run, RunJob
 from farm.engines.output import RefusedOutputError, storing
 from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
@@ -50,7 +51,8 @@ class GithubEngine:
     """See `farm.engines.base.Engine`. A job must bring its plan as /farm/job/plan.json: the runner carries that out."""
 
     name = "github"
-    traits = Traits(gathers=True, places=True, live_logs=False)
+    # What its runners are, a build finds there: `farm build` takes the engine that can.
+    traits = Traits(gathers=True, places=True, live_logs=False, platforms=frozenset({"linux", "windows", "macos"}))
 
     def __init__(
         self,
@@ -60,6 +62,7 @@ class GithubEngine:
         *,
         poll_s: float = 15.0,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._github = github
@@ -67,6 +70,7 @@ class GithubEngine:
         self.poll_s = poll_s
         self._sleep = sleep
         self._ends: dict[tuple[int, int], Observation] = {}
+        self._followed = Followed(api, poll_s, clock)
 
     def capacity(self) -> Capacity:
         """As `ci/runners.yaml` has it: GitHub does not know what a runner has."""
@@ -140,14 +144,15 @@ class GithubEngine:
         return self._api.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
 
     def observe(self, handle: str) -> Observation:
-        run = self._run(handle)
+        """The state, no older than a few polls: all runs that are followed are asked about together."""
+        run = self._followed.run(int(handle)) if re.fullmatch(r"[0-9]{1,19}", handle) else None
         if run is None:
             return Observation("lost", why=f"{self._api.repository} has no run {handle}")
         if run.status == "completed":
             if (run.id, run.run_attempt) not in self._ends:
                 self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
             return self._ends[run.id, run.run_attempt]
-        jobs = self._api.jobs(run.id)
+        jobs = self._followed.jobs(run)
         for job in jobs:
             if job.status == "in_progress":
                 step = next((step.name for step in job.steps if step.status == "in_progress"), None)
@@ -167,7 +172,7 @@ class GithubEngine:
         hours = (self._api.now() - waiting.created_at) / timedelta(hours=1)
         since = f"; queued for {hours:.1f} of the 24 hours that GitHub allows"
         try:
-            listed = self._api.runners()
+            listed = self._followed.runners()
         except UsageError as error:  # the token may dispatch, but not list runners
             return f"queued at GitHub; why is not known, since the runners cannot be listed ({error}){since}"
         not_now, carrying = self._no_runner(waiting.labels, listed), _carrying(listed, waiting.labels)
@@ -211,8 +216,9 @@ class GithubEngine:
         return int(codes[-1]) if codes and codes[-1] != b"0" else 1
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
-        while (run := self._run(handle)) is not None and run.status != "completed":
+        while self.observe(handle).state not in FINAL:
             self._sleep(self.poll_s)
+        run = self._run(handle)
         if run is None:
             return
         skip = since
@@ -241,6 +247,7 @@ class GithubEngine:
         for look in range(CANCEL_LOOKS):
             run = self._run(handle)
             if run is None or run.status == "completed":
+                self._followed.forget_all()
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds

@@ -26,7 +26,8 @@ from farm.text import plain
 API_VERSION = "2026-03-10"
 MAX_BODY = 16 << 20
 MAX_PAGES = 20
-CACHED = 256
+CACHED = 1024
+"""Answers that are kept to be asked for again with their ETag: the jobs of 400 followed runs, and the lists."""
 TRIES = 5
 WRITE_EVERY_S = 1.0  # "wait at least one second between each request" that creates or changes something
 SECONDARY_WAIT_S = 60.0  # "wait for at least one minute" where a secondary limit names no time

@@ -35,6 +35,8 @@ class Run(Answer):
     html_url: str = ""
     created_at: datetime
     run_attempt: int = 1
+    path: str = ""
+    """The file of its workflow, such as `.github/workflows/build-plan.yml`."""
 
 
 class Step(Answer):

@@ -23,7 +23,7 @@ import docker.errors
 import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
-from farm.engines import transfer
+from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.docker import guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
@@ -114,15 +114,11 @@ class SwarmEngine:
                 mode=ServiceMode("replicated", replicas=1),
                 restart_policy=RestartPolicy("none"),
                 constraints=constraints(job),
-                resources=Resources(
-                    cpu_limit=int(job.limits.cpus * 1e9),
-                    mem_limit=job.limits.memory,
-                    cpu_reservation=int(job.limits.cpus * 1e9),
-                    mem_reservation=job.limits.memory,
-                    generic_resources={"gpu": job.gpus} if job.gpus else None,
-                ),
+                resources=_resources(job),
                 configs=configs,
-                cap_drop=["ALL"],
+                cap_drop=profile.CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
+                log_driver=profile.LOG_DRIVER,
+                log_driver_options=profile.LOG_OPTIONS,
                 init=True if job.platform == "linux" else None,
                 stop_grace_period=GRACE_S * 10**9,
             )
@@ -326,6 +322,18 @@ class SwarmEngine:
                 with contextlib.suppress(docker.errors.APIError):
                     config.remove()
             time.sleep(0.1)
+
+
+def _resources(job: Job) -> Resources:
+    made = Resources(
+        cpu_limit=int(job.limits.cpus * 1e9),
+        mem_limit=job.limits.memory,
+        cpu_reservation=int(job.limits.cpus * 1e9),
+        mem_reservation=job.limits.memory,
+        generic_resources={"gpu": job.gpus} if job.gpus else None,
+    )
+    made["Limits"]["Pids"] = profile.PIDS  # Engine API 1.41; docker-py has no argument for it
+    return made
 
 
 def _pinned(service: dict[str, Any]) -> str | None:

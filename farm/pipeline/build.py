@@ -1,11 +1,14 @@
 """The build job: source and script into a container, wheel out; goes on where a killed controller stopped."""
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from io import FileIO
 from pathlib import Path
 
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
+from farm.engines.output import storing
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
 from farm.plan import Plan
@@ -13,6 +16,7 @@ from farm.runs.progress import EVERY_S
 from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
+MAX_LOG = 256 << 20
 TAIL = 30
 NOTED = ("+ ", "farm: step")
 """How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
@@ -78,10 +82,12 @@ def follow(
     while seen.state in ("queued", "starting"):
         time.sleep(engine.poll_s)
         saw(seen := engine.observe(handle))
-    log.parent.mkdir(parents=True, exist_ok=True)
     noted = float("-inf")
-    with log.open("wb") as stream:
-        for text in _lines(engine, handle, stream.write):
+    with storing("the build's log", log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        stream = log.open("wb", buffering=0)  # what the disk does not take is told by the write itself, not at the end
+    with stream, contextlib.closing(_lines(engine, handle, _bounded(stream, MAX_LOG))) as lines:
+        for text in lines:
             shown = plain(text)
             match = NINJA.match(shown)
             if match:
@@ -95,7 +101,25 @@ def follow(
     return seen
 
 
-def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Iterator[str]:
+def _bounded(stream: FileIO, left: int) -> Callable[[bytes], object]:
+    """Writes to a stream as much as there may be; the rest of a build's output is read, shown and not kept.
+
+    The returned function raises InfrastructureError where this machine's disk does not take it.
+    """
+
+    def keep(piece: bytes) -> None:
+        nonlocal left
+        if left > 0:
+            with storing("the build's log", Path(str(stream.name))):
+                stream.write(piece[:left])
+                if len(piece) > left:
+                    stream.write(b"\n[the log is longer than the farm keeps]\n")
+            left -= len(piece)
+
+    return keep
+
+
+def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Generator[str, None, None]:
     rest = b""
     for piece in engine.logs(handle):
         keep(piece)

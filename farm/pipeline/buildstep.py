@@ -218,7 +218,7 @@ class BuildStep:
         context.check_cancelled()
         if seen.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
             context.journal.event(context.run.id, EventKind.CANCEL)
-            raise CancelledError(f"run {context.run.id}: the build was {seen.why}", hint="`farm retry` starts it again")
+            raise CancelledError(str(seen.text), hint="`farm retry` starts it again")
         try:
             (winjob if plan.windows else build).judge(seen, log)
         except BuildFailedError:

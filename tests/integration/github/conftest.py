@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from farm.engines.base import Capacity, Job
@@ -35,10 +37,15 @@ def api(fake, clock):
     made.close()
 
 
+def later(calls=itertools.count(0, 1000)):  # noqa: B008
+    """A clock on which every question comes so late that nothing known is used again."""
+    return next(calls)
+
+
 @pytest.fixture
 def engine(api, clock):
     """The engine as the project configures it. Another one over the same server is a restarted controller."""
-    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock)
+    return GithubEngine(api, load_github(ROOT), Capacity(cpus=8, memory=64 << 30), poll_s=15, sleep=clock, clock=later)
 
 
 @pytest.fixture

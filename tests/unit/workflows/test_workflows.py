@@ -299,7 +299,59 @@ def test_the_summary(tmp_path):
     assert len(lines) == 6
 
 
-def test_the_action_installs_what_is_locked():
-    script = yaml.safe_load(ACTIONS[0].read_text())["runs"]["steps"][0]["run"]
-    assert "--require-hashes -r requirements.lock" in script
-    assert run("bash", "-n", "-c", script).returncode == 0
+LOCKED = re.compile(r"--require-hashes( -r requirements(-[a-z]+)?\.lock)+$")
+ITSELF = "--no-index --no-deps --no-build-isolation -e ."
+
+
+def test_nothing_is_installed_that_no_lock_has():
+    """Without build isolation: with it, pip fetches the build backend itself, whatever version there is, unhashed."""
+    action = yaml.safe_load(ACTIONS[0].read_text())["runs"]["steps"][0]["run"]
+    assert run("bash", "-n", "-c", action).returncode == 0
+    scripts = [action, (ROOT / "Makefile").read_text()]
+    scripts += [step.get("run", "") for path in FILES for _, step in Workflow(path).steps()]
+    installs = [line.strip() for text in scripts for line in text.splitlines() if "pip install" in line]
+    assert len(installs) == 5
+    for line in installs:
+        assert line.endswith(ITSELF) or LOCKED.search(line), line
+
+
+def test_the_lock_of_the_build_backend_has_what_the_project_asks_for():
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    (asked,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    locked = (ROOT / "requirements-build.lock").read_text()
+    name, _, version = locked.split()[0].partition("==")
+    assert Requirement(asked).name == name
+    assert Requirement(asked).specifier.contains(version)
+    assert locked.count("--hash=sha256:") >= 1
+
+
+UNTRUSTED = re.compile(r"^\s*farm (build|submit|verify|publish|smoke)\b", re.MULTILINE)
+
+
+def test_what_a_build_prints_is_no_command_to_github(workflow):
+    """GitHub's runner obeys `::add-mask::` and the like in every line that a step prints, indented or not."""
+    for name, step in workflow.steps():
+        script = step.get("run", "")
+        if UNTRUSTED.search(script):
+            before = script[: UNTRUSTED.search(script).start()]
+            assert 'echo "::stop-commands::$fence"' in before, (name, step["name"])
+            assert """trap 'echo "::$fence::"' EXIT""" in before, (name, step["name"])
+
+
+def test_the_fence_is_one_of_its_own_each_time():
+    script = next(
+        s["run"] for _, s in Workflow(ROOT / ".github/workflows/build-plan.yml").steps() if s.get("name") == WORK
+    )
+    head = script[: script.index("printf")]
+    seen = set()
+    for _ in range(3):
+        done = run("bash", "-e", "-c", head + "echo '::add-mask::x'; false")
+        first, middle, last = done.stdout.splitlines()
+        token = first.removeprefix("::stop-commands::")
+        assert (middle, last, done.returncode) == ("::add-mask::x", f"::{token}::", 1)
+        assert re.fullmatch(r"[0-9a-f]{32}", token)
+        seen.add(token)
+    assert len(seen) == 3

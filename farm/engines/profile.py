@@ -1,0 +1,12 @@
+"""What every container of a build may do, on the `docker` and the `swarm` engine alike.
+
+No capabilities, no new privileges, Docker's own seccomp profile, a bound on processes, memory without swap, a bound on
+what the engine keeps of its output. What one of them cannot do is said at its engine and in docs/dispatch.md.
+"""
+
+PIDS = 4096
+CAP_DROP = ["ALL"]
+SECURITY = ["no-new-privileges"]
+LOG_DRIVER = "json-file"
+LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
+"""What dockerd keeps of a container's output; the farm's own copy ends at `farm.pipeline.build.MAX_LOG`."""
