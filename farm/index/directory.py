@@ -142,7 +142,7 @@ class DirectoryStore:
     def discard(self, key: str) -> None:
         path = self._own_path(check_scratch(key))
         with _failures(path):
-            path.unlink(missing_ok=True)
+            patiently(path.unlink, missing_ok=True)
 
     def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  the Protocol's
         return iter(())
@@ -224,11 +224,20 @@ def _alive(folder: Path) -> Iterator[Path]:
             try:
                 yield path
             finally:
-                path.unlink(missing_ok=True)
+                _remove(path)
             return
         finally:
             os.close(descriptor)
-            mark.unlink(missing_ok=True)
+            _remove(mark)
+
+
+def _remove(path: Path) -> None:
+    """Removes a file under `.tmp`. One that somebody on Windows holds open all the time is left to the next sweep.
+
+    A sweep of another writer may hold a mark for a moment, and a reader the object that a temporary file has become.
+    """
+    with contextlib.suppress(PermissionError):
+        patiently(path.unlink, missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:

@@ -35,6 +35,9 @@ SWAPS = 3
 PATIENCE_S = 20.0
 """No addition is begun after that; a slow store need not come to the end."""
 
+START_S = 60.0
+"""How long the writers of a race wait for each other to start."""
+
 _TEXT = "text/plain; charset=utf-8"
 _T = TypeVar("_T")
 
@@ -251,12 +254,27 @@ _SWAPS = "of many replacements none is lost"
 
 
 def _race(run: Callable[[int], _T]) -> list[_T]:
-    """Runs `run(number)` in `WRITERS` threads that start together."""
-    gate = threading.Barrier(WRITERS, timeout=PATIENCE_S)
+    """Runs `run(number)` in `WRITERS` threads that start together.
+
+    Raises:
+        InfrastructureError: This machine does not start so many threads, or not within `START_S` seconds.
+    """
+    gate = threading.Barrier(WRITERS, timeout=START_S)
 
     def start(number: int) -> _T:
         gate.wait()
         return run(number)
 
-    with ThreadPoolExecutor(WRITERS) as pool:
-        return list(pool.map(start, range(WRITERS)))
+    try:
+        with ThreadPoolExecutor(WRITERS) as pool:
+            try:
+                started = [pool.submit(start, number) for number in range(WRITERS)]
+            except RuntimeError:  # "can't start new thread": those that started would wait for the rest
+                gate.abort()
+                raise threading.BrokenBarrierError from None
+            return [each.result() for each in started]
+    except threading.BrokenBarrierError:
+        raise InfrastructureError(
+            f"{WRITERS} threads could not be started together within {START_S:g} s, to try the store with",
+            hint="run the same command again when the machine is less busy; limits: ulimit -u, the container's pids",
+        ) from None

@@ -178,6 +178,8 @@ def test_what_windows_alone_refuses(windows, tmp_path):
     assert done.stdout.splitlines() == [
         "refused while it is read",
         "new",
+        "left []",
+        "discarded None",
         "alive True True",
         "another of its number True",
         "killed True",

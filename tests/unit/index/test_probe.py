@@ -47,13 +47,35 @@ class Forgets(DirectoryStore):
 
 @pytest.mark.parametrize("kind", [SaysYes, SaysNo, Overwrites, Forgets])
 def test_a_store_that_lies_is_refused(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 3.0)
+    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 0.0)  # `SaysNo` would go on till then
     store = kind(tmp_path)
     with pytest.raises(PublishRefusedError, match="does not keep conditional writes") as caught:
         probe(store)
     assert tmp_path.as_uri() in str(caught.value)
     assert not store.proved
     assert list(store.list("")) == []
+
+
+def test_threads_that_do_not_start_in_time_are_no_verdict_on_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.index.probe.START_S", 0.0)
+    store = DirectoryStore(tmp_path)
+    with pytest.raises(InfrastructureError, match="12 threads could not be started together"):
+        probe(store)
+    assert not store.proved
+
+
+def test_threads_that_cannot_be_started_are_no_verdict_on_the_store(tmp_path, monkeypatch):
+    """As under a limit of processes: the first few start, the next does not."""
+    start, left = threading.Thread.start, iter(range(5))
+
+    def limited(thread):
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(InfrastructureError, match="threads could not be started"):
+        probe(DirectoryStore(tmp_path))
 
 
 def test_an_honest_store_is_proved_and_left_empty(tmp_path):

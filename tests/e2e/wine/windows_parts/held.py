@@ -1,4 +1,4 @@
-"""Two things that only Windows refuses, and a process that was killed; says what the farm makes of them."""
+"""What only Windows refuses, and a process that was killed; says what the farm makes of them."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+from farm.index.directory import DirectoryStore, _alive
 from farm.patience import patiently
 from farm.pipeline.dispatch import AlreadyDispatchingError, sole
 from farm.runs.owner import is_dead, this_process
@@ -22,6 +23,23 @@ with target.open("rb") as reader:
     threading.Timer(0.5, reader.close).start()
     patiently(part.replace, target)
 print(target.read_bytes().decode())
+
+# Another publisher's sweep has the mark open, and a reader the object, when their writer removes its own names.
+folder = Path("index/.tmp")
+folder.mkdir(parents=True)
+with _alive(folder) as temporary:
+    temporary.write_bytes(b"object")
+    os.link(temporary, "index/object")
+    readers = [path.open("rb") for path in (*folder.glob("*.alive"), Path("index/object"))]
+    for reader in readers:
+        threading.Timer(0.5, reader.close).start()
+print("left", [path.name for path in folder.iterdir()])
+store = DirectoryStore(Path("index"))
+store.create("probe/held", b"1", content_type="text/plain")
+reader = Path("index/probe/held").open("rb")  # noqa: SIM115
+threading.Timer(0.5, reader.close).start()
+store.discard("probe/held")
+print("discarded", store.get("probe/held"))
 
 ask = "from farm.runs.owner import this_process; print(this_process().to_json(), flush=True); input()"
 child = subprocess.Popen([sys.executable, "-c", ask], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
