@@ -24,6 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--require-gpu", action="store_true", help="a GPU part that cannot run is a failure")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="the reports as JUnit's XML, for CI")
     parser.add_argument(
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="the test gets this variable, such as CUDA_VISIBLE_DEVICES; by default none that changes which code runs",
+    )
+    parser.add_argument(
         "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="for one check (default: 900)"
     )
     parser.add_argument(
@@ -58,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
     folder.mkdir(parents=True, exist_ok=True)
-    options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit)
+    passed = tuple(args.pass_env)
+    options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit, passed=passed)
     if args.index_url or wheel is not None:
         options = replace(options, keep=False)
     for old in folder.glob("smoke*.json"):

@@ -31,6 +31,7 @@ class SmokeOptions:
         check_s: Limit for one check, seconds.
         junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
         keep: The index is the project's own: the reports are kept in it.
+        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
     """
 
     wheel: Path | None = None
@@ -38,6 +39,7 @@ class SmokeOptions:
     check_s: float = CHECK_S
     junit: Path | None = None
     keep: bool = True
+    passed: tuple[str, ...] = ()
 
 
 def smoke(
@@ -75,6 +77,7 @@ def smoke(
         check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
         emulate=model,
         line=watcher.note,
+        passed=options.passed,
     )
     failed = []
     model = model_for(variant.cpu)

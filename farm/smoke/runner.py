@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,9 +19,11 @@ from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
+from farm.smoke.variables import for_probe
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
+MAX_NAMES = 100
 CHECK_S = 900.0  # a K40 that compiles the PTX of a whole torch takes minutes
 GRACE_S = 15.0  # the probe ends itself when a check is over its limit; if it has not by then, it cannot
 POLL_S = 0.2
@@ -77,8 +79,11 @@ def run_probe(
     check_s: float = CHECK_S,
     emulate: str | None = None,
     line: Callable[[str], None] | None = None,
+    passed: tuple[str, ...] = (),
 ) -> SmokeReport:
     """Runs the probe with another interpreter and reports what happened, whatever that is.
+
+    The probe gets an environment of its own (`farm.smoke.variables`).
 
     Args:
         python: The interpreter of the environment that has the module.
@@ -88,13 +93,14 @@ def run_probe(
         check_s: Limit for one check, seconds; 0: none.
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
         line: Gets each line that the probe prints, as it prints it; a check's when the check ends.
+        passed: Names of this environment's variables that the probe gets as well.
 
     Returns:
         The report. A crash, a hang, rubbish on stdout or in the report file are outcomes, not exceptions; an
         emulator that is missing makes the outcome `not_run`.
 
     Raises:
-        UsageError: The interpreter cannot be started.
+        UsageError: The interpreter cannot be started, or a variable of `passed` is not set.
     """
     prefix: list[str] = []
     if emulate is not None:
@@ -113,9 +119,11 @@ def run_probe(
         command += [f"--module={module}", f"--json={file}"]
         command += [f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
         command += _options(expect, cpu_only=emulate is not None)
-        ended = _run(command, Path(folder), file, timeout_s, line)
+        environment, dropped = for_probe(Path(folder), passed)
+        ended = _run(command, environment, Path(folder), file, timeout_s, line)
         document = read_document(file)
-    return _judge(module, emulate, ended, document, expect)
+    report = _judge(module, emulate, ended, document, expect)
+    return report.model_copy(update={"dropped_variables": dropped[:MAX_NAMES]})
 
 
 @contextlib.contextmanager
@@ -142,12 +150,20 @@ def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 
-def _run(command: list[str], folder: Path, file: Path, timeout_s: float, line: Callable[[str], None] | None) -> _Ended:
+def _run(
+    command: list[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    file: Path,
+    timeout_s: float,
+    line: Callable[[str], None] | None,
+) -> _Ended:
     started = time.monotonic()
     try:
         child = subprocess.Popen(
             command,
             cwd=folder,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -50,6 +50,42 @@ def test_a_good_module_passes(environment):
     assert SmokeReport.model_validate_json(report.to_json()) == report
 
 
+STEERING = [
+    *("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"),
+    *("NPY_DISABLE_CPU_FEATURES", "CUDA_VISIBLE_DEVICES", "CUDA_FORCE_PTX_JIT", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD"),
+    *("LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONMALLOC", "OMP_NUM_THREADS", "KMP_AFFINITY", "GLIBC_TUNABLES"),
+    *("TORCH_CUDNN_V8_API_DISABLED", "PYTORCH_NO_CUDA_MEMORY_CACHING", "QEMU_CPU"),
+]
+
+
+def test_what_forces_or_hides_code_stays_outside_and_is_reported(environment, monkeypatch):
+    python = environment("import os; print('environment:', *sorted(os.environ))")
+    for name in STEERING:
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("SOME_TOKEN", "secret")
+    report = probe(python)
+    assert report.outcome == "passed", report.reason
+    [line] = [each for each in report.output_tail.splitlines() if each.startswith("environment:")]
+    assert set(line.split()[1:]) <= {"PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"}
+    assert set(STEERING) <= set(report.dropped_variables)
+    assert "SOME_TOKEN" not in report.dropped_variables  # it changes nothing
+    [row] = [row for row in report.rows() if row.name == "environment"]
+    assert (row.status, "OPENBLAS_CORETYPE" in row.detail) == ("dropped", True)
+    assert "OPENBLAS_CORETYPE" in report.to_junit()
+    assert SmokeReport.model_validate_json(report.to_json()) == report
+
+
+def test_a_variable_that_is_asked_for_is_passed(environment, monkeypatch):
+    python = environment("import os; print('cards:', os.environ.get('CUDA_VISIBLE_DEVICES'))")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    asked = run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("CUDA_VISIBLE_DEVICES",))
+    assert "cards: 1" in asked.output_tail
+    assert "CUDA_VISIBLE_DEVICES" not in asked.dropped_variables
+    assert "cards: None" in probe(python).output_tail
+    with pytest.raises(UsageError, match="NOT_THERE is not set"):
+        run_probe(python, module="fakemod", expect=ANYTHING, timeout_s=120, passed=("NOT_THERE",))
+
+
 @pytest.mark.parametrize(
     ("expect", "name", "seen", "expected"),
     [
