@@ -6,8 +6,6 @@ out and returns the exit code. Only the one that is asked for is imported: all o
 
 import argparse
 import gc
-import io
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, cast
 
 from farm import __version__
+from farm.cli import output
 from farm.errors import FarmError, InfrastructureError
 
 INTERRUPTED = 130
@@ -189,30 +188,40 @@ def renamed(name: str, given: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    output.prepare()
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else argv)
+        finally:
+            output.flush()  # here, where it may still fail
+    except KeyboardInterrupt:
+        if output.closed_by_reader():
+            return output.CLOSED
+        print("farm: interrupted; nothing half-done was published", file=sys.stderr)
+        return INTERRUPTED
+    except FarmError as error:
+        return _failed(error)
+
+
+def _main(given: Sequence[str]) -> int:
     gc.disable()  # what is imported stays: searching it for garbage takes a tenth of the time
-    args = parse(sys.argv[1:] if argv is None else argv)
+    args = parse(given)
     gc.freeze()
     gc.enable()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character is no failure
     try:
         return module(args.command).run(args)
     except FarmError as error:
-        return _failed(error, args)
-    except KeyboardInterrupt:
-        print("farm: interrupted; nothing half-done was published", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if args.traceback:
+            raise
+        return _failed(error)
     except OSError as error:  # no space, no permission, a file where a folder should be
+        if args.traceback:
+            raise
         where = f"{error.filename}: " if error.filename else ""
-        return _failed(InfrastructureError(f"{where}{error.strerror or error}"), args)
+        return _failed(InfrastructureError(f"{where}{error.strerror or error}"))
 
 
-def _failed(error: FarmError, args: argparse.Namespace) -> int:
-    if args.traceback:
-        raise error
+def _failed(error: FarmError) -> int:
     from farm.cli.show import explain
 
     explain(error)

@@ -1,0 +1,103 @@
+"""Standard output and standard error of a command whose reader may go away: `farm status | head`."""
+
+import _thread
+import errno
+import io
+import os
+import signal
+import sys
+import threading
+from typing import TextIO, cast
+
+from farm.errors import InfrastructureError
+
+CLOSED = 141
+"""The exit code then: 128 + SIGPIPE, as a shell gives it for a program that the signal ends."""
+
+# Windows says EINVAL of a pipe that nobody reads.
+_GONE = {errno.EPIPE, errno.EINVAL} if sys.platform == "win32" else {errno.EPIPE}
+
+
+class OutputClosed(KeyboardInterrupt):
+    """Nobody reads the output any more: the command ends as if it were interrupted, and quietly.
+
+    No OSError, since what writes files while it reports progress would take it for a failure of the disk.
+    """
+
+
+class _Outlet(io.FileIO):
+    """A descriptor; after a write that fails everything goes nowhere, so that it fails once.
+
+    Raises `OutputClosed` where its reader is gone, `InfrastructureError` else.
+    """
+
+    closed_by_reader = False
+
+    def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except OSError as error:
+            _to_nowhere(self.fileno())
+            if error.errno not in _GONE:  # a full disk
+                raise InfrastructureError(f"the output cannot be written: {error.strerror or error}") from error
+        _Outlet.closed_by_reader = True
+        if threading.current_thread() is threading.main_thread():
+            raise OutputClosed
+        _interrupt_main()  # of a thread that shows progress nobody would notice the end
+        return len(data)
+
+
+def _interrupt_main() -> None:
+    if sys.platform == "win32":
+        _thread.interrupt_main()
+    else:  # a real signal: it ends a sleep as well
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def prepare() -> None:
+    """Makes standard output and error end the command when their reader is gone.
+
+    A character that the terminal cannot show is no failure either: it is printed as its escape.
+    """
+    sys.stdout = _prepared(sys.stdout)
+    sys.stderr = _prepared(sys.stderr)
+
+
+def _prepared(stream: TextIO) -> TextIO:
+    if not isinstance(stream, io.TextIOWrapper):  # None where it was closed from the start
+        return stream
+    raw = getattr(stream.buffer, "raw", stream.buffer)  # with PYTHONUNBUFFERED there is nothing between
+    if type(raw) is not io.FileIO:  # a test's, or prepared before
+        stream.reconfigure(errors="backslashreplace")
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(cast(io.RawIOBase, _Outlet(raw.fileno(), "w", closefd=False))),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through or stream is sys.stderr,
+    )
+
+
+def flush() -> None:
+    """Writes out what is still held back.
+
+    Raises:
+        OutputClosed: Nobody reads it.
+        InfrastructureError: It cannot be written.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed before the start
+            stream.flush()
+
+
+def _to_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def closed_by_reader() -> bool:
+    """Whether the reader of standard output or error went away."""
+    return _Outlet.closed_by_reader

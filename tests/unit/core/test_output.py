@@ -1,0 +1,107 @@
+"""A command whose reader goes away, whose disk is full, or that is interrupted: one quiet end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SELECT = ("--variant", "sm35-avx-py311", "--package", "canary")
+# A command that says when it has started, then prints for ever, with a thread that only sleeps.
+ENDLESS = """
+import sys, threading, time
+from farm.cli import main
+from farm.cli import matrix
+def endless(args):
+    {body}
+matrix.run = endless
+sys.exit(main.main(["matrix"]))
+"""
+PRINTS = "while True: print('x' * 1000)"
+THREAD = """
+    def work():
+        while True: print("x" * 1000, flush=True)
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(600)
+"""
+FILES = """
+    try:
+        while True: print("x" * 1000)
+    except OSError:
+        raise AssertionError("taken for a failure of the disk")
+"""
+
+
+def start(*command, **pipes):
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, *command], env=environ, cwd=ROOT, stderr=subprocess.PIPE, **pipes)
+
+
+def ended(process):
+    with process:
+        try:
+            err = process.stderr.read().decode()
+            return process.wait(60), err
+        finally:
+            process.kill()
+
+
+def closed():
+    """The writing end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
+@pytest.mark.parametrize("unbuffered", [(), ("-u",)], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize(
+    "arguments", [("plan", *SELECT, "--json"), ("--help",), ("--version",), ("matrix",), ("why", *SELECT)], ids=" ".join
+)
+def test_a_reader_that_goes_away_ends_a_command_quietly(arguments, unbuffered):
+    writer = closed()
+    process = start(*unbuffered, "-m", "farm.cli.main", *arguments, stdout=writer)
+    os.close(writer)
+    assert ended(process) == (141, "")
+
+
+@pytest.mark.parametrize("body", [PRINTS, THREAD, FILES], ids=["main", "thread", "files"])
+def test_what_prints_without_end_is_ended(body):
+    process = start("-c", ENDLESS.format(body=body), stdout=subprocess.PIPE)
+    assert process.stdout.read(3000) == b"x" * 1000 + b"\n" + b"x" * 1000 + b"\n" + b"x" * 998
+    process.stdout.close()
+    assert ended(process) == (141, "")
+
+
+def test_errors_that_nobody_reads():
+    writer = closed()
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "farm.cli.main", "plan", "--variant", "none"]
+    done = subprocess.run(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, stderr=writer, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("unbuffered", [(), ("-u",)], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_said_once(unbuffered):
+    with Path("/dev/full").open("wb") as full:
+        process = start(*unbuffered, "-m", "farm.cli.main", "plan", *SELECT, stdout=full)
+    code, err = ended(process)
+    assert (code, err.splitlines()[0]) == (9, "farm: the output cannot be written: No space left on device")
+    assert len(err.splitlines()) == 1
+
+
+def test_an_output_that_was_closed_before_the_start():
+    command = f'exec "{sys.executable}" -m farm.cli.main plan {" ".join(SELECT)} --json >&- 2>&-'
+    done = subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
+    assert done.returncode == 0
+
+
+def test_an_interrupt_is_exit_code_130():
+    process = start("-c", ENDLESS.format(body="print('go', flush=True); time.sleep(600)"), stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"go\n"
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")
