@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return output.CLOSED
         print("farm: interrupted; nothing half-done was published", file=sys.stderr)
         return INTERRUPTED
-    except FarmError as error:
+    except output.OutputFailedError as error:
         return _failed(error)
 
 

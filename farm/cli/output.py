@@ -25,10 +25,14 @@ class OutputClosed(KeyboardInterrupt):
     """
 
 
+class OutputFailedError(InfrastructureError):
+    """The output cannot be written."""
+
+
 class _Outlet(io.FileIO):
     """A descriptor; after a write that fails everything goes nowhere, so that it fails once.
 
-    Raises `OutputClosed` where its reader is gone, `InfrastructureError` else.
+    Raises `OutputClosed` where its reader is gone, `OutputFailedError` else.
     """
 
     closed_by_reader = False
@@ -39,7 +43,7 @@ class _Outlet(io.FileIO):
         except OSError as error:
             _to_nowhere(self.fileno())
             if error.errno not in _GONE:  # a full disk
-                raise InfrastructureError(f"the output cannot be written: {error.strerror or error}") from error
+                raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
         _Outlet.closed_by_reader = True
         if threading.current_thread() is threading.main_thread():
             raise OutputClosed
@@ -85,7 +89,7 @@ def flush() -> None:
 
     Raises:
         OutputClosed: Nobody reads it.
-        InfrastructureError: It cannot be written.
+        OutputFailedError: It cannot be written.
     """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # closed before the start
