@@ -140,8 +140,18 @@ def driver_branch(major: int) -> int:
 
 
 @cache
+def _debian() -> DebianReleases:
+    return load(FOLDER / "debian.yaml", DebianReleases)
+
+
 def debian_releases() -> dict[str, DebianRelease]:
-    return load(FOLDER / "debian.yaml", DebianReleases).releases
+    return _debian().releases
+
+
+def reach(base: str) -> list[str]:
+    """The distributions whose glibc is at least that of a base image: what is built there runs on them."""
+    floor = [int(part) for part in debian_releases()[base].glibc.split(".")]
+    return [name for name, glibc in _debian().reach.items() if [int(part) for part in glibc.split(".")] >= floor]
 
 
 @cache

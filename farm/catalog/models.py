@@ -396,7 +396,8 @@ class WheelPart(Model):
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
-    `python` is its only Python, `gccs` are its compilers. `sections` are what its first installation takes packages
+    `python` is its only Python, `glibc` what its wheels need at most,
+    `gccs` are its compilers. `sections` are what its first installation takes packages
     from. `cuda` is the version of its own toolkit, None where the farm takes none from it; that toolkit is for
     `cuda_machine`. `cudnn` is what it takes out of a release's wheel in `cudnn.yaml`.
     """
@@ -408,6 +409,7 @@ class DebianRelease(Model):
     keyring_package: str
     sections: list[str]
     python: str
+    glibc: str = Field(pattern=VERSION)
     gccs: list[int] = Field(min_length=1)
     cuda: str | None
     cuda_machine: str = "x86_64"
@@ -419,6 +421,10 @@ class DebianRelease(Model):
 
 
 class DebianReleases(Model):
+    """`reach`: distributions and the glibc of each, oldest glibc first."""
+
+    reach: dict[str, str]
+    reach_source: str
     releases: dict[str, DebianRelease]
 
 

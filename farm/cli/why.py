@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from farm.cli.options import add_selectors
@@ -13,7 +14,10 @@ SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selectors(parser)
+    add_selectors(parser, required=False)
+    parser.add_argument(
+        "--official", action="store_true", help="does PyTorch's own wheel run on --gpu? no --variant is needed"
+    )
     group = parser.add_argument_group("what else to ask")
     group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
     group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
@@ -29,8 +33,15 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import project_of
     from farm.cli.selected import selectors_of
+    from farm.errors import UsageError
     from farm.plan import judge
 
+    if args.official:
+        from farm.cli import official
+
+        return official.run(args)
+    if args.variant is None:
+        raise UsageError("--variant GPU-CPU-PYTHON is missing", hint="an example: --variant sm35-avx-py311")
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
@@ -40,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
         show.json_document({"buildable": judged.buildable, "reasons": reasons, "nearest": nearest})
     else:
         can = "can be built" if judged.buildable else "cannot be built"
+        if judged.buildable and any(reason.severity == "unpinned" for reason in found):
+            can = "goes together, but the farm has no pinned file for a part of it"
         show.say(f"{selectors.package} for {selectors.variant} on {selectors.platform} {can}")
         if found:
             rows = [(r.severity, r.text, r.fact, r.source, r.nearest or "") for r in found]
@@ -60,14 +73,18 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
-        asked["gpu"] = _sm(args.gpu, variant)
+        asked["gpu"] = sm_of(args.gpu, variant.architectures)
         asked["gpu_name"] = args.gpu
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
 
 
-def _sm(name: str, variant: "Variant") -> int:
-    """The SM of a card by name or number; of a name with several chips, the one of the variant."""
+def sm_of(name: str, architectures: Collection[str] = ()) -> int:
+    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
+
+    Raises:
+        UsageError: No card is called so, or several chips are.
+    """
     from farm import catalog
     from farm.catalog import gpus
     from farm.errors import UsageError
@@ -82,7 +99,7 @@ def _sm(name: str, variant: "Variant") -> int:
             f"no card of the catalogue is called {name!r}",
             hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
         )
-    ours = known & set(variant.architectures)
+    ours = known & set(architectures)
     if len(known) > 1 and not ours:
         raise UsageError(
             f"{name!r} was sold with several chips: {', '.join(sorted(known))}",

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from farm.compat import gpu, host, torch
 from farm.compat.nearest import difference, nearest
+from farm.compat.settle import settle
 from farm.compat.stack import Reason, Rule, Stack
 
-__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "reasons", "solve"]
+__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "reasons", "settle", "solve"]
 
 RULES: tuple[Rule, ...] = (*gpu.RULES, *host.RULES, *torch.RULES)
 MAX_ROUNDS = 8

@@ -301,7 +301,7 @@ def python_of_base(stack: Stack) -> Iterator[Reason]:
             f"{stack.base} has {base.python}, not {stack.variant.python}",
             f"python3 of {base.suite}",
             base.source,
-            change=("python",),
+            change=("base", "python"),
         )
 
 

@@ -102,7 +102,9 @@ def _blockers(found: list[Reason]) -> set[str]:
     return {reason.rule for reason in found if reason.severity != "warning"}
 
 
-def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) -> Stack | None:
+def nearest(
+    stack: Stack, reason: Reason, check: Check, before: list[Reason], only: frozenset[str] | None = None
+) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
 
     Args:
@@ -110,13 +112,15 @@ def nearest(stack: Stack, reason: Reason, check: Check, before: list[Reason]) ->
         reason: One of `before`. A warning is only worth one change, and no new warning.
         check: The rules.
         before: What they hold against `stack`.
+        only: The fields that may be changed; None: every field of the stack.
     """
     errors, warnings = _blockers(before), _rules(before, "warning")
     level = [(stack, reason.change)]
     for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
-        options = ((f, other) for start, change in level for f in change for other in _options(start, f))
+        fields_ = ((start, f) for start, change in level for f in change if only is None or f in only)
+        options = ((f, other) for start, f in fields_ for other in _options(start, f))
         for field, changed in options:
             after = check(changed)
             if changed == stack or reason.rule in {found.rule for found in after}:

@@ -90,9 +90,9 @@ def answer(torch: str, sm: int, platform: str, driver: str | None = None, python
 
 
 def newest(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer | None:
-    """The newest release that runs on a card; None: none of the catalogue does."""
-    found = answers(sm, platform, driver, python)
-    return next((each for each in found if each.runs), None)
+    """The newest release that runs on a card, else the newest with code for it and a problem; None: none has code."""
+    found = [each for each in answers(sm, platform, driver, python) if each.row]
+    return next((each for each in found if each.runs), next(iter(found), None))
 
 
 def answers(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Iterator[Answer]:

@@ -95,4 +95,5 @@ def test_other_names_are_refused(text):
 def test_toolsets():
     assert (toolset(1929), msc_ver("14.29")) == ("14.29", 1929)
     assert compiler(1929) == "MSVC 19.29 (VS 2019, toolset 14.29)"
-    assert compiler(1950) == "MSVC 19.50"
+    assert compiler(1950) == "MSVC 19.50 (VS 2026, toolset 14.50)"
+    assert compiler(1960) == "MSVC 19.60"

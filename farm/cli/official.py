@@ -1,0 +1,105 @@
+"""`farm why --official`: does PyTorch's own wheel run on a card? If not, the farm's variant for it."""
+
+import argparse
+import platform as system
+from typing import Any
+
+from farm import catalog
+from farm.cli import show
+from farm.cli.why import sm_of
+from farm.compat import official
+from farm.compat.official import Answer
+from farm.errors import UsageError
+from farm.variant import Variant
+
+TOO_OLD = 3
+"""The exit code for "no": nothing that upstream publishes runs on the card."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer with a pip line, or with the variant to build.
+
+    Raises:
+        UsageError: The card or the release is not known, or upstream has nothing for the platform.
+    """
+    if args.gpu is None:
+        raise UsageError("--official asks about a card: name it with --gpu", hint="an example: --gpu 'GTX 1080 Ti'")
+    variant = Variant.parse(args.variant) if args.variant else None
+    sm = sm_of(args.gpu, variant.architectures if variant else ())
+    machine = variant.machine if variant else "x86_64"
+    where = f"{args.platform}-{machine}"
+    python = variant.python if variant else None
+    known = catalog.torch_releases()
+    asked = catalog.find(known, args.torch) if args.torch else None
+    if args.torch and asked is None:
+        raise UsageError(
+            f"torch {args.torch} is not in the catalogue",
+            hint=f"known: {', '.join(known)}; newer ones: tools/refresh-catalogue torch official",
+        )
+    if not any(official.rows(torch, where) for torch in known):
+        raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
+    newest = official.newest(sm, where, args.driver, python)
+    about = official.answer(asked, sm, where, args.driver, python) if asked else newest
+    ours = f"sm{sm}-{variant.cpu if variant else 'avx2'}-{python or f'py3{system.python_version_tuple()[1]}'}"
+    if args.json:
+        show.json_document(_document(args.gpu, sm, about, newest, ours))
+    else:
+        _explain(args, sm, about, newest, ours)
+    return 0 if about is not None and about.runs else TOO_OLD
+
+
+def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> dict[str, Any]:
+    def told(answer: Answer | None) -> dict[str, Any] | None:
+        if answer is None:
+            return None
+        row = answer.row
+        return {
+            "torch": answer.torch,
+            "runs": answer.runs,
+            "cuda": row.cuda if row else None,
+            "sm": row.sm if row else [],
+            "driver": answer.driver,
+            "problem": answer.problem,
+            "pip": answer.pip,
+            "source": official.source(row) if row else None,
+            "sha256": row.sha256 if row else None,
+            "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
+        }
+
+    return {"gpu": gpu, "sm": f"sm{sm}", "answer": told(about), "newest": told(newest), "variant": ours}
+
+
+def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> None:
+    name = f"{args.gpu} (sm_{sm})"
+    if about is None:
+        show.say(f"no: none of PyTorch's own wheels in the catalogue has code for {name}")
+    elif about.runs and about.row:
+        show.say(f"yes: PyTorch's own wheel of torch {about.torch} runs on {name}")
+        show.say(f"it has CUDA {about.row.cuda} and code for sm {', '.join(map(str, about.row.sm))}")
+        if about.driver:
+            show.say(f"it needs driver {about.driver} or newer")
+        show.say(f"source: {official.source(about.row)}")
+        show.say(str(about.pip))
+    else:
+        _refuse(name, about)
+    for row in about.others if about else ():
+        left = official.left_behind(about.torch, str(row.cuda), sm) if about else None
+        show.say(
+            f"not with CUDA {row.cuda}: code for sm {', '.join(map(str, row.sm))} alone"
+            + (f"; {left.text} ({left.source})" if left else "")
+        )
+    if about is None or not about.runs:
+        if newest is not None and newest.runs:
+            show.say(f"the newest that runs: torch {newest.torch}: {newest.pip}")
+        show.say(f"a wheel of your own: farm why --variant {ours}" + (f" --torch {about.torch}" if about else ""))
+
+
+def _refuse(name: str, about: Answer) -> None:
+    if about.problem:
+        show.say(f"no: {about.problem}")
+    elif about.others:
+        show.say(f"no: none of PyTorch's own wheels of torch {about.torch} has code for {name}")
+    else:
+        show.say(
+            f"no: PyTorch publishes no CUDA wheel of torch {about.torch} for this platform that is in the catalogue"
+        )

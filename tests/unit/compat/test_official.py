@@ -1,0 +1,169 @@
+"""PyTorch's own wheels: every row of the release table is answered with yes, and what runs on which card."""
+
+import pytest
+
+from farm import catalog
+from farm.catalog.binary import ptx_compiles, sass_runs
+from farm.compat import Stack, check, official
+from farm.variant import Variant
+
+PLATFORMS = ("linux", "windows")
+LINUX = "linux-x86_64"
+
+
+def rows():
+    """(torch, CUDA, cuDNN, platform) of every combination that upstream published, 1.12 to today."""
+    names = {release.version: name for name, release in catalog.cudnn_releases().items()}
+    for torch, release in catalog.torch_releases().items():
+        for each in release.official:
+            for platform in PLATFORMS:
+                yield torch, each.cuda, names[each.cudnn] if each.cudnn else None, platform
+
+
+def test_the_table_reaches_from_1_12_to_2_15():
+    minors = {tuple(map(int, torch.split(".")[:2])) for torch, *_ in rows()}
+    assert minors == {(1, 12), (1, 13), *((2, minor) for minor in range(16))}
+    assert len(list(rows())) == 2 * sum(len(release.official) for release in catalog.torch_releases().values()) >= 150
+
+
+def _stack(torch, cuda, cudnn, platform, python):
+    sm = next(sm for sm in (75, 70) if sm in catalog.toolkits()[cuda].sm)
+    return Stack("torch", Variant(f"sm{sm}", "avx2", python), platform, cuda=cuda, torch=torch, cudnn=cudnn)
+
+
+@pytest.mark.parametrize(("torch", "cuda", "cudnn", "platform"), list(rows()))
+def test_every_official_row_is_possible(torch, cuda, cudnn, platform):
+    for python in catalog.torch_releases()[torch].pythons.on(platform):
+        found = check(_stack(torch, cuda, cudnn, platform, python))
+        assert [reason for reason in found if reason.severity == "error"] == []
+        assert "torch-official" not in {reason.rule for reason in found}
+
+
+def test_wheels_that_were_read_say_so():
+    read = [row for row in catalog.official_wheels() if row.index == "pypi"]
+    assert len(read) >= 90
+    assert all(row.sha256 and row.file and row.pythons and row.file.startswith(f"torch-{row.torch}-") for row in read)
+    assert all(row.source != "wheel" for row in catalog.official_wheels() if row.sha256 is None)
+
+
+def test_wheels_that_were_read_agree_with_the_release_table():
+    """The CUDA of a wheel of the Python index is one that RELEASE.md names for its release."""
+    for row in catalog.official_wheels():
+        if row.index == "pypi" and row.cuda:
+            assert row.cuda in {each.cuda for each in catalog.torch_releases()[row.torch].official}, row
+
+
+@pytest.mark.parametrize(
+    ("card", "torch", "runs", "pip"),
+    [
+        # torch.cuda.get_arch_list() of the wheels, and PyTorch's own announcements (dev-discuss 3128, 3290, 3432).
+        (61, "2.7.1", True, "pip install torch==2.7.1"),
+        (61, "2.8.0", True, "pip install torch==2.8.0 --index-url https://download.pytorch.org/whl/cu126"),
+        (61, "2.14.1", True, "pip install torch==2.14.1 --index-url https://download.pytorch.org/whl/cu126"),
+        (61, "2.15.0", False, None),
+        (52, "2.15.0", False, None),
+        (70, "2.10.0", True, "pip install torch==2.10.0"),
+        (70, "2.11.0", True, "pip install torch==2.11.0 --index-url https://download.pytorch.org/whl/cu126"),
+        (70, "2.15.0", False, None),
+        (75, "2.15.0", True, "pip install torch==2.15.0"),
+        (89, "2.15.0", True, "pip install torch==2.15.0"),
+        (120, "2.6.0", False, None),
+        (120, "2.7.0", True, "pip install torch==2.7.0 --index-url https://download.pytorch.org/whl/cu128"),
+        (121, "2.9.1", True, "pip install torch==2.9.1"),
+        (35, "1.12.1", False, None),
+        (37, "2.0.1", True, "pip install torch==2.0.1"),
+        (37, "2.1.2", True, "pip install torch==2.1.2 --index-url https://download.pytorch.org/whl/cu118"),
+    ],
+)
+def test_which_official_wheel_runs_on_a_card(card, torch, runs, pip):
+    answer = official.answer(torch, card, LINUX)
+    assert (answer.runs, answer.pip) == (runs, pip)
+
+
+def test_the_newest_for_each_generation():
+    newest = {sm: official.newest(sm, LINUX) for sm in (35, 37, 50, 61, 70, 75, 86, 90, 100, 120)}
+    assert newest.pop(35) is None
+    assert {sm: answer.torch for sm, answer in newest.items()} == {
+        37: "2.7.1",
+        50: "2.14.1",
+        61: "2.14.1",
+        70: "2.14.1",
+        **dict.fromkeys((75, 86, 90, 100, 120), "2.15.0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("card", "driver", "torch"),
+    [
+        (75, "570.86", "2.14.1"),
+        (75, "525.60.13", "2.14.1"),
+        (86, "535.104.05", "2.14.1"),
+        (120, "570.86", "2.11.0"),
+        (75, "580.65.06", "2.15.0"),
+    ],
+)
+def test_an_older_driver_gets_an_older_flavour(card, driver, torch):
+    """CUDA 13 needs driver 580; 12.6 keeps older drivers going, but has no code for Blackwell."""
+    answer = official.newest(card, LINUX, driver)
+    assert answer.runs
+    assert answer.torch == torch
+
+
+def test_a_driver_that_does_for_nothing_is_named():
+    answer = official.newest(120, LINUX, "550.54")
+    assert not answer.runs
+    assert "570" in answer.problem or "580" in answer.problem
+
+
+def test_windows_wheels_of_the_python_index_are_for_cpus():
+    assert official.answer("2.8.0", 86, "windows-x86_64").pip.endswith("whl/cu129")
+    assert all(not row.cuda for row in official.rows("2.15.0", "windows-x86_64") if row.index == "pypi")
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "card", "said"),
+    [
+        ("2.8.0", "12.8", 61, True),
+        ("2.8.0", "12.9", 52, True),
+        ("2.8.0", "12.8", 70, False),
+        ("2.8.0", "12.6", 61, False),
+        ("2.11.0", "12.8", 70, True),
+        ("2.15.0", "12.6", 61, True),
+        ("2.7.1", "12.8", 61, False),
+        ("2.0.1", "11.7", 35, False),
+    ],
+)
+def test_what_upstream_dropped_is_said(torch, cuda, card, said):
+    found = check(Stack("torch", Variant(f"sm{card}", "avx2", "py311"), "linux", cuda=cuda, torch=torch))
+    assert ("torch-official-gpu" in {reason.rule for reason in found}) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "suffix", "card", "runs"),
+    [
+        (86, "", 89, True),
+        (80, "", 86, True),
+        (80, "", 89, True),
+        (120, "", 121, True),
+        (100, "", 103, True),
+        (89, "", 86, False),
+        (75, "", 80, False),
+        (90, "a", 90, True),
+        (100, "a", 103, False),
+        (100, "f", 103, True),
+        (120, "f", 121, True),
+        (100, "f", 120, False),
+        (80, "", 87, False),
+        (35, "", 37, True),
+        (87, "", 87, True),
+    ],
+)
+def test_binary_compatibility(code, suffix, card, runs):
+    """CUDA C++ Programming Guide, Binary Compatibility; Architecture-Specific and Family-Specific Features."""
+    assert sass_runs(code, card, suffix) == runs
+
+
+def test_ptx_goes_up_only():
+    assert ptx_compiles(89, 120)
+    assert not ptx_compiles(120, 89)
+    assert not ptx_compiles(90, 100, "a")
