@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from farm.errors import UsageError
+from farm.platforms.shape import PlatformName
 from farm.text import nearest
 from farm.wheel.policy import Rules
 from farm.yamlfile import Model, load
@@ -105,7 +106,7 @@ class Recipe(Model):
     version: str
     source: AnySource
     parts: list[Part] = []
-    platforms: list[Literal["linux", "windows", "macos"]]
+    platforms: list[PlatformName]
     components: list[str]
     cudnn: bool = False
     gcc: int | None = None
@@ -113,7 +114,7 @@ class Recipe(Model):
     wheels: list[str] = []
     env: dict[str, str]
     env_cuda: dict[str, str] = {}
-    env_platform: dict[Literal["linux", "windows", "macos"], dict[str, str]] = {}
+    env_platform: dict[PlatformName, dict[str, str]] = {}
     switches: list[str] = []
     needs: list[Literal["torch"]] = []
     memory_per_job_gb: float = Field(gt=0)
@@ -146,7 +147,7 @@ class Change(Model):
 class When(Model):
     """When a patch is needed: all that is set must hold; versions are major numbers, from which on."""
 
-    system: Literal["linux", "windows", "macos"] | None = None
+    system: PlatformName | None = None
     setuptools_from: int | None = None
     cmake_from: int | None = None
     compilers: list[str] | None = None

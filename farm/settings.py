@@ -8,14 +8,14 @@ from pydantic_core import PydanticCustomError
 
 from farm import catalog
 from farm.catalog import gpus as cards
-from farm.catalog.models import Machine
 from farm.errors import UsageError
+from farm.platforms.facts import DEFAULT
+from farm.platforms.shape import Machine, PlatformMachine, PlatformName
 from farm.text import nearest
 from farm.variant import Variant, cpus
 from farm.yamlfile import Model, load
 
 JobKind = Literal["build", "smoke"]
-Platform = Literal["linux", "windows", "macos"]
 
 LOCAL = "local"
 """The runner that `farm submit` builds on."""
@@ -104,7 +104,7 @@ class Runner(Model):
     url: str | None = Field(default=None, description="the Docker engine: ssh://, tcp://, npipe://; null: this machine")
     summary: str = Field(default="", max_length=200)
     jobs: list[JobKind] = Field(default=["build"], min_length=1)
-    platform: Platform = "linux"
+    platform: PlatformName = DEFAULT
     machine: Machine = "x86_64"
     os_version: str | None = Field(default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348")
     cpus: float | None = Field(default=None, gt=0)
@@ -129,7 +129,6 @@ class Runner(Model):
         return self
 
 
-Kind = Literal["linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-arm64"]
 Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,60}|\{gpu\}|\{cpu\}|\{device\})$")]
 Labels = Annotated[list[Label], Field(min_length=1, max_length=16)]
 
@@ -144,8 +143,8 @@ class Github(Model):
     repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}$")] | None = None
     api_url: str = Field(default="https://api.github.com", pattern=r"^https?://[A-Za-z0-9.:/_-]{1,200}$")
     ref: str = Field(default="main", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
-    build: dict[Kind, Labels]
-    smoke: dict[Kind, Labels]
+    build: dict[PlatformMachine, Labels]
+    smoke: dict[PlatformMachine, Labels]
 
     @model_validator(mode="after")
     def _token_stays_secret(self) -> Self:

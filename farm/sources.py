@@ -23,7 +23,7 @@ import requests
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.patience import patiently
 from farm.plan import Plan, source_folder
-from farm.planfile import PartPlan, SourcePlan
+from farm.plan.file import PartPlan, SourcePlan
 from farm.recipe import tree_files
 from farm.render import EPOCH
 from farm.text import plain

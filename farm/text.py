@@ -1,5 +1,7 @@
 """Text from outside (logs, wheels, reports) made safe to print; the word that was meant."""
 
+from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
+
 import difflib
 import re
 

@@ -4,7 +4,6 @@ import re
 from dataclasses import dataclass
 
 from farm import catalog
-from farm.catalog.models import Machine
 from farm.errors import UsageError
 from farm.text import nearest
 
@@ -84,7 +83,7 @@ class Variant:
         return f"{self.python[2]}.{self.python[3:]}"
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> str:
         return catalog.cpu_levels()[self.cpu].machine
 
 

@@ -6,13 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from farm.platforms.shape import Machine, PlatformName
 from farm.yamlfile import Model
 
 VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
 MSC_VER = Field(ge=1900, le=1999)
 
-
-Machine = Literal["x86_64", "aarch64", "arm64"]
 
 Date = Annotated[date, Field(strict=False)]
 """Written as text: "2031-10-14"."""
@@ -110,7 +109,8 @@ class Toolkit(Facts):
     driver_windows: str | None = Field(pattern=VERSION)
 
     def driver(self, platform: str) -> str | None:
-        return self.driver_windows if platform == "windows" else self.driver_linux
+        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
+        return found
 
 
 class CudaMajor(Model):
@@ -120,7 +120,8 @@ class CudaMajor(Model):
     driver_windows: str | None = Field(pattern=VERSION)
 
     def driver(self, platform: str) -> str | None:
-        return self.driver_windows if platform == "windows" else self.driver_linux
+        found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
+        return found
 
 
 class Toolkits(Table):
@@ -178,7 +179,7 @@ class CpuLevel(Facts):
 class Switch(Facts):
     """A switch of PyTorch that does not work everywhere; None: no limit of that kind is known."""
 
-    platforms: list[Literal["linux", "windows", "macos"]]
+    platforms: list[PlatformName]
     machines: list[Machine] | None = None
     sm_min: int | None = None
     cuda_min: str | None = Field(default=None, pattern=VERSION)
@@ -199,7 +200,8 @@ class Pythons(Model):
     macos: list[str]
 
     def on(self, platform: str) -> list[str]:
-        return {"linux": self.linux, "windows": self.windows}.get(platform, self.macos)
+        found: list[str] = getattr(self, platform)
+        return found
 
 
 class Official(Model):
@@ -431,8 +433,9 @@ class DebianReleases(Model):
 class NvidiaProvider(Model):
     """NVIDIA's redist archives as toolkit provider; each component of a recipe names archives.
 
-    `since` holds, by the CUDA version from which on they hold, other names for some components; `windows_below` what
-    is added on Windows below a version. `platforms` gives NVIDIA's name for a platform and machine (`linux-aarch64`).
+    `since` holds, by the CUDA version from which on they hold, other names for some components; `added_below` what
+    is added for one of NVIDIA's platforms below a version. `platforms` gives NVIDIA's name for a platform and machine
+    (`linux-aarch64`).
     """
 
     prefix: str
@@ -440,7 +443,7 @@ class NvidiaProvider(Model):
     platforms: dict[str, Literal["linux-x86_64", "linux-sbsa", "windows-x86_64"]]
     components: dict[str, list[str]]
     since: dict[str, dict[str, list[str]]]
-    windows_below: dict[str, dict[str, list[str]]]
+    added_below: dict[str, dict[str, dict[str, list[str]]]]
     source: str
 
     def parts(self, cuda: str, platform: str = "linux-x86_64") -> dict[str, list[str]]:
@@ -450,7 +453,7 @@ class NvidiaProvider(Model):
         for first, other in self.since.items():
             if version >= tuple(map(int, first.split("."))):
                 found |= other
-        for end, more in self.windows_below.items():
-            if platform.startswith("windows") and version < tuple(map(int, end.split("."))):
+        for end, more in self.added_below.get(platform, {}).items():
+            if version < tuple(map(int, end.split("."))):
                 found |= {name: [*found[name], *parts] for name, parts in more.items()}
         return found

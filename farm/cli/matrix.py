@@ -11,13 +11,14 @@ from farm.cli import show
 from farm.errors import UsageError
 from farm.matrix import Build, Channel, load_matrix
 from farm.matrix.workflow import workflow_matrix
+from farm.platforms.facts import PLATFORMS
 from farm.settings import find_project, load_github
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", help="this channel alone")
     parser.add_argument("--package", metavar="PATTERN", help="packages that fit, such as torch*")
-    parser.add_argument("--platform", choices=["linux", "windows", "macos"])
+    parser.add_argument("--platform", choices=list(PLATFORMS))
     parser.add_argument("--variant", metavar="PATTERN", help="variants that fit, such as sm35-*-py311")
     parser.add_argument("--format", default="table", choices=["table", "json", "github", "names"])
 

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from farm.options import OPTIONS
+from farm.platforms.facts import DEFAULT, PLATFORMS
 
 
 def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -16,7 +17,7 @@ def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> 
         help="for example sm35-avx-py311, or an alias that `farm matrix --format names` prints",
     )
     group.add_argument("--package", default="torch", help="what to build (default: torch)")
-    group.add_argument("--platform", default="linux", choices=["linux", "windows", "macos"])
+    group.add_argument("--platform", default=DEFAULT, choices=list(PLATFORMS))
     group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
     over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
     for option in OPTIONS.values():

@@ -8,6 +8,7 @@ from pathlib import Path
 from farm.cli import show
 from farm.errors import BuildFailedError, UsageError
 from farm.patches import PatchError, compiler_name, facts_here, plan_patches, write
+from farm.platforms.facts import PLATFORMS
 from farm.recipe import patches
 
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the source tree")
     parser.add_argument("--package", default="torch", help="whose patches (default: torch)")
     parser.add_argument("--apply", action="store_true", help="write the changes (default: a dry run)")
-    parser.add_argument("--system", choices=["linux", "windows", "macos"], help="build on (default: this machine's)")
+    parser.add_argument("--system", choices=list(PLATFORMS), help="build on (default: this machine's)")
     parser.add_argument("--setuptools", type=int, metavar="MAJOR", help="of the build environment (default: here)")
     parser.add_argument("--cmake", type=int, metavar="MAJOR", help="of the build environment (default: here)")
     parser.add_argument("--compiler", metavar="NAME", help="cl, gcc, clang-cl, icx (default: CC)")

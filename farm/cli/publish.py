@@ -24,7 +24,6 @@ def run(args: argparse.Namespace) -> int:
     from farm.pipeline.release import pip_line, pip_source, publish_wheel
     from farm.pipeline.report import Silent
     from farm.pipeline.workspace import Workspace
-    from farm.variant import Variant
     from farm.wheel.verify import verify
 
     project, settings, plan = plan_of(args)
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
         result = publish_wheel(workspace, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
-    source = pip_source(workspace, Variant.parse(plan.variant).group)
+    source = pip_source(workspace, plan.parsed_variant.group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
         show.json_document({"changed": result.changed, "wheel": result.wheel_url, "pip": line})

@@ -3,11 +3,9 @@
 import argparse
 import os
 from pathlib import Path
-from typing import cast
 
 from farm.cli.project import project_of
 from farm.matrix import load_matrix
-from farm.matrix.shape import Platform
 from farm.options import Choice, from_arguments, from_environment, from_file
 from farm.plan import Plan, Selectors, resolve
 from farm.settings import Settings
@@ -24,7 +22,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
         build = load_matrix(project).named(args.variant, args.channel)
         if build.cuda and args.cuda is None:
             options["cuda"] = Choice(build.cuda, f"alias {args.variant}")
-        return Selectors(build.variant, build.package, cast("Platform", build.platform), build.channel, options)
+        return Selectors(build.variant, build.package, build.platform, build.channel, options)
     return Selectors(
         variant=Variant.parse(args.variant),
         package=args.package,

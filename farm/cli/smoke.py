@@ -14,7 +14,6 @@ from farm.pipeline.report import Outcomes, Silent
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace
 from farm.smoke.report import SmokeReport
-from farm.variant import Variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
-        source = pip_source(workspace, Variant.parse(plan.variant).group)
+        source = pip_source(workspace, plan.parsed_variant.group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,8 @@ from farm import catalog
 from farm.catalog import redist
 from farm.compat.stack import Reason, Stack, doubted, with_doubt
 from farm.errors import UsageError
+from farm.platforms.facts import facts
 
-MACHINES = {"linux": ("x86_64", "aarch64"), "windows": ("x86_64",), "macos": ("arm64",)}
-"""The machines that the farm builds on, by platform."""
 MSVC_BASE = 1900
 """`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined macros)."""
 
@@ -26,8 +25,8 @@ def msc_ver(toolset_: str) -> int:
 
 def compiler(msc_ver_: int) -> str:
     """`MSVC 19.29 (VS 2019, toolset 14.29)`."""
-    for product, facts in catalog.msvc().products.items():
-        if msc_ver(facts.first) <= msc_ver_ <= msc_ver(facts.last):
+    for product, known in catalog.msvc().products.items():
+        if msc_ver(known.first) <= msc_ver_ <= msc_ver(known.last):
             return f"MSVC 19.{msc_ver_ - MSVC_BASE} (VS {product}, toolset {toolset(msc_ver_)})"
     return f"MSVC 19.{msc_ver_ - MSVC_BASE}"
 
@@ -45,7 +44,7 @@ def parse_msvc(text: str) -> int:
     match = re.fullmatch(r"(?:14\.|19\.?)([1-5]\d)(?:\.\d{1,6})*", short, re.ASCII)
     if match:
         return MSVC_BASE + int(match[1])
-    known = [f"{name} ({facts.first} to {facts.last})" for name, facts in products.items()]
+    known = [f"{name} ({product.first} to {product.last})" for name, product in products.items()]
     raise UsageError(f"{text!r} is no Visual Studio and no MSVC version", hint=f"known: {', '.join(known)}")
 
 
@@ -59,7 +58,7 @@ def host_gcc(stack: Stack) -> int | None:
 
     None: no Linux, or no base image. Where the toolkit takes none of them it is the oldest; a rule says so.
     """
-    if stack.platform != "linux" or stack.gcc is not None:
+    if facts(stack.platform).compiler != "gcc" or stack.gcc is not None:
         return stack.gcc
     base = catalog.debian_releases().get(stack.base or "")
     if base is None:
@@ -71,14 +70,15 @@ def host_gcc(stack: Stack) -> int | None:
 
 def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
     """CUDA is for Linux and Windows, MPS for macOS."""
-    if stack.variant.gpu == "mps" and stack.platform != "macos":
+    platform = facts(stack.platform)
+    if stack.variant.gpu == "mps" and stack.variant.gpu not in platform.gpus:
         yield Reason(
             "mps",
             f"mps is not for {stack.platform}",
             "Metal Performance Shaders are part of macOS 12.3 and newer",
             "PyTorch's CMakeLists.txt: MPS needs the macOS SDK 12.3 and MetalPerformanceShadersGraph",
         )
-    if stack.variant.sms and stack.platform == "macos":
+    if stack.variant.sms and not platform.cuda:
         yield Reason(
             "cuda-macos",
             f"there is no CUDA for macOS: {stack.variant.gpu} cannot be built there",
@@ -89,7 +89,7 @@ def platform_has_gpu(stack: Stack) -> Iterator[Reason]:
 
 def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
     """The CPU level is one of the machine that the farm builds on."""
-    machines = MACHINES[stack.platform]
+    machines = facts(stack.platform).built_on
     if stack.variant.machine not in machines:
         yield Reason(
             "machine",
@@ -103,7 +103,7 @@ def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
 def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
     """The toolkit provider has this CUDA version."""
     base = catalog.debian_releases().get(stack.base or "")
-    if stack.platform != "linux" and stack.toolkit == "debian" and stack.cuda is not None:
+    if not facts(stack.platform).in_images and stack.toolkit == "debian" and stack.cuda is not None:
         yield Reason(
             "toolkit-platform",
             f"the debian toolkit is for Linux, not for {stack.platform}",
@@ -213,7 +213,7 @@ def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
     """Nvcc accepts the host's gcc."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
     gcc = host_gcc(stack)
-    if stack.platform == "linux" and toolkit and gcc is not None and gcc > toolkit.gcc_max:
+    if facts(stack.platform).compiler == "gcc" and toolkit and gcc is not None and gcc > toolkit.gcc_max:
         doubt = toolkit.doubt("gcc_max")
         yield Reason(
             "cuda-gcc",
@@ -228,7 +228,8 @@ def nvcc_takes_gcc(stack: Stack) -> Iterator[Reason]:
 def gcc_has_level(stack: Stack) -> Iterator[Reason]:
     """The host's gcc knows the flags of the CPU level."""
     level, gcc = catalog.cpu_levels()[stack.variant.cpu], host_gcc(stack)
-    if stack.platform == "linux" and gcc is not None and level.gcc_min is not None and gcc < level.gcc_min:
+    compiles = facts(stack.platform).compiler == "gcc"
+    if compiles and gcc is not None and level.gcc_min is not None and gcc < level.gcc_min:
         yield Reason(
             "gcc-cpu",
             f"gcc {gcc} does not know {' '.join(level.gcc)}, the flags of {stack.variant.cpu}",
@@ -241,7 +242,7 @@ def gcc_has_level(stack: Stack) -> Iterator[Reason]:
 def nvcc_takes_msvc(stack: Stack) -> Iterator[Reason]:
     """Nvcc accepts the host's MSVC."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
-    if stack.platform != "windows" or toolkit is None or stack.msvc is None:
+    if facts(stack.platform).compiler != "msvc" or toolkit is None or stack.msvc is None:
         return
     if toolkit.msvc_min <= stack.msvc <= toolkit.msvc_max:
         return
@@ -264,7 +265,7 @@ def nvcc_takes_msvc(stack: Stack) -> Iterator[Reason]:
 def msvc_keeps_avx2(stack: Stack) -> Iterator[Reason]:
     """The compiler does not put AVX-512 registers into the AVX2 tier of a wheel for AVX2 machines."""
     fault = catalog.msvc().avx512_leak
-    if stack.platform != "windows" or stack.msvc is None or stack.variant.cpu != "avx2":
+    if facts(stack.platform).compiler != "msvc" or stack.msvc is None or stack.variant.cpu != "avx2":
         return
     if msc_ver(fault.first) <= stack.msvc <= msc_ver(fault.last):
         yield Reason(
@@ -280,7 +281,7 @@ def msvc_keeps_avx2(stack: Stack) -> Iterator[Reason]:
 def msvc_has_level(stack: Stack) -> Iterator[Reason]:
     """MSVC has a switch for the CPU level."""
     level = catalog.cpu_levels()[stack.variant.cpu]
-    if stack.platform == "windows" and level.msvc_as is not None:
+    if facts(stack.platform).compiler == "msvc" and level.msvc_as is not None:
         flags = " ".join(level.msvc or []) or "no /arch switch"
         yield Reason(
             "msvc-cpu",
@@ -295,7 +296,7 @@ def msvc_has_level(stack: Stack) -> Iterator[Reason]:
 def python_of_base(stack: Stack) -> Iterator[Reason]:
     """The base image has this Python."""
     base = catalog.debian_releases().get(stack.base or "")
-    if base and stack.platform == "linux" and stack.variant.python != base.python:
+    if base and facts(stack.platform).in_images and stack.variant.python != base.python:
         yield Reason(
             "base-python",
             f"{stack.base} has {base.python}, not {stack.variant.python}",

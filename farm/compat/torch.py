@@ -20,6 +20,7 @@ from farm.compat.stack import (
     with_doubt,
     words,
 )
+from farm.platforms.facts import facts
 
 
 def _release(stack: Stack) -> TorchRelease | None:
@@ -129,7 +130,8 @@ def torch_takes_compiler(stack: Stack) -> Iterator[Reason]:
     if release is None:
         return
     gcc = host_gcc(stack)
-    if stack.platform == "linux" and release.gcc_min is not None and gcc is not None and gcc < release.gcc_min:
+    host = facts(stack.platform).compiler
+    if host == "gcc" and release.gcc_min is not None and gcc is not None and gcc < release.gcc_min:
         yield Reason(
             "torch-gcc",
             f"torch {stack.torch} needs gcc {release.gcc_min} or newer, not gcc {gcc}",
@@ -138,7 +140,7 @@ def torch_takes_compiler(stack: Stack) -> Iterator[Reason]:
             change=("gcc", "torch"),
         )
     wanted = release.msvc_min
-    if stack.platform == "windows" and stack.msvc is not None and wanted is not None and stack.msvc < wanted:
+    if host == "msvc" and stack.msvc is not None and wanted is not None and stack.msvc < wanted:
         doubt = release.doubt("msvc_min")
         yield Reason(
             "torch-msvc",

@@ -7,7 +7,6 @@ from farm import catalog
 from farm.detect.hardware import driver_branch, driver_problem, judge_gpu, last_driver
 from farm.detect.machine import NoReadingError
 from farm.doctor.findings import GB, Finding, Patient, missing, needs, ok, warning
-from farm.variant import Variant
 
 
 def memory(patient: Patient) -> Iterator[Finding]:
@@ -56,7 +55,7 @@ def python(patient: Patient) -> Iterator[Finding]:
         listed = ", ".join(have) or "none"
         yield ok("Python", listed) if have else missing("Python", listed, "install 64-bit Python 3.11 from python.org")
         return
-    name = Variant.parse(patient.plan.variant).python
+    name = patient.plan.parsed_variant.python
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
     elif patient.readings.os.system == "linux":
@@ -117,7 +116,7 @@ def nvcc(patient: Patient) -> Iterator[Finding]:
     if match is None or toolkit is None:
         yield warning("nvcc", told.strip()[:100], "the catalogue does not know this version; the farm brings its own")
         return
-    wanted = sorted(Variant.parse(patient.plan.variant).sms) if patient.plan else []
+    wanted = sorted(patient.plan.parsed_variant.sms) if patient.plan else []
     wanted = wanted or [_sm(card.capability) for card in patient.readings.gpus if card.capability]
     cannot = [sm for sm in wanted if sm not in toolkit.sm]
     if cannot:

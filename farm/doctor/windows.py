@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from farm.catalog.wintools import windows_tools
 from farm.compat.stack import number
 from farm.detect.machine import NoReadingError
 from farm.doctor.findings import Finding, Patient, missing, needs, ok, warning
+from farm.platforms.windows.tools import windows_tools
 
 VSWHERE = r"C:\Program Files (x86)\Microsoft Visual Studio\Installer\vswhere.exe"
 CPP = "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"

@@ -8,10 +8,9 @@ from farm.engines.docker import connect
 from farm.engines.github_api import GithubApi
 from farm.engines.github_models import Listed
 from farm.errors import FarmError
+from farm.platforms.facts import named
 from farm.settings import Runner
 
-MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-"""How Docker and GitHub spell a machine; Macs are arm64 to the farm."""
 SLACK = 0.95
 """A machine reports a little less memory than it was sold with: the kernel keeps some."""
 
@@ -63,11 +62,12 @@ def _docker(runner: Runner) -> Seen:
         info = client.info()
     finally:
         client.close()
-    machine = str(info.get("Architecture", "")).lower()
+    system, spelling = str(info.get("OSType", "")), str(info.get("Architecture", ""))
+    platform = named(system)
     return Seen(
         online=True,
-        platform=str(info.get("OSType", "")) or None,
-        machine=MACHINES.get(machine, machine) or None,
+        platform=system or None,
+        machine=(platform.machine(spelling) if platform else spelling) or None,
         os_version=str(info.get("OSVersion", "")) or None,
         cpus=float(info["NCPU"]),
         memory_gb=int(info["MemTotal"]) / 1e9,
@@ -80,16 +80,14 @@ def listed_as(name: str, found: Listed | None) -> Seen:
         return Seen(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
     own = {label.name.lower() for label in found.labels if label.type != "custom"}
-    platform = {"linux": "linux", "windows": "windows", "macos": "macos"}.get(found.os.lower())
-    machine = "x86_64" if "x64" in own else None
-    if {"arm64"} & own:
-        machine = "arm64" if platform == "macos" else "aarch64"
+    platform = named(found.os)
+    spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels
     return Seen(
         online=found.status == "online",
         why=None if found.status == "online" else f"GitHub says that it is {found.status}",
         busy=found.busy,
-        platform=platform,
-        machine=machine,
+        platform=platform.name if platform else None,
+        machine=platform.machine(spelling) if platform and spelling else None,
         labels=labels,
     )
 

@@ -8,6 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
 
+from farm.platforms.facts import DEFAULT
+
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
 
@@ -42,7 +44,7 @@ class Traits:
     keeps_volumes: bool = False
     places: bool = False
     live_logs: bool = True
-    platforms: frozenset[str] = frozenset({"linux"})
+    platforms: frozenset[str] = frozenset({DEFAULT})
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Job:
     timeout_s: int
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, str] = field(default_factory=dict)
-    platform: str = "linux"
+    platform: str = DEFAULT
     requires: tuple[str, ...] = ()
     gpus: int = 0
     runner: str | None = None

@@ -22,10 +22,9 @@ from farm.engines.github_followed import Followed
 from farm.engines.github_models import Listed, Run, RunJob
 from farm.engines.output import RefusedOutputError, storing
 from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
-from farm.planfile import Plan
+from farm.plan.file import Plan
 from farm.settings import Github, JobKind
 from farm.text import plain
-from farm.variant import Variant
 
 WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
 WORK = "Do the job"
@@ -90,7 +89,7 @@ class GithubEngine:
         if job.volumes:
             raise UsageError("GitHub Actions keeps no volumes of the farm")
         plan, kind = _plan(job), _kind(job)
-        variant = Variant.parse(plan.variant)
+        variant = plan.parsed_variant
         labels = self._github.runs_on(kind, variant, plan.platform)
         key = hashlib.sha256(json.dumps([job.name, kind, plan.digest, job.labels], sort_keys=True).encode())
         stem = f"farm-{key.hexdigest()[:16]}-"

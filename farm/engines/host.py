@@ -30,6 +30,7 @@ from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, T
 from farm.engines.output import RefusedOutputError, storing
 from farm.errors import InfrastructureError, NoRunnerError
 from farm.locks import lock
+from farm.platforms.facts import here
 
 POLL_S = 0.2
 START_S = 30
@@ -38,12 +39,17 @@ CHUNK = 1 << 20
 TOP = "/farm"
 
 
+def _here() -> frozenset[str]:
+    platform = here()
+    return frozenset({platform.name} if platform else ())
+
+
 class HostEngine:
     """See `farm.engines.base.Engine`. `cpus` and `memory` narrow what this machine has."""
 
     name = "host"
     poll_s = POLL_S
-    traits = Traits(in_container=False, keeps_volumes=True, platforms=frozenset({processes.PLATFORM}))
+    traits = Traits(in_container=False, keeps_volumes=True, platforms=_here())
 
     def __init__(self, root: Path, *, tree: bool = False, cpus: float | None = None, memory: int | None = None) -> None:
         """`root` holds everything that the engine keeps.

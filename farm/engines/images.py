@@ -27,11 +27,10 @@ from docker.utils.build import create_archive
 
 from farm.catalog import DebianRelease
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
+from farm.platforms.facts import DEFAULT, facts
 
 Line = Callable[[str], None]
 
-OTHER_NAMES = {"arm64": "aarch64", "amd64": "x86_64"}
-"""What an engine may call a machine -> what the kernel calls it."""
 LOG_TAIL = 15
 TOOLKIT = "scripts/toolkit.json"
 
@@ -45,16 +44,21 @@ class Image:
     reused: bool
 
 
+def machine_of(client: docker.DockerClient) -> str:
+    """The machine that an engine's containers run on, by the farm's name."""
+    return facts(DEFAULT).machine(str(client.info().get("Architecture")))
+
+
 def check_machine(client: docker.DockerClient, machine: str) -> None:
     """Refuse to build for a machine that the engine's is not: an emulated build of PyTorch takes days.
 
     Raises:
         NoRunnerError: The engine runs on another architecture than `machine` (`x86_64`, `aarch64`).
     """
-    said = str(client.info().get("Architecture"))
-    if OTHER_NAMES.get(said, said) != machine:
+    found = machine_of(client)
+    if found != machine:
         raise NoRunnerError(
-            f"the plan is for {machine}, the Docker engine runs on {said}",
+            f"the plan is for {machine}, the Docker engine runs on {found}",
             hint=f"give the runner in ci/runners.yaml the URL of a Docker engine on {machine}",
         )
 
@@ -174,7 +178,7 @@ def ensure_image(
         BuildFailedError: A wheel does not hold what the toolkit takes out of it.
     """
     note = note or line
-    if client.info().get("OSType") != "linux":
+    if client.info().get("OSType") != DEFAULT:
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
     digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
     tag = f"{repository}:{digest[:16]}"

@@ -30,6 +30,7 @@ from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.output import RefusedOutputError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.platforms.facts import DEFAULT
 
 MAX_CONFIG = 400_000
 """Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
@@ -119,7 +120,7 @@ class SwarmEngine:
                 cap_drop=profile.CAP_DROP,  # no new privileges: the agent sees to it, a service cannot say it
                 log_driver=profile.LOG_DRIVER,
                 log_driver_options=profile.LOG_OPTIONS,
-                init=True if job.platform == "linux" else None,
+                init=True if job.platform == DEFAULT else None,
                 stop_grace_period=GRACE_S * 10**9,
             )
         except docker.errors.APIError as error:

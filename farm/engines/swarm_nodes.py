@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from farm.engines.base import Job, Observation
 from farm.errors import UsageError
+from farm.platforms.facts import named
 
 WAITING = ("new", "allocated", "pending")
 STARTING = ("assigned", "accepted", "preparing", "ready", "starting")
@@ -82,9 +83,7 @@ def _node(data: Mapping[str, Any]) -> Node:
         id=data["ID"],
         name=about.get("Hostname", data["ID"]),
         os=about["Platform"]["OS"],
-        machine={"amd64": "x86_64", "arm64": "aarch64"}.get(
-            about["Platform"]["Architecture"], about["Platform"]["Architecture"]
-        ),
+        machine=_machine(about["Platform"]["OS"], about["Platform"]["Architecture"]),
         cpus=resources.get("NanoCPUs", 0) / 1e9,
         memory=resources.get("MemoryBytes", 0),
         gpus=gpus,
@@ -92,6 +91,11 @@ def _node(data: Mapping[str, Any]) -> Node:
         up=up,
         ready=up and spec["Availability"] == "active",
     )
+
+
+def _machine(system: str, spelling: str) -> str:
+    platform = named(system)
+    return platform.machine(spelling) if platform else spelling
 
 
 def plain_labels(labels: Mapping[str, str]) -> dict[str, str]:

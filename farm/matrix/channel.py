@@ -8,6 +8,7 @@ from itertools import product
 from farm import catalog
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.options import Value
+from farm.platforms.facts import facts
 from farm.recipe import VerifyRules
 from farm.variant import SPECIAL_GPUS, Variant
 
@@ -53,12 +54,12 @@ class Build:
         """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a channel."""
         name = "pytorch" if self.package == "torch" else self.package
         parts = [name, self.variant.python.replace("py", "python")]
-        if self.platform == "macos":
-            parts += ["darwin", self.variant.gpu]  # every Mac that is built for has the same CPU level
-        else:
-            parts += ["windows"] if self.platform == "windows" else []
-            parts += [f"cuda{self.cuda.replace('.', '_')}"] if self.cuda else []
-            parts += [self.variant.gpu, self.variant.cpu]
+        platform = facts(self.platform)
+        parts += [platform.in_alias] if platform.in_alias else []
+        parts += [f"cuda{self.cuda.replace('.', '_')}"] if self.cuda else []
+        parts.append(self.variant.gpu)
+        if self.variant.gpu not in platform.gpus:  # every Mac that is built for has the same CPU level
+            parts.append(self.variant.cpu)
         return "-".join(parts)
 
 
@@ -129,7 +130,7 @@ class Channel:
             if _names(exception, key):
                 options |= exception.options
         return Pins(
-            base=(self.text.base or catalog.base_of(variant.python)) if platform == "linux" else None,
+            base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
             options=options,
             switches=self.text.switches,
             recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),

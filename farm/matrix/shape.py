@@ -8,12 +8,12 @@ from pydantic_core import PydanticCustomError
 
 from farm import catalog
 from farm.options import OPTIONS, Option, Value
+from farm.platforms.shape import PlatformName
 from farm.recipe import VerifyRules
 from farm.text import nearest
 from farm.variant import PYTHONS, cpus, gpus
 from farm.yamlfile import Model
 
-Platform = Literal["linux", "windows", "macos"]
 Package = Literal["torch", "torchvision", "torchaudio", "canary"]
 AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
 """The axes in the order in which builds are listed: the last one changes fastest."""
@@ -81,7 +81,7 @@ class Axes(Model):
     """Words by axis. An axis that is not named is free: all that the channel has."""
 
     packages: Annotated[list[Package], Field(min_length=1, description="what is built")] = []
-    platforms: Annotated[list[Platform], Field(min_length=1)] = []
+    platforms: Annotated[list[PlatformName], Field(min_length=1)] = []
     gpus: Annotated[list[Gpu], Field(min_length=1, description="an SM, a named set of SMs, cpu or mps")] = []
     cpus: Annotated[list[Cpu], Field(min_length=1, description="CPU levels")] = []
     pythons: Annotated[list[Python], Field(min_length=1)] = []

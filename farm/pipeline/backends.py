@@ -1,8 +1,6 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
 import os
-import platform
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,19 +23,17 @@ from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
-from farm.pipeline import winjob
-from farm.pipeline.host_toolchain import SYSTEMS, prove_host
+from farm.pipeline.host_toolchain import prove_host, this_machine
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
+from farm.platforms.facts import DEFAULT
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
 from farm.sources import fetch
-from farm.variant import Variant
 
 MANAGER_TIMEOUT_S = 60
 """A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""
-OTHER_MACHINE = images.OTHER_NAMES
 SCRIPTS = "dockerfiles/scripts"
 
 
@@ -121,8 +117,7 @@ def _docker(_setting: Workspace, runner: Runner) -> Backend:
     engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        said = str(client.info().get("Architecture"))
-        return [Worker(LOCAL, machine=OTHER_MACHINE.get(said, said), memory=engine.capacity().memory)]
+        return [Worker(LOCAL, machine=images.machine_of(client), memory=engine.capacity().memory)]
 
     return Backend(engine, client, workers, close=client.close)
 
@@ -162,13 +157,11 @@ def _swarm(workspace: Workspace, runner: Runner) -> Backend:
 
 
 def _host(workspace: Workspace, runner: Runner) -> Backend:
-    root = winjob.ROOT if sys.platform == "win32" else workspace.artifacts / "host"
-    engine = HostEngine(root, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+    system, machine = this_machine()
+    engine = HostEngine(system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        said = platform.machine().lower()  # AMD64 on Windows
-        machine = OTHER_MACHINE.get(said, said)
-        return [Worker(LOCAL, platform=SYSTEMS[sys.platform], machine=machine, memory=engine.capacity().memory)]
+        return [Worker(LOCAL, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
 
     return Backend(engine, None, workers)
 
@@ -195,7 +188,7 @@ def _github(workspace: Workspace, _runner: Runner) -> Backend:
             found.append(
                 Worker(
                     runner.name,
-                    platform=seen.platform or "linux",
+                    platform=seen.platform or DEFAULT,
                     machine=seen.machine or "x86_64",
                     labels=frozenset(label.lower() for label in seen.labels or ()),
                     memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,

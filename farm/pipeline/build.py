@@ -1,6 +1,7 @@
 """The build job: source and script into a container, wheel out; goes on where a killed controller stopped."""
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Callable, Generator
@@ -12,6 +13,8 @@ from farm.engines.output import storing
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.report import Watcher
 from farm.plan import Plan
+from farm.platforms.facts import DEFAULT
+from farm.platforms.registry import platform
 from farm.runs.progress import EVERY_S
 from farm.text import plain
 
@@ -48,14 +51,17 @@ def make_job(
 
     `environment` is what build.sh is told beside the number of jobs; the others as in Job.
     """
+    system = platform(plan.platform)
+    output = system.host_output(plan)
+    own = {name: os.environ[name] for name in system.variables if name in os.environ}
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
         image=image,
-        command=("bash", "/farm/job/build.sh"),
+        command=system.host_command(output),
         inputs=inputs,
-        output="/farm/out",
-        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **(environment or {})},
+        output=output,
+        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **own, **(environment or {})},
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,
@@ -131,10 +137,11 @@ def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Gene
         yield rest.decode("utf-8", "replace")
 
 
-def judge(seen: Observation, log: Path) -> None:
+def judge(seen: Observation, log: Path, platform_name: str = DEFAULT) -> None:
     """Raise what the end of a build means; a success returns.
 
     Raises:
+        NoRunnerError: The machine lacks something; the text is the script's own.
         BuildFailedError: The build's own fault, with the last lines of the failing step and where the log is.
         InfrastructureError: The engine lost it, or it was killed from outside.
     """
@@ -144,6 +151,11 @@ def judge(seen: Observation, log: Path) -> None:
         raise InfrastructureError(
             f"the build was {seen.text}", hint="run the same command again: it goes on with what is compiled"
         )
+    failure = platform(platform_name).failures.get(seen.exit_code or 0)
+    if failure is not None and seen.cause is None:
+        text = "\n".join("    " + line for line in failing_lines(log)[-5:])
+        script = platform(platform_name).entry
+        raise failure(f"{script} ended with {seen.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}")
     if seen.exit_code != 0:
         why = f" ({seen.text})" if seen.text else ""
         lines = "\n".join("    " + line for line in failing_lines(log))

@@ -15,11 +15,12 @@ from farm.engines.base import FINAL, Cause, Engine, Observation
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
 from farm.patience import patiently
-from farm.pipeline import build, packs, wheel_pieces, winjob
+from farm.pipeline import build, packs, wheel_pieces
 from farm.pipeline.backends import toolchain, write_context
 from farm.pipeline.context import CancelledError, RunContext, StillRunningError
 from farm.pipeline.inputs import gathered
 from farm.pipeline.report import Step
+from farm.platforms.registry import platform
 from farm.runs import Attempt, EventKind, Result, State
 from farm.runs import Job as JournalJob
 from farm.settings import LOCAL
@@ -138,21 +139,19 @@ class BuildStep:
         context, plan = self.context, self.context.plan
         with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as (inputs, environment):
             labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
-            if plan.windows:
-                job = winjob.make_job(plan, inputs=inputs, capacity=engine.capacity(), labels=labels)
-            else:
-                places = engine.traits.places
-                job = build.make_job(
-                    plan,
-                    image=image,
-                    inputs=inputs,
-                    capacity=engine.capacity(),
-                    labels=labels,
-                    volumes=build.kept(plan) if engine.traits.keeps_volumes else {},
-                    environment=environment,
-                    runner=context.runner if places else None,
-                    excluded=context.excluded if places else (),
-                )
+            places = engine.traits.places
+            keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
+            job = build.make_job(
+                plan,
+                image=image,
+                inputs=inputs,
+                capacity=engine.capacity(),
+                labels=labels,
+                volumes=build.kept(plan) if keeps else {},
+                environment=environment,
+                runner=context.runner if places else None,
+                excluded=context.excluded if places else (),
+            )
             context.journal.set_state(attempt.id, "starting")
             try:
                 context.check_cancelled()  # images and sources take minutes
@@ -220,7 +219,7 @@ class BuildStep:
             context.journal.event(context.run.id, EventKind.CANCEL)
             raise CancelledError(str(seen.text), hint="`farm retry` starts it again")
         try:
-            (winjob if plan.windows else build).judge(seen, log)
+            build.judge(seen, log, plan.platform)
         except BuildFailedError:
             self._share_failed(engine, attempt, handle, part)
             raise

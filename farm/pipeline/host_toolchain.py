@@ -3,36 +3,51 @@
 import subprocess
 import sys
 from pathlib import Path
+from platform import machine
 
 from farm.errors import NoRunnerError, UsageError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.variant import Variant
+from farm.platforms.base import Platform
+from farm.platforms.facts import PLATFORMS, here
+from farm.platforms.registry import platform
 
 PROVE_S = 300
-SYSTEMS = {"linux": "linux", "darwin": "macos", "win32": "windows"}
-"""The platform of a plan, by what Python calls the system."""
 LOOK = """
 import importlib.util, sys
 print("%d.%d" % sys.version_info[:2], *(m for m in ("build", "setuptools", "wheel") if not importlib.util.find_spec(m)))
 """
 
 
+def this_machine() -> tuple[Platform, str]:
+    """The platform that this Python runs on, and the machine by the farm's name.
+
+    Raises:
+        NoRunnerError: The farm does not build for this platform.
+    """
+    found = here()
+    if found is None:
+        known = ", ".join(each.title for each in PLATFORMS.values())
+        raise NoRunnerError(f"the farm does not build on {sys.platform}", hint=f"it builds on {known}")
+    return platform(found.name), found.machine(machine())
+
+
 def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcomes) -> None:
-    """This machine has the plan's Python and compilers, and they work; on Windows, `build.cmd` sees to that.
+    """This machine has the plan's Python and compilers, and they work; a self-contained script looks for its own.
 
     Raises:
         NoRunnerError: Something is missing; the message says what.
         UsageError: The plan is for another platform.
     """
-    if plan.platform != SYSTEMS.get(sys.platform):
-        raise UsageError(f"the plan is for {plan.platform}, this machine runs {sys.platform}")
-    if plan.windows:
+    system, _ = this_machine()
+    if plan.platform != system.facts.name:
+        raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
+    if system.self_contained:
         with outcomes.timed("toolchain", workspace.watcher) as step:
-            step.result = "build.cmd looks for it"
+            step.result = f"{system.entry} looks for it"
         return
-    wanted = Variant.parse(plan.variant).python_version
+    wanted = plan.parsed_variant.python_version
     with outcomes.timed("toolchain", workspace.watcher) as step:
         told, *absent = _run(["python3", "-c", LOOK]).split()
         if told != wanted:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from farm.engines.base import Engine
-from farm.pipeline import needs, packs, winjob
+from farm.pipeline import needs, packs
 from farm.pipeline.backends import SCRIPTS
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
+from farm.platforms.registry import platform
 from farm.sources import gather
 
 
@@ -24,18 +25,19 @@ def gathered(
     Raises:
         FarmError: A source or a needed wheel cannot be had.
     """
+    system = platform(plan.platform)
     made = [folder / name for name in ("sources", "needs", "packs")]
     sources, needed, shared = made
     inputs, environment = {"/farm/job": folder / "context" / "job"}, {}
     try:
         if not engine.traits.gathers:
-            if not plan.windows:  # build.cmd fetches its own
+            if not system.self_contained:
                 cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
                 inputs["/farm/source"] = sources
             if plan.needs:
                 needs.fetch(workspace, plan, needed)
-                inputs[winjob.NEEDS if plan.windows else "/farm/needs"] = needed
+                inputs[system.needs_folder] = needed
             if packs.wanted(workspace, plan):
                 packs.prepare(workspace, plan, engine, shared, say)
                 inputs[packs.INPUT] = shared

@@ -14,7 +14,6 @@ from farm.pipeline.repair import repair_built
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.runs import Until
 from farm.settings import LOCAL
-from farm.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class MainJob(RunContext):
             )
             step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
         requirement = f"{plan.package}=={plan.version}"
-        source = pip_source(self.workspace, Variant.parse(plan.variant).group)
+        source = pip_source(self.workspace, plan.parsed_variant.group)
         self.outcomes.pip_line = pip_line(requirement, source)
         if until == "smoke":
             self.smoke(requirement, source)

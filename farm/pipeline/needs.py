@@ -16,13 +16,8 @@ from farm.index.stores import Store
 from farm.patience import patiently
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
+from farm.platforms.facts import facts
 from farm.runs import Journal, OpenRun
-from farm.variant import Variant
-
-SYSTEMS = {"linux": "linux", "windows": "win", "macos": "macosx"}
-"""What a wheel's platform tag holds, by the platform of a plan."""
-
-MACHINES = {"x86_64": ("x86_64", "amd64"), "aarch64": ("aarch64",), "arm64": ("arm64",)}
 
 
 PRODUCT = ("package", "version", "variant", "platform")
@@ -72,7 +67,7 @@ def _published(store: Store, plan: Plan) -> dict[str, File]:
 
 
 def _find(store: Store, plan: Plan, need: Requirement) -> File:
-    key = json_key(Variant.parse(plan.variant).group, need.name)
+    key = json_key(plan.parsed_variant.group, need.name)
     page = store.get(key)
     for file in parse_page(page.data, key).files if page else ():
         if file.url is not None and file.yanked is False and _fits(file.filename, plan, need):
@@ -87,10 +82,7 @@ def _find(store: Store, plan: Plan, need: Requirement) -> File:
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
-        tag.interpreter == plan.verify.python
-        and SYSTEMS[plan.platform] in tag.platform
-        and tag.platform.endswith(MACHINES[plan.machine])
-        for tag in tags
+        tag.interpreter == plan.verify.python and facts(plan.platform).fits(tag.platform, plan.machine) for tag in tags
     )
 
 

@@ -28,7 +28,7 @@ from farm.pipeline.backends import SCRIPTS
 from farm.pipeline.build import CACHE_VOLUME
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.planfile import Sha256
+from farm.plan.file import Sha256
 from farm.yamlfile import Model
 
 INPUT = "/farm/packs"
@@ -91,7 +91,7 @@ class Told:
 
 def wanted(workspace: Workspace, plan: Plan) -> bool:
     """Whether builds of a plan share what they compile: a store is named, and the recipe compiles through ccache."""
-    return workspace.compiler_cache_url is not None and plan.platform == "linux" and "ccache" in plan.apt
+    return workspace.compiler_cache_url is not None and "ccache" in plan.apt
 
 
 def scope(plan: Plan) -> str:

@@ -15,7 +15,6 @@ from farm.index.stores import Progress
 from farm.pipeline.provenance import predicate
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.variant import Variant
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.report import Report
@@ -60,7 +59,7 @@ def publish_wheel(
         return publish(
             open_store(workspace.index_url),
             wheel,
-            group=Variant.parse(plan.variant).group,
+            group=plan.parsed_variant.group,
             metadata=metadata,
             upload_time=datetime.now(UTC),
             provenance={

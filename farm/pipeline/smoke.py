@@ -16,7 +16,6 @@ from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
-from farm.variant import Variant
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 
@@ -56,7 +55,7 @@ def smoke(
     Returns what failed, in words; reports are left in `folder`.
     """
     options = options or SmokeOptions()
-    watcher, variant = workspace.watcher, Variant.parse(plan.variant)
+    watcher, variant = workspace.watcher, plan.parsed_variant
     python = find_python(variant.python)
     if python is None:
         with outcomes.timed("install", watcher) as step:

@@ -9,7 +9,7 @@ from farm.engines.base import Engine, Job
 from farm.errors import BuildFailedError, UsageError
 from farm.pipeline.short_job import run_to_end
 from farm.plan import Plan
-from farm.planfile import Sha256
+from farm.plan.file import Sha256
 from farm.yamlfile import Model
 
 MAX_WHEEL = 8 << 30

@@ -44,12 +44,8 @@ else:
         started,
     )
 
-PLATFORM = {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
-"""The platform of the plans that this machine can build by itself."""
-
 __all__ = [
     "APART",
-    "PLATFORM",
     "Tree",
     "ask_to_end",
     "check",

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from farm.platforms.facts import DEFAULT
 from farm.runs.owner import Process
 
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
@@ -45,7 +46,7 @@ class Request(BaseModel):
 
     package: str = ""
     variant: str = ""
-    platform: str = "linux"
+    platform: str = DEFAULT
     until: Until = "smoke"
     on: str = "docker"
     priority: int = 0

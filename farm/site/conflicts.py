@@ -11,6 +11,7 @@ from typing import Any
 
 from farm import catalog
 from farm.compat import Stack, check
+from farm.platforms.facts import facts
 from farm.site.offers import Offer
 from farm.variant import Variant
 
@@ -87,7 +88,7 @@ def _stack(offer: Offer) -> Stack:
         package=offer.package,
         variant=variant,
         platform=offer.platform,
-        base=catalog.base_of(offer.python) if offer.platform == "linux" else None,
+        base=catalog.base_of(offer.python) if facts(offer.platform).in_images else None,
         toolkit="nvidia" if gpu else None,
         cuda=offer.cuda if gpu else None,
         torch=offer.torch,

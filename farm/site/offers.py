@@ -66,7 +66,7 @@ def offers(project: Path) -> Iterator[Offer]:
     """
     for build in load_matrix(project).builds():
         options = {"cuda": Choice(build.cuda, "matrix")} if build.cuda else {}
-        selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)  # type: ignore[arg-type]
+        selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)
         try:
             plan = resolve(project, selectors)
         except NotBuildableError as error:

@@ -5,6 +5,7 @@ from typing import Any
 
 from farm import catalog
 from farm.catalog import gpus
+from farm.platforms.facts import PLATFORMS
 from farm.site.conflicts import Conflict
 from farm.site.offers import PACKAGES, Offer
 from farm.site.state import Known
@@ -68,7 +69,7 @@ def _words(offers: Sequence[Offer], axis: str) -> list[str]:
     there = {value for offer in offers if not offer.blocked and (value := getattr(offer, axis)) is not None}
     order: dict[str, Sequence[str]] = {
         "package": PACKAGES,
-        "platform": ("linux", "windows", "macos"),
+        "platform": tuple(PLATFORMS),
         "gpu": gpu_words(),
         "cpu": cpus(),
         "python": PYTHONS,
@@ -93,10 +94,9 @@ def _cpu_labels(names: Iterable[str]) -> dict[str, str]:
 
 
 def _labels(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
-    systems = {"linux": "Linux", "windows": "Windows", "macos": "macOS"}
     return {
         "python": {python: f"{python[2]}.{python[3:]}" for python in words["python"]},
-        "platform": {name: systems[name] for name in words["platform"]},
+        "platform": {name: PLATFORMS[name].title for name in words["platform"]},
     }
 
 

@@ -14,6 +14,7 @@ from farm.errors import UsageError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.stores import Store
+from farm.platforms.facts import of_tag
 from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
@@ -124,10 +125,13 @@ def wheels(store: Store) -> Iterator[Wheel]:
 def _wheel(file: File) -> Wheel:
     name, version, _, tags = parse_wheel_filename(file.filename)
     tag = min(tags, key=str)
-    system = next((word for mark, word in _SYSTEMS if mark in tag.platform), "any")
+    platform = of_tag(tag.platform)
     return Wheel(
         key=wheel_key(
-            name, without_rebuild(str(version)), ANY if tag.abi == "abi3" else f"py{tag.interpreter[2:]}", system
+            name,
+            without_rebuild(str(version)),
+            ANY if tag.abi == "abi3" else f"py{tag.interpreter[2:]}",
+            platform.name if platform else "any",
         ),
         filename=file.filename,
         project=name,
@@ -138,7 +142,6 @@ def _wheel(file: File) -> Wheel:
     )
 
 
-_SYSTEMS = (("win", "windows"), ("macosx", "macos"), ("linux", "linux"))  # "darwin" is in no wheel's tag
 _LINKED = ("build.log", "image.log", "install.log", "verify.json", "smoke*.json")
 
 

@@ -15,9 +15,10 @@ import pytest
 from farm.errors import NotBuildableError
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
-from farm.render import COMMON_SCRIPTS, TOOLKIT_SCRIPT, render
+from farm.platforms.linux import COMMON_SCRIPTS, TOOLKIT_SCRIPT
+from farm.platforms.windows.render import SCRIPTS as WINDOWS_SCRIPTS
+from farm.render import render
 from farm.variant import Variant
-from farm.winrender import SCRIPTS as WINDOWS_SCRIPTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

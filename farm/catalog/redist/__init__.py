@@ -24,12 +24,12 @@ Platform = Literal["linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_6
 MANIFEST_SCHEMA = 1
 """The number that `dockerfiles/scripts/install_toolkit.py` accepts."""
 
-# platform -> how the installer lays the files out, and (Linux) the folder below targets/ of NVIDIA's runfile
+# platform -> what else the installer must know: on Linux the folder below targets/ of NVIDIA's runfile
 _LAYOUTS: Mapping[str, Mapping[str, str]] = {
-    "linux-x86_64": {"layout": "linux", "target": "x86_64-linux"},
-    "linux-sbsa": {"layout": "linux", "target": "sbsa-linux"},
-    "linux-aarch64": {"layout": "linux", "target": "aarch64-linux"},
-    "windows-x86_64": {"layout": "windows"},
+    "linux-x86_64": {"target": "x86_64-linux"},
+    "linux-sbsa": {"target": "sbsa-linux"},
+    "linux-aarch64": {"target": "aarch64-linux"},
+    "windows-x86_64": {},
 }
 # The two Windows archives that do not go to the root of the toolkit.
 _PLACES: Mapping[str, str] = {"nsight_nvtx": "nvtx", "visual_studio_integration": "visual-studio"}
@@ -261,7 +261,7 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
         }
         for archive in archives
     ]
-    return {"schema": MANIFEST_SCHEMA, **_LAYOUTS[platform], "archives": rows}
+    return {"schema": MANIFEST_SCHEMA, "layout": platform.partition("-")[0], **_LAYOUTS[platform], "archives": rows}
 
 
 def _check_platform(platform: str) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from farm.platforms.facts import DEFAULT
+
 Kind = Literal["build", "smoke"]
 
 
@@ -35,7 +37,7 @@ class Task:
 
     id: str
     kind: Kind = "build"
-    platform: str = "linux"
+    platform: str = DEFAULT
     machine: str = "x86_64"
     labels: frozenset[str] = frozenset()
     memory: int = 0
@@ -65,7 +67,7 @@ class Worker:
     """
 
     name: str
-    platform: str = "linux"
+    platform: str = DEFAULT
     machine: str = "x86_64"
     labels: frozenset[str] = frozenset()
     memory: int = 1 << 62

@@ -14,7 +14,7 @@ import pytest
 from farm import sources
 from farm.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
-from farm.planfile import PartPlan, SourcePlan
+from farm.plan.file import PartPlan, SourcePlan
 from farm.sources import fetch, gather
 from farm.variant import Variant
 

@@ -13,14 +13,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from farm.catalog.wintools import wheel, windows_tools
 from farm.compat import Stack
 from farm.errors import UsageError
 from farm.plan import Selectors, resolve
+from farm.platforms.windows.render import cmd_text
+from farm.platforms.windows.toolchain import visual_studio
+from farm.platforms.windows.tools import wheel, windows_tools
 from farm.render import render
 from farm.variant import Variant
-from farm.winplan import visual_studio
-from farm.winrender import cmd_text
 
 
 def zipped(files):

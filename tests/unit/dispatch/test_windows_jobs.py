@@ -7,7 +7,7 @@ import pytest
 
 from farm.engines.base import Capacity, Cause, Observation
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
-from farm.pipeline import winjob
+from farm.pipeline import build
 from farm.pipeline.backends import ENGINES, check_engine
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
@@ -31,7 +31,7 @@ def plan():
 def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
     monkeypatch.setenv("FARM_PYTHON", r"C:\Python311\python.exe")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
-    job = winjob.make_job(plan, inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"})
+    job = build.make_job(plan, image="", inputs={}, capacity=Capacity(8, 16 << 30), labels={"farm.run": "1"})
     out = f"/farm/out/{plan.digest[:12]}"
     assert job.command[1:] == ("/farm/scripts/follow_cmd.py", "/farm/job/build.cmd", f"{out}/build.log")
     assert (job.output, job.platform, job.volumes, job.labels) == (out, "windows", {}, {"farm.run": "1"})
@@ -49,17 +49,17 @@ def test_the_job_runs_build_cmd_and_leaves_what_that_leaves(plan, monkeypatch):
         (Observation("lost", why="its supervisor was killed"), InfrastructureError),
     ],
 )
-def test_what_the_end_means(seen, error, tmp_path):
+def test_what_the_end_means(plan, seen, error, tmp_path):
     log = tmp_path / "log"
     log.write_text("next: do this\n")
     with pytest.raises(error) as caught:
-        winjob.judge(seen, log)
+        build.judge(seen, log, plan.platform)
     assert type(caught.value) is error
     assert seen.state == "lost" or "next: do this" in str(caught.value)
 
 
-def test_a_success_is_one(tmp_path):
-    winjob.judge(Observation("done", exit_code=0), tmp_path / "none")
+def test_a_success_is_one(plan, tmp_path):
+    build.judge(Observation("done", exit_code=0), tmp_path / "none", plan.platform)
 
 
 def on_a(platform, monkeypatch):

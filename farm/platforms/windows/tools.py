@@ -1,4 +1,4 @@
-"""Windows build machines: the compilers, tools and Python packages of `windows_tools.yaml`, each with its sha256."""
+"""Windows build machines: the compilers, tools and Python packages of `tools.yaml`, each with its sha256."""
 
 from functools import cache
 from pathlib import Path
@@ -72,7 +72,7 @@ class WindowsTools(Model):
 
 @cache
 def windows_tools() -> WindowsTools:
-    return load(Path(__file__).parent / "windows_tools.yaml", WindowsTools)
+    return load(Path(__file__).parent / "tools.yaml", WindowsTools)
 
 
 def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
@@ -91,6 +91,6 @@ def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
     if not found:
         limit = f" below {below}" if below else ""
         raise UsageError(
-            f"farm/catalog/windows_tools.yaml pins no {name}{limit} for {python}", hint="add it with its sha256"
+            f"farm/platforms/windows/tools.yaml pins no {name}{limit} for {python}", hint="add it with its sha256"
         )
     return max(found, key=lambda pair: [int(part) if part.isdigit() else 0 for part in pair[0].split(".")])

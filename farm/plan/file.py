@@ -3,13 +3,16 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from farm.catalog.models import Machine
 from farm.errors import UsageError
+from farm.platforms.facts import WINDOWS, facts
+from farm.platforms.shape import Machine, PlatformName
+from farm.variant import Variant
 from farm.wheel.policy import Policy
 from farm.yamlfile import Model
 
@@ -112,6 +115,15 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
+_LEFT_OUT = frozenset({"opens", WINDOWS})
+"""Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
+
+
+@lru_cache(maxsize=256)
+def _parse(name: str) -> Variant:
+    return Variant.parse(name)
+
+
 class Plan(Model):
     """One build, fully resolved."""
 
@@ -119,7 +131,7 @@ class Plan(Model):
     package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
     variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
-    platform: Literal["linux", "windows", "macos"]
+    platform: PlatformName
     machine: Machine
     channel: Text
     options: dict[str, str | bool | int | None]
@@ -149,9 +161,14 @@ class Plan(Model):
 
     @model_validator(mode="after")
     def _windows_is_complete(self) -> Self:
-        if (self.platform == "windows") != (self.windows is not None):
+        if (facts(self.platform).compiler == "msvc") != (self.windows is not None):
             raise ValueError("windows is set exactly where platform is windows")
         return self
+
+    @property
+    def parsed_variant(self) -> Variant:
+        """The hardware and Python of `variant`."""
+        return _parse(self.variant)
 
     @property
     def digest(self) -> str:
@@ -160,11 +177,7 @@ class Plan(Model):
 
     def _whole(self) -> dict[str, Any]:
         whole = self.model_dump(mode="json", by_alias=True)
-        if self.windows is None:
-            del whole["windows"]  # says nothing elsewhere
-        if not self.opens:
-            del whole["opens"]  # the same
-        return whole
+        return {name: value for name, value in whole.items() if value or name not in _LEFT_OUT}
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:

@@ -6,10 +6,12 @@ slashes: CMake reads a backslash in a -D value as an escape.
 """
 
 from farm import catalog
-from farm.catalog.wintools import BuildTools, wheel, windows_tools
 from farm.compat import Stack
 from farm.compat.host import msc_ver
-from farm.planfile import ToolPin, WheelPin, WindowsPlan
+from farm.options import Value
+from farm.plan.file import ToolPin, WheelPin, WindowsPlan
+from farm.platforms.base import Variables
+from farm.platforms.windows.tools import BuildTools, wheel, windows_tools
 from farm.recipe import Recipe
 
 ROOT = "C:/farm"
@@ -33,12 +35,19 @@ def visual_studio(stack: Stack) -> tuple[str, BuildTools]:
     return next(iter(products.items()))
 
 
+def cuda_home(stack: Stack) -> str:
+    """A folder for each toolkit: a host keeps more than one."""
+    if stack.cuda:
+        return f"{ROOT}/cuda-" + "-".join(filter(None, (stack.cuda, stack.cudnn)))
+    return catalog.nvidia_provider().prefix if stack.toolkit == "nvidia" else "/usr"  # in no variable then
+
+
 def pinned_msvc(stack: Stack) -> int:
     """`_MSC_VER` of the compiler that the plan will ask for."""
     return msc_ver(visual_studio(stack)[1].toolset)
 
 
-def windows_environment(stack: Stack, blas: str | None, cuda_home: str) -> dict[str, dict[str, str]]:
+def environment(stack: Stack, blas: Value) -> Variables:
     """What the compilers and PyTorch's setup.py read, by origin.
 
     The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too. sccache stands before
@@ -47,6 +56,7 @@ def windows_environment(stack: Stack, blas: str | None, cuda_home: str) -> dict[
     files, whose command lines are then too long for Windows.
     """
     name, product = visual_studio(stack)
+    toolkit = cuda_home(stack)
     level = catalog.cpu_levels()[stack.variant.cpu]
     flags = " ".join(level.msvc or [])
     parts = {
@@ -66,9 +76,9 @@ def windows_environment(stack: Stack, blas: str | None, cuda_home: str) -> dict[
         f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
     }
     if stack.cuda:
-        parts["toolkit"] = {"CUDA_HOME": cuda_home, "CUDA_PATH": cuda_home}
+        parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
         if tuple(map(int, stack.cuda.split("."))) < NVTX_BELOW:
-            parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{cuda_home}/NvToolsExt"
+            parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
     if blas == "mkl":  # static: the package holds no mkl_*_dll.lib, which FindMKL would prefer
         library = f"{ROOT}/venv/Library"
         parts["mkl-static"] = {"CMAKE_INCLUDE_PATH": f"{library}/include", "CMAKE_LIBRARY_PATH": f"{library}/lib"}
@@ -77,7 +87,7 @@ def windows_environment(stack: Stack, blas: str | None, cuda_home: str) -> dict[
     return parts
 
 
-def windows_plan(recipe: Recipe, stack: Stack, blas: str | None) -> WindowsPlan:
+def windows_plan(recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan:
     """Compiler, tools and Python packages.
 
     Raises:

@@ -1,0 +1,110 @@
+"""From what was asked for to a plan: `resolve` goes the whole way, `judge` stops before the plan is made."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from farm import catalog
+from farm.catalog.models import TorchRelease
+from farm.options import Choice
+from farm.plan import inputs
+from farm.plan.environment import environment, filled, placeholders
+from farm.plan.file import Plan
+from farm.plan.judgement import Judgement, judgement
+from farm.plan.selectors import Candidate, Selectors, candidate
+from farm.platforms.registry import platform
+from farm.recipe import job_digest, job_files
+from farm.wheel.policy import Policy
+
+
+def resolve(project: Path, selectors: Selectors) -> Plan:
+    """Resolve selectors into a plan; `project` is the folder that holds `ci/`.
+
+    Raises:
+        UsageError: A name is unknown or a configuration file is wrong.
+        NotBuildableError: The combination cannot be built; every reason is in the message.
+    """
+    wanted = candidate(project, selectors)
+    judgement(wanted).require_buildable()
+    return _plan(wanted, environment(wanted))
+
+
+def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
+    """What stands against building the selectors; `asked` are further fields of the stack, such as a driver.
+
+    Raises:
+        UsageError: A name is unknown or a configuration file is wrong.
+    """
+    return judgement(candidate(project, selectors, asked))
+
+
+def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
+    recipe, stack, pins = wanted.recipe, wanted.stack, wanted.pins
+    values, system = placeholders(wanted), platform(stack.platform)
+    packages = system.packages(recipe, stack)
+    if stack.toolkit == "nvidia":
+        packages.append("ca-certificates")  # its archives come over https
+    return Plan(
+        package=recipe.package,
+        version=values["version"],
+        variant=str(stack.variant),
+        platform=stack.platform,
+        machine=stack.variant.machine,
+        channel=wanted.channel.name,
+        options={name: choice.value for name, choice in wanted.chosen.items()},
+        base=pins.base,
+        toolkit=inputs.toolkit(recipe, stack),
+        apt=sorted(set(packages)),
+        env={name: str(choice.value) for name, choice in sorted(env.items())},
+        recipe=pins.recipe,
+        source=inputs.source(pins.recipe, recipe, stack.torch),
+        parts=inputs.parts(recipe),
+        patch_files=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
+        job_files=job_digest(pins.recipe),
+        tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
+        memory_per_job_gb=recipe.memory_per_job_gb,
+        timeout_minutes=recipe.timeout_minutes,
+        needs=[f"{name}=={values['torch_version']}" for name in recipe.needs],
+        vendor_into=recipe.vendor_into,
+        repair=recipe.repair,
+        exclude=recipe.exclude,
+        opens=system.opens(recipe, stack),
+        verify=_policy(wanted, values["version"]),
+        requires=[filled(text, values, f"recipe {recipe.package}: requires") for text in recipe.requires],
+        windows=system.details(recipe, stack, wanted.value("blas")),
+        origins=_origins(wanted, env),
+    )
+
+
+def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
+    origins = {"channel": wanted.channel_origin}
+    origins |= {name: choice.origin for name, choice in wanted.chosen.items()}
+    return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
+
+
+def _policy(wanted: Candidate, version: str) -> Policy:
+    """What the wheel is held to: the recipe's rules, those that the channel names in their place, and the variant."""
+    recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
+    rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
+    release = catalog.torch_releases().get(wanted.stack.torch or "")
+    sms = sorted(variant.sms)
+    return Policy(
+        **rules
+        | {
+            "name": recipe.package,
+            "version": version,
+            "python": "cp" + variant.python.removeprefix("py"),
+            "platform": f"{wanted.stack.platform}_{variant.machine}",
+            "sass": sms,
+            "ptx": sms[-1:] if wanted.stack.ptx else [],
+            "cpu": variant.cpu,
+            "exclude": recipe.exclude,
+            "numpy": _numpy_bound(release) if rules["numpy"] else None,
+        }
+    )
+
+
+def _numpy_bound(release: TorchRelease | None) -> str | None:
+    """`<2` for a release that cannot use the newest numpy; pip would install that one."""
+    newest = max(int(version.partition(".")[0]) for version in catalog.pythons().numpy_choices)
+    return f"<{release.numpy_major_max + 1}" if release and release.numpy_major_max < newest else None

@@ -1,0 +1,113 @@
+"""The version of a wheel and the variables of its build, each with its origin."""
+
+from collections.abc import Mapping
+
+from farm import catalog
+from farm.compat.torch import switch_off
+from farm.errors import UsageError
+from farm.options import OPTIONS, Choice
+from farm.plan.inputs import source_version
+from farm.plan.selectors import Candidate
+from farm.platforms.base import Variables
+from farm.platforms.registry import platform
+from farm.variant import Variant
+
+BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
+"""PyTorch's name for a library, by ours."""
+
+
+def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
+    """`0.1.0+cu118.sm35.avx`; `0.1.0+cpu.avx` without a GPU; `.N` appended for a rebuild."""
+    parts = [f"cu{cuda.replace('.', '')}", variant.gpu] if cuda else [variant.gpu]
+    parts.append(variant.cpu.replace("_", "."))
+    if rebuild:
+        parts.append(str(rebuild))
+    return f"{base}+{'.'.join(parts)}"
+
+
+def arch_list(variant: Variant, *, ptx: bool) -> str:
+    """TORCH_CUDA_ARCH_LIST: `3.5;3.7`, with `+PTX` on the highest where PTX is wanted."""
+    known = catalog.architectures().architectures
+    entries = [known[name].arch_list for name in variant.architectures]
+    if entries and ptx:
+        entries[-1] += "+PTX"
+    return ";".join(entries)
+
+
+def placeholders(candidate: Candidate) -> dict[str, str]:
+    """What `{version}`, `{blas}`, … of a recipe stand for in this build."""
+    stack, system = candidate.stack, platform(candidate.stack.platform)
+    base = source_version(candidate.recipe, stack.torch)
+    release = catalog.torch_releases().get(stack.torch or "")
+    return {
+        "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
+        "torch_version": wheel_version(stack.torch, stack.cuda, stack.variant, 0) if stack.torch else "",
+        "numpy_end": str(release.numpy_major_max + 1) if release else "",
+        "use_cuda": "1" if stack.cuda else "0",
+        "use_cudnn": "1" if stack.cudnn else "0",
+        "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
+        "cuda_home": system.cuda_home(stack),
+    }
+
+
+def filled(text: str, values: Mapping[str, str], where: str) -> str:
+    """`text` with its placeholders filled.
+
+    Raises:
+        UsageError: It holds an unknown one; `where` is named.
+    """
+    for key, value in values.items():
+        text = text.replace("{" + key + "}", value)
+    if "{" in text:
+        raise UsageError(f"{where}: {text!r} holds an unknown name; known: {', '.join(values)}")
+    return text
+
+
+def environment(candidate: Candidate) -> dict[str, Choice]:
+    """The variables of the build; where two sources set one, the later source wins.
+
+    The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options.
+
+    Raises:
+        UsageError: A recipe holds an unknown placeholder.
+    """
+    values = placeholders(candidate)
+    found: dict[str, Choice] = {}
+    for origin, variables in _sources(candidate).items():
+        for name, text in variables.items():
+            where = f"recipe {candidate.recipe.package}: env {name}"
+            found[name] = Choice(filled(text, values, where), origin)
+    return found
+
+
+def _sources(candidate: Candidate) -> Variables:
+    """Variables by origin, in the order in which one overrules another."""
+    stack, recipe = candidate.stack, candidate.recipe
+    own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
+    found = platform(stack.platform).environment(recipe, stack, candidate.value("blas"))
+    found = found | {f"recipe {recipe.package}": own}
+    if stack.cuda:
+        found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack.variant, ptx=stack.ptx)}
+    for name in recipe.switches:
+        setting = _switch(candidate, name)
+        if setting is not None:
+            found.setdefault(setting.origin, {})[name] = str(setting.value)
+    for option in OPTIONS.values():
+        choice = candidate.chosen[option.name]
+        if variables := option.environment(choice.value):
+            found.setdefault(choice.origin, {}).update(variables)
+    return found
+
+
+def _switch(candidate: Candidate, name: str) -> Choice | None:
+    """0 or 1 for a switch of PyTorch: the channel's word, else whether the rules have something against it.
+
+    None: it is about GPUs, and the build has none.
+    """
+    switches = candidate.pins.switches
+    if name in switches:
+        return Choice(int(switches[name]), f"channel {candidate.channel.name}")
+    if candidate.stack.cuda is None and catalog.switches()[name].sm_min is not None:
+        return None
+    against = switch_off(candidate.stack, name)
+    return Choice(int(not against), f"off: {against}" if against else "rules: nothing against it")

@@ -1,0 +1,100 @@
+"""What goes into a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
+
+from functools import cache
+from pathlib import Path
+
+from farm import catalog
+from farm.catalog import redist
+from farm.catalog.models import TorchRelease
+from farm.compat import Stack
+from farm.compat.host import redist_platform
+from farm.errors import UsageError
+from farm.plan.file import ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.recipe import AnySource, GitSource, PathSource, Recipe, folder, recipe, tree_digest
+
+
+def commit_of(source: GitSource, release: TorchRelease) -> str | None:
+    """The commit of a package that belongs to a PyTorch release; None: the catalogue does not know it."""
+    return {"torch": release.commit, "vision": release.vision_commit, "audio": release.audio_commit}[source.release]
+
+
+def source_version(recipe_: Recipe, torch: str | None) -> str:
+    """The version of the package's source: of a companion of PyTorch, the one that belongs to the release."""
+    if not isinstance(recipe_.source, GitSource) or torch is None:
+        return recipe_.version
+    release = catalog.torch_releases()[torch]
+    return {"torch": torch, "vision": release.vision, "audio": release.audio}[recipe_.source.release]
+
+
+def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
+    """The source of the recipe `name`, for a PyTorch release where it depends on one."""
+    origin = recipe_.source
+    if isinstance(origin, GitSource):
+        assert torch  # the rules refuse a package that needs a release and has none
+        commit = commit_of(origin, catalog.torch_releases()[torch])
+        tag = origin.tag.replace("{version}", source_version(recipe_, torch))
+        return SourcePlan(kind="git", url=origin.url, tag=tag, commit=commit)
+    if isinstance(origin, PathSource):
+        return SourcePlan(kind="path", digest=tree_digest(folder(name) / origin.path))
+    return _fixed(origin)
+
+
+def parts(recipe_: Recipe) -> list[PartPlan]:
+    """Third-party code that goes into the source tree."""
+    return [
+        PartPlan(into=part.into, source=_fixed(part.source), strip=part.strip, members=part.members)
+        for part in recipe_.parts
+    ]
+
+
+def _fixed(origin: AnySource) -> SourcePlan:
+    return SourcePlan.model_validate(origin.model_dump())
+
+
+def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
+    """Where CUDA comes from; None for a build without it."""
+    if stack.cuda is None:
+        return None
+    if stack.toolkit == "debian":
+        wheels = []
+        if stack.cudnn:
+            pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda)
+            assert pinned  # the rules refuse a cuDNN without a wheel
+            wheels.append(SourcePlan(kind="wheel", **pinned.model_dump()))
+        return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
+    nvidias_name = redist_platform(stack)
+    assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
+    archives = _archives(nvidias_name, stack.cuda, stack.cudnn, tuple(recipe_.components))
+    return ToolkitPlan(provider="nvidia", cuda=stack.cuda, components=recipe_.components, archives=archives)
+
+
+@cache
+def _archives(
+    nvidias_name: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
+) -> list[ArchivePlan]:
+    members = catalog.nvidia_provider().parts(cuda, nvidias_name)
+    names = sorted({part for component in components for part in members[component]})
+    found = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
+    if cudnn:
+        found += redist.archives("cudnn", cudnn, nvidias_name, ["cudnn"], cuda_major=int(cuda.partition(".")[0]))
+    return [
+        ArchivePlan(component=a.component, version=a.version, url=a.url, sha256=a.sha256, size=a.size) for a in found
+    ]
+
+
+def source_folder(plan: Plan) -> Path:
+    """Where the source of a plan with a `path` source stands.
+
+    Raises:
+        UsageError: The package has no such source, or the folder is not what the plan was made from.
+    """
+    origin = recipe(plan.recipe).source
+    if not isinstance(origin, PathSource):
+        raise UsageError(
+            f"the plan takes the source of {plan.package} from beside its recipe, where there is none",
+            hint="make the plan again",
+        )
+    found = folder(plan.recipe) / origin.path
+    if tree_digest(found) != plan.source.digest:
+        raise UsageError(f"{found}: changed since the plan was made", hint="make the plan again")
+    return found

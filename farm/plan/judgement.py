@@ -1,0 +1,90 @@
+"""What stands against building a candidate: what its channel does not offer, and what the rules find in its stack."""
+
+from dataclasses import dataclass
+
+from farm import catalog
+from farm.compat import Reason, Stack, advise, check, difference, solve
+from farm.errors import NotBuildableError
+from farm.plan.inputs import commit_of
+from farm.plan.selectors import Candidate
+from farm.recipe import GitSource, Recipe
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What stands against a build: `offer` is the channel's part, `rules` what the rules found in the stack."""
+
+    what: str
+    stack: Stack
+    offer: list[Reason]
+    rules: list[Reason]
+
+    @property
+    def buildable(self) -> bool:
+        return not any(reason.severity == "error" for reason in (*self.offer, *self.rules))
+
+    def advised(self) -> list[Reason]:
+        """Every reason, those of the rules with the nearest that would do away with each."""
+        return [*self.offer, *advise(self.stack, self.rules)]
+
+    def nearest(self) -> str | None:
+        """The options that would do away with all errors of the rules; None: they have none, or nothing was found."""
+        found = solve(self.stack)
+        return difference(self.stack, found) or None if found else None
+
+    def require_buildable(self) -> None:
+        """Refuse what cannot be built.
+
+        Raises:
+            NotBuildableError: Every reason is in the message, the nearest that can be built in the hint.
+        """
+        if self.buildable:
+            return
+        reasons = [reason for reason in self.advised() if reason.severity == "error"]
+        lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
+        nearest, single = self.nearest(), [reason.nearest for reason in reasons if reason.nearest]
+        raise NotBuildableError(
+            "\n".join(lines), hint=f"nearest that can: {nearest}" if nearest else "; ".join(single) or None
+        )
+
+
+def judgement(candidate: Candidate) -> Judgement:
+    """Every reason against the candidate."""
+    selectors = candidate.selectors
+    return Judgement(
+        what=f"{selectors.package} for {selectors.variant}",
+        stack=candidate.stack,
+        offer=[*_not_offered(candidate), *_no_source(candidate.recipe, candidate.stack.torch)],
+        rules=check(candidate.stack),
+    )
+
+
+def _not_offered(candidate: Candidate) -> list[Reason]:
+    """What the channel does not offer, apart from what the rules explain better."""
+    channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
+    name, package, platform = channel.name, recipe.package, candidate.selectors.platform
+    source, found = "ci/matrix.yaml", []
+    if package not in channel.packages:
+        fact = f"packages of {name}: {', '.join(channel.packages)}"
+        found.append(Reason("channel", f"channel {name} does not build {package}", fact, source))
+    if platform not in channel.platforms or platform not in recipe.platforms:
+        both = [p for p in channel.platforms if p in recipe.platforms]
+        fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
+        found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source))
+    if variant.gpu not in channel.gpus and not variant.sms:
+        fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
+        found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))
+    return found
+
+
+def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:
+    """A companion of a torch release whose commit is not known cannot be built, nor another release of a tarball."""
+    if recipe.package == "torch" and not isinstance(recipe.source, GitSource) and torch != recipe.version:
+        text = f"this channel builds torch {recipe.version} from a tarball, not {torch}"
+        return [Reason("source", text, f"source: {recipe.source.kind}", "farm/recipes")]
+    release = catalog.torch_releases().get(torch or "")
+    if not isinstance(recipe.source, GitSource) or release is None or commit_of(recipe.source, release):
+        return []
+    known = [name for name, other in catalog.torch_releases().items() if commit_of(recipe.source, other)]
+    text = f"the commit of {recipe.package} for torch {torch} is not in the catalogue"
+    return [Reason("source", text, f"known for torch {', '.join(known)}", "farm/catalog/torch.yaml")]

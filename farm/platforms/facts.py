@@ -1,0 +1,167 @@
+"""What tells the platforms apart: names, machines and their aliases, wheel tags, compilers. One table.
+
+Nothing slow is imported: the command line needs the names at once, and a machine that is cut off has Python 3.9 alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from farm.errors import UsageError
+from farm.text import nearest
+
+DEFAULT = "linux"
+WINDOWS = "windows"
+"""Also the field of a plan that this platform alone has."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One platform.
+
+    Args:
+        name: As plans, channels and `--platform` name it.
+        title: As its maker writes it.
+        aliases: What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower case.
+        machines: The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower case.
+        built_on: The machines that the farm builds for.
+        tag: How a wheel's platform tag begins, but for the manylinux variants of Linux: `win` of `win_amd64`.
+        tag_machines: How a wheel's platform tag spells a machine, where that is not the farm's name.
+        markers: `os_name`, `sys_platform` and `platform_system` of PEP 508.
+        marker_machines: `platform_machine` of PEP 508, where that is not the farm's name.
+        compiler: The compiler of host code.
+        cuda: Whether there is CUDA for it.
+        gpus: The GPU words of variants that are for it alone.
+        in_images: Whether its builds run in a toolchain image that the farm makes from Debian's packages.
+        debian: Whether Debian's CUDA packages are of use to it.
+        in_alias: The word for it in the aliases of builds; None: it has none.
+        python: The interpreter in a virtual environment, relative to that.
+        swap: What it calls memory on a disk.
+    """
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    machines: Mapping[str, tuple[str, ...]]
+    built_on: tuple[str, ...]
+    tag: str
+    tag_machines: Mapping[str, str]
+    markers: tuple[str, str, str]
+    marker_machines: Mapping[str, str]
+    compiler: Literal["gcc", "clang", "msvc"]
+    cuda: bool
+    gpus: tuple[str, ...]
+    in_images: bool
+    in_alias: str | None
+    python: str
+    swap: str
+
+    def machine(self, spelling: str) -> str:
+        """The farm's name of a machine; a spelling that is not known is returned in lower case."""
+        word = spelling.lower()
+        return next((name for name, others in self.machines.items() if word == name or word in others), word)
+
+    def tag_of(self, machine: str) -> str:
+        """How a wheel's platform tag spells a machine: `amd64` on Windows."""
+        return self.tag_machines.get(machine, machine)
+
+    def fits(self, tag: str, machine: str) -> bool:
+        """Whether a wheel's platform tag is for this platform and machine."""
+        return self.tag in tag and tag.endswith(self.tag_of(machine))
+
+
+X86 = ("amd64", "x86-64", "x64")
+
+_TABLE = (
+    Facts(
+        name="linux",
+        title="Linux",
+        aliases=("linux",),
+        machines={"x86_64": X86, "aarch64": ("arm64",)},
+        built_on=("x86_64", "aarch64"),
+        tag="linux",
+        tag_machines={},
+        markers=("posix", "linux", "Linux"),
+        marker_machines={},
+        compiler="gcc",
+        cuda=True,
+        gpus=(),
+        in_images=True,
+        in_alias=None,
+        python="bin/python",
+        swap="swap",
+    ),
+    Facts(
+        name="windows",
+        title="Windows",
+        aliases=("windows", "win32"),
+        machines={"x86_64": X86, "aarch64": ("arm64",)},
+        built_on=("x86_64",),
+        tag="win",
+        tag_machines={"x86_64": "amd64", "aarch64": "arm64"},
+        markers=("nt", "win32", "Windows"),
+        marker_machines={"x86_64": "AMD64", "aarch64": "ARM64"},
+        compiler="msvc",
+        cuda=True,
+        gpus=(),
+        in_images=False,
+        in_alias="windows",
+        python="Scripts/python.exe",
+        swap="page file",
+    ),
+    Facts(
+        name="macos",
+        title="macOS",
+        aliases=("macos", "darwin"),
+        machines={"arm64": ("aarch64",), "x86_64": X86},  # Apple, Python and wheel tags say arm64
+        built_on=("arm64",),
+        tag="macosx",
+        tag_machines={},
+        markers=("posix", "darwin", "Darwin"),
+        marker_machines={},
+        compiler="clang",
+        cuda=False,
+        gpus=("mps",),
+        in_images=False,
+        in_alias="darwin",
+        python="bin/python",
+        swap="swap",
+    ),
+)
+
+PLATFORMS: Mapping[str, Facts] = {each.name: each for each in _TABLE}
+"""Every platform by its name."""
+
+MACHINES = tuple(dict.fromkeys(machine for each in _TABLE for machine in each.built_on))
+"""Every machine that wheels are built for."""
+
+
+def facts(name: str) -> Facts:
+    """The platform called `name`.
+
+    Raises:
+        UsageError: There is none; the nearest names are given.
+    """
+    if name not in PLATFORMS:
+        near = nearest(name, tuple(PLATFORMS)) or list(PLATFORMS)
+        raise UsageError(f"unknown platform {name!r}", hint=f"nearest: {', '.join(near)}")
+    return PLATFORMS[name]
+
+
+def named(word: str) -> Facts | None:
+    """The platform that `word` means: a name of ours, of Docker, of GitHub, of Python or of the kernel."""
+    return next((each for each in _TABLE if word.lower() in each.aliases), None)
+
+
+def of_tag(tag: str) -> Facts | None:
+    """The platform of a wheel's platform tag; None for `any`."""
+    # macosx first asks for itself: "darwin" is in no wheel's tag, and "win" would be in it
+    return next((each for each in _TABLE if tag.startswith(each.tag) or (each.in_images and each.tag in tag)), None)
+
+
+def here() -> Facts | None:
+    """The platform that this Python runs on; None: one that the farm does not build for."""
+    return named(sys.platform)

@@ -1,0 +1,107 @@
+"""Linux: gcc in a toolchain image made from Debian's packages, CUDA from Debian's packages or NVIDIA's archives.
+
+The image holds nothing of the variant, so that variants share it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farm import catalog
+from farm.catalog import redist
+from farm.compat import Stack
+from farm.compat.host import host_gcc
+from farm.errors import UsageError
+from farm.options import Value
+from farm.plan.file import Plan, ToolkitPlan
+from farm.platforms.base import Files, Platform, Variables
+from farm.platforms.facts import PLATFORMS
+from farm.platforms.templates import Templates
+from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
+from farm.recipe import Recipe
+
+COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
+TOOLKIT_SCRIPT = {"debian": "install_debian_cuda.py", "nvidia": "install_toolkit.py"}
+
+
+class Linux(Unix):
+    facts = PLATFORMS["linux"]
+
+    def environment(self, recipe: Recipe, stack: Stack, _blas: Value) -> Variables:
+        return compilers(stack, stack.base or "of the host", *_gcc(recipe, stack))
+
+    def packages(self, recipe: Recipe, stack: Stack) -> list[str]:
+        return [*_gcc(recipe, stack), *recipe.apt]
+
+    def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
+        there = {"cuda": stack.cuda, "cudnn": stack.cudnn}
+        return [name for part, names in recipe.opens.items() if there[part] for name in names]
+
+    def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
+        return _image(templates, plan), job(templates, values)
+
+
+PLATFORM: Platform = Linux()
+
+
+def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
+    """The newest C and C++ compilers that base image, toolkit and recipe take."""
+    newest = host_gcc(stack)
+    assert newest is not None  # the plan has a base image: the matrix pins one, or the Python decides
+    version = min(newest, recipe.gcc or newest)
+    return f"gcc-{version}", f"g++-{version}"
+
+
+def _image(templates: Templates, plan: Plan) -> Files:
+    if plan.base is None or plan.base not in catalog.debian_releases():
+        raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
+    toolkit = plan.toolkit
+    base = catalog.debian_releases()[plan.base]
+    cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
+    provider = catalog.nvidia_provider()
+    scripts = list(COMMON_SCRIPTS)
+    files: Files = {}
+    image_env: dict[str, str] = {}
+    if toolkit:
+        scripts.append(TOOLKIT_SCRIPT[toolkit.provider])
+        image_env = base.env if toolkit.provider == "debian" else provider.env
+        manifest = _debian_manifest(toolkit, plan.base) if toolkit.provider == "debian" else _nvidia_manifest(plan)
+        files["scripts/toolkit.json"] = json.dumps(manifest, indent=2) + "\n"
+    values = {
+        "base": plan.base,
+        "toolkit": toolkit,
+        "apt": plan.apt,
+        "prefix": provider.prefix,
+        "image_env": image_env,
+        "cxx": plan.env["CXX"],
+        "lowest_sm": min(cuda.sm) if cuda else None,
+    }
+    files["Dockerfile"] = templates.fill(DOCKERFILE, values)
+    return files | {f"scripts/{name}": templates.script(name) for name in scripts}
+
+
+def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:
+    known = catalog.debian_releases()[base].components
+    missing = [name for name in toolkit.components if name not in known]
+    if missing:
+        raise UsageError(
+            f"the debian toolkit of {base} has no component {', '.join(missing)}",
+            hint=f"known: {', '.join(known)}; or use --toolkit nvidia",
+        )
+    parts = [part.model_dump() for name in toolkit.components for part in known[name]]
+    return {"schema": 1, "parts": parts + _wheel_parts(toolkit, base)}
+
+
+def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
+    if not toolkit.wheels:
+        return []
+    rule = catalog.debian_releases()[base].cudnn
+    if rule is None:
+        raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="make the plan again")
+    return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels]
+
+
+def _nvidia_manifest(plan: Plan) -> dict[str, object]:
+    assert plan.toolkit
+    archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
+    return redist.install_manifest(archives, catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"])

@@ -1,0 +1,87 @@
+"""Windows plans to text: the image's context, and the job that a host or a container runs. Pure.
+
+Batch files have CRLF line ends: cmd misses labels in files without.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from farm import catalog
+from farm.catalog import redist
+from farm.errors import UsageError
+from farm.plan.file import Plan, WindowsPlan
+from farm.platforms.base import Files
+from farm.platforms.templates import Templates
+from farm.platforms.windows.tools import windows_tools
+
+JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
+IMAGE_TEMPLATES = ("install.cmd", "prove.cmd", "prepare.cmd")
+SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
+
+
+def cmd_text(value: str) -> str:
+    """A value between quotes in a batch file, delayed expansion off: only the percent sign needs care.
+
+    Raises:
+        UsageError: It holds what no batch file can: a quote, or a character that is not ASCII.
+    """
+    if '"' in value or not value.isascii() or not value.isprintable():
+        raise UsageError(f"{value!r} cannot stand in a batch file", hint="quotes and letters beyond ASCII cannot")
+    return value.replace("%", "%%")
+
+
+def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
+    """The files of the image's context and of the job.
+
+    Raises:
+        UsageError: The plan's source is no git repository, or a value cannot stand in a batch file.
+    """
+    if plan.windows is None or plan.source.kind != "git":
+        raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
+    templates.add_filter("cmd", cmd_text)
+    common = _common(templates, plan, plan.windows)
+    filled = {**values, **_values(plan, plan.windows, common["requirements.txt"])}
+
+    def made(name: str) -> str:
+        text = templates.fill(f"{name}.j2", filled)
+        return text.replace("\n", "\r\n") if name.endswith(".cmd") else text
+
+    image = {"Dockerfile": made("Dockerfile")}
+    image |= {f"scripts/{name}": made(name) for name in IMAGE_TEMPLATES}
+    image |= {f"scripts/{name}": text for name, text in common.items()}
+    whole = json.dumps(image, sort_keys=True)
+    filled["image_digest"] = hashlib.sha256(whole.encode()).hexdigest()  # of all that image.cmd builds from
+    image["image.cmd"] = made("image.cmd")
+    job = common | {name: made(name) for name in JOB_TEMPLATES}
+    return image, job | {"count_jobs.py": templates.script("count_jobs.py")}
+
+
+def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
+    """What the image and a host's build both take: scripts, and what they are to fetch."""
+    files = {name: templates.script(name) for name in SCRIPTS}
+    files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
+    files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
+    if plan.toolkit:
+        archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
+        nvidias_name = catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"]
+        files["toolkit.json"] = json.dumps(redist.install_manifest(archives, nvidias_name), indent=2) + "\n"
+    return files
+
+
+def _values(plan: Plan, windows: WindowsPlan, requirements: str) -> dict[str, Any]:
+    """What the templates of Windows name beside what all do."""
+    tools = windows_tools()
+    cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
+    hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)
+    return {
+        "cuda_folder": plan.env["CUDA_HOME"].replace("/", "\\") if plan.toolkit else "",
+        "requirements_digest": hashlib.sha256(requirements.encode()).hexdigest()[:12],
+        "build_tools": tools.visual_studio[windows.visual_studio],
+        "python_download": tools.python[plan.parsed_variant.python],
+        "git": tools.git,
+        "lowest_sm": min(cuda.sm) if cuda else None,
+        "hosts": [{"build": build, "tags": tags} for build, tags in hosts],
+        "images": {tag: core.image for tag, core in catalog.windows().servercore.items()},
+    }
