@@ -6,7 +6,7 @@ from pathlib import Path
 
 from farm.cli import show
 from farm.detect.choose import choose
-from farm.detect.readings import Readings, take
+from farm.detect.readings import OTHER, Readings, take
 from farm.doctor.examine import examine
 from farm.doctor.site import ThisSite
 from farm.errors import FarmError
@@ -45,7 +45,7 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
     """The build that was named, or the one for this machine; None where there is no project or no such build."""
     system = readings.os.system
     name = args.variant or choose(readings).variant
-    if system == "other" or name is None:
+    if system == OTHER or name is None:
         return None
     try:
         project = find_project(args.project or Path.cwd())

@@ -30,12 +30,13 @@ def run(args: argparse.Namespace) -> int:
 
     project, settings, plan = plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
-    if args.carried and (args.detach or args.on not in (None, "docker")):
+    on = engine_for(plan, args.on)
+    traits = engine_kind(on).traits
+    if args.carried and (args.detach or traits.places or not traits.in_container):
         raise UsageError(
             "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
         )
-    on = engine_for(plan, args.on)
-    if not args.detach and not engine_kind(on).traits.places:
+    if not args.detach and not traits.places:
         return watched(args, project, settings, plan, until, args.carried)
     workspace = Workspace(project, settings, Silent())
     made = create_detached(workspace, plan, request_for(plan, until=until, on=on, priority=args.priority))

@@ -133,7 +133,8 @@ class _Choice:
 
     def _gpus(self) -> list[_Fit]:
         """GPU words that run here, best first."""
-        if self.readings.os.system == "macos":
+        platform = self.readings.os.platform
+        if platform and not platform.cuda:
             return [_Fit("mps", "macOS on Apple silicon: Metal (mps)")]
         for gpu in self.judged:
             self.warnings += [text for text in gpu.warnings if text not in self.warnings]
@@ -287,10 +288,11 @@ class _Choice:
     def _nothing(self) -> Recommendation:
         cpu, system = self.readings.cpu, self.readings.os
         why = f"no variant is for {cpu.machine} on {system.name}"
-        if system.system == "linux" and cpu.machine in levels().levels:
+        platform = system.platform
+        if platform and platform.in_images and cpu.machine in levels().levels:
             lowest, needs = list(levels().levels[cpu.machine].items())[-1]
             why = f"the CPU lacks {', '.join(sorted(set(needs) - set(cpu.features)))}, which {lowest} needs"
-        if system.system in ("linux", "windows") and cpu.machine == "x86_64" and not cpu.features:
+        if platform and platform.cuda and cpu.machine == "x86_64" and not cpu.features:
             why = "the CPU's features could not be read"
         return Recommendation(
             variant=None,

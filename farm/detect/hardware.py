@@ -12,6 +12,7 @@ from farm import catalog
 from farm.catalog import gpus as cards
 from farm.catalog.binary import sass_runs
 from farm.detect.readings import Cpu, Gpu, Readings
+from farm.platforms.facts import PLATFORMS
 from farm.variant import sm_number
 from farm.yamlfile import Model, load
 
@@ -44,8 +45,8 @@ def cpu_levels(cpu: Cpu, system: str) -> list[str]:
 
     macOS has `arm64` only, Windows x86_64 only: other wheels are not built.
     """
-    machines = {"linux": ("x86_64", "aarch64"), "windows": ("x86_64",), "macos": ("arm64",)}.get(system, ())
-    if cpu.machine not in machines:
+    platform = PLATFORMS.get(system)
+    if platform is None or cpu.machine not in platform.built_on:
         return []
     has = set(cpu.features)
     known = levels().levels[cpu.machine]
@@ -168,17 +169,17 @@ def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | N
 
 def machine_warnings(readings: Readings) -> Iterator[str]:
     """What stands in the way of any wheel, whichever it is."""
-    system = readings.os.system
+    platform = readings.os.platform
     if readings.unclaimed_gpus:
         yield (
             f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no NVIDIA driver tells of "
             "them: install the driver, then run farm detect again"
         )
-    if system == "linux" and readings.os.libc is None:
+    if platform and platform.in_images and readings.os.libc is None:
         yield "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not install here"
     if readings.translated:
         yield "this Python is an x86_64 one under Rosetta 2: install into an arm64 Python"
-    if system == "macos":
+    if platform and not platform.cuda:
         try:
             old = Version(readings.os.version) < Version(levels().macos_min)
         except InvalidVersion:

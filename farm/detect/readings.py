@@ -8,6 +8,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from farm.detect.machine import CpuId, Machine, NoReadingError, Uname
+from farm.platforms.facts import DEFAULT, PLATFORMS, Facts, named
+from farm.platforms.shape import PlatformName
 from farm.smoke.report import printable
 from farm.variant import PYTHONS
 from farm.yamlfile import Model
@@ -16,9 +18,8 @@ MAX_LENGTH = 300
 Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(printable)]
 Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
 T = TypeVar("T")
-System = Literal["linux", "windows", "macos", "other"]
-_SYSTEMS: dict[str, System] = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}
-_MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "x64": "x86_64"}
+OTHER = "other"
+"""The system of a machine that no wheel is for."""
 _SMI_FIELDS = ("name", "compute_cap", "driver_version", "memory.total")
 
 
@@ -43,10 +44,15 @@ class Cpu(Model):
 class Os(Model):
     """`libc` is `glibc 2.36` on Linux, None elsewhere or where it is another one."""
 
-    system: System
+    system: PlatformName | Literal["other"]
     name: Text
     version: Text
     libc: Text | None
+
+    @property
+    def platform(self) -> Facts | None:
+        """What is known of the system; None: no wheel is for it."""
+        return PLATFORMS.get(self.system)
 
 
 class Python(Model):
@@ -98,10 +104,11 @@ class _Taker:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.uname: Uname = machine.uname()
+        self.platform = named(self.uname.system)
         self.missing: list[Missing] = []
 
     def take(self) -> Readings:
-        system = _SYSTEMS.get(self.uname.system)
+        source = self._source
         gpus, driver = self._gpus()
         cpu = self._cpu()
         pythons = self._pythons()
@@ -110,12 +117,17 @@ class _Taker:
             cpu=cpu,
             gpus=gpus,
             driver=driver,
-            unclaimed_gpus=self._unclaimed() if system == "linux" and not gpus else 0,
+            unclaimed_gpus=self._unclaimed() if source == "proc" and not gpus else 0,
             pythons=pythons,
             running_python=self.machine.running_python(),
-            translated=system == "macos" and self._sysctl("sysctl.proc_translated") == "1",
+            translated=source == "sysctl" and self._sysctl("sysctl.proc_translated") == "1",
             missing=tuple(self.missing),
         )
+
+    @property
+    def _source(self) -> str | None:
+        """Where this system tells what the machine is; None: nobody knows."""
+        return self.platform.hardware_from if self.platform else None
 
     def _try(self, what: str, read: Callable[[], T]) -> T | None:
         try:
@@ -130,7 +142,7 @@ class _Taker:
     # --- GPUs ---------------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
-        if self.uname.system == "Darwin":
+        if self.platform and not self.platform.cuda:
             return (), None
         nvml = self._try("GPUs by NVML", self.machine.nvml)
         if nvml is not None:
@@ -180,16 +192,15 @@ class _Taker:
 
     def _cpu(self) -> Cpu:
         known = self._try("microarchitecture", self.machine.cpuid)
-        machine = self.uname.machine.lower()
-        machine = _MACHINES.get(machine, machine)
+        machine = (self.platform or PLATFORMS[DEFAULT]).machine(self.uname.machine)
         name: str | None
-        if self.uname.system == "Linux":
+        if self._source == "proc":
             text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
             name, features = parse_cpuinfo(text or "")
             if text is not None and not features:
                 self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
             features = features or (known.features if known else ())
-        elif self.uname.system == "Darwin":
+        elif self._source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
             # A process under Rosetta 2 is told that the machine is x86_64.
             machine = "arm64" if self._sysctl("hw.optional.arm64") == "1" else machine
@@ -222,17 +233,17 @@ class _Taker:
     # --- operating system, Pythons --------------------------------------------------------------------------------
 
     def _os(self) -> Os:
-        system: System = _SYSTEMS.get(self.uname.system, "other")
         name, version, libc = self.uname.system, self.uname.release, None
-        if system == "linux":
+        if self._source == "proc":
             release = parse_os_release(self._try("distribution", lambda: self.machine.read("/etc/os-release")) or "")
             name, version = release.get("NAME", name), release.get("VERSION_ID", "")
             libc = self._try("C library", self.machine.libc)
-        elif system == "macos":
+        elif self.platform and self._source == "sysctl":
             answer = self._try("macOS version", lambda: self.machine.run("sw_vers", "-productVersion"))
-            name, version = "macOS", answer.text if answer and answer.code == 0 else ""
-        elif system == "windows":
+            name, version = self.platform.title, answer.text if answer and answer.code == 0 else ""
+        elif self._source == "registry":
             version = f"{self.uname.release} ({self.uname.version})"
+        system = self.platform.name if self.platform else OTHER
         return Os(system=system, name=clean(name), version=clean(version), libc=clean(libc) if libc else None)
 
     def _pythons(self) -> tuple[Python, ...]:
@@ -243,7 +254,7 @@ class _Taker:
                 found[name] = self.machine.python(name)
             except NoReadingError as error:
                 reasons.append(str(error))
-        if self.uname.system == "Windows":
+        if self._source == "registry":
             answer = self._try("Pythons of the launcher", lambda: self.machine.run("py", "-0p"))
             launched = parse_launcher(answer.text) if answer and answer.code == 0 else {}
             found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}

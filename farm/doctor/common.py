@@ -23,26 +23,24 @@ def memory(patient: Patient) -> Iterator[Finding]:
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
     if commit < wanted.commit_gb * GB:
-        what = "page file" if patient.readings.os.system == "windows" else "swap"
+        what = patient.platform.swap
         yield warning(
             what,
             f"memory and {what} together {commit / GB:.1f} GB",
             f"enlarge the {what} until they are {wanted.commit_gb} GB, else a linker may run out of memory",
         )
     else:
-        yield ok(
-            "page file" if patient.readings.os.system == "windows" else "swap", f"{commit / GB:.1f} GB with memory"
-        )
+        yield ok(patient.platform.swap, f"{commit / GB:.1f} GB with memory")
 
 
 def disk(patient: Patient) -> Iterator[Finding]:
     """Free space where builds are made."""
-    where = "C:\\" if patient.readings.os.system == "windows" else "."
+    where = patient.platform.build_root
     free, wanted = patient.site.free(where), needs().disk_gb
     seen = f"{free / GB:.0f} GB free on {where}"
     if free >= wanted * GB:
         yield ok("disk", seen)
-    elif patient.readings.os.system == "windows":
+    elif patient.platform.limits_paths:
         yield missing("disk", seen, rf"{wanted} GB are needed: make room, or mklink /J C:\farm D:\farm")
     else:
         yield missing("disk", seen, f"{wanted} GB are needed for a build of PyTorch")
@@ -58,7 +56,7 @@ def python(patient: Patient) -> Iterator[Finding]:
     name = patient.plan.parsed_variant.python
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
-    elif patient.readings.os.system == "linux":
+    elif patient.platform.in_images:
         yield ok("Python", f"{name} is not here; the container has its own")
     else:
         todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
@@ -73,7 +71,7 @@ def git(patient: Patient) -> Iterator[Finding]:
         yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
         return
     yield ok("Git", told.text.strip())
-    if patient.readings.os.system == "windows":
+    if patient.platform.limits_paths:
         answer = patient.site.run("git", "config", "--get", "core.longpaths")
         if answer.text.strip() == "true":
             yield ok("Git long paths", "core.longpaths is true")
@@ -84,7 +82,7 @@ def git(patient: Patient) -> Iterator[Finding]:
 
 def gpu(patient: Patient) -> Iterator[Finding]:
     """Each GPU with its driver: can the one drive the other?"""
-    if patient.readings.os.system == "macos":
+    if not patient.platform.cuda:
         return
     if not patient.readings.gpus:
         told = "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs")) or "none seen"

@@ -11,5 +11,6 @@ from farm.plan import Plan
 
 def examine(site: Site, readings: Readings, plan: Plan | None) -> list[Finding]:
     """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known."""
-    own = {"windows": WINDOWS, "macos": MACOS, "linux": LINUX}.get(readings.os.system, ())
+    platform = readings.os.platform
+    own = {"msvc": WINDOWS, "clang": MACOS, "gcc": LINUX}[platform.compiler] if platform else ()
     return run_checks(Patient(site, readings, plan), (*own, *COMMON))

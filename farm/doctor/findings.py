@@ -9,6 +9,7 @@ from farm.detect.machine import NoReadingError
 from farm.detect.readings import Readings, clean
 from farm.doctor.site import Site
 from farm.plan import Plan
+from farm.platforms.facts import DEFAULT, PLATFORMS, Facts
 from farm.yamlfile import Model, load
 
 State = Literal["ok", "warning", "missing", "not read"]
@@ -47,6 +48,11 @@ class Patient:
     site: Site
     readings: Readings
     plan: Plan | None
+
+    @property
+    def platform(self) -> Facts:
+        """The machine's platform; of one that the farm does not build for, what is said of Linux."""
+        return self.readings.os.platform or PLATFORMS[DEFAULT]
 
 
 Check = Callable[[Patient], Iterator[Finding]]

@@ -31,6 +31,7 @@ from farm.platforms.facts import DEFAULT
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
 from farm.sources import fetch
+from farm.variant import Variant
 
 MANAGER_TIMEOUT_S = 60
 """A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""

@@ -19,7 +19,6 @@ from farm.plan import Plan
 from farm.platforms.facts import facts
 from farm.runs import Journal, OpenRun
 
-
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
 

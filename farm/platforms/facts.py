@@ -5,6 +5,7 @@ Nothing slow is imported: the command line needs the names at once, and a machin
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ class Facts:
         aliases: What Docker (OSType), GitHub (a runner's os), `sys.platform` and `uname` call it, in lower case.
         machines: The machines by the farm's name, each with its other spellings (Docker, GitHub, Python), lower case.
         built_on: The machines that the farm builds for.
-        tag: How a wheel's platform tag begins, but for the manylinux variants of Linux: `win` of `win_amd64`.
+        tag: The word for it in a wheel's platform tag: `win` of `win_amd64`.
+        tag_pattern: A whole platform tag as a regular expression; `{machine}` stands for the machine.
         tag_machines: How a wheel's platform tag spells a machine, where that is not the farm's name.
         markers: `os_name`, `sys_platform` and `platform_system` of PEP 508.
         marker_machines: `platform_machine` of PEP 508, where that is not the farm's name.
@@ -36,10 +38,12 @@ class Facts:
         cuda: Whether there is CUDA for it.
         gpus: The GPU words of variants that are for it alone.
         in_images: Whether its builds run in a toolchain image that the farm makes from Debian's packages.
-        debian: Whether Debian's CUDA packages are of use to it.
         in_alias: The word for it in the aliases of builds; None: it has none.
         python: The interpreter in a virtual environment, relative to that.
         swap: What it calls memory on a disk.
+        build_root: Where builds are made on a machine itself: the disk that must have room.
+        limits_paths: Whether paths beyond 260 characters need a setting.
+        hardware_from: Where a program reads what the machine is: `proc`, `sysctl` or `registry`.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Facts:
     machines: Mapping[str, tuple[str, ...]]
     built_on: tuple[str, ...]
     tag: str
+    tag_pattern: str
     tag_machines: Mapping[str, str]
     markers: tuple[str, str, str]
     marker_machines: Mapping[str, str]
@@ -58,6 +63,9 @@ class Facts:
     in_alias: str | None
     python: str
     swap: str
+    build_root: str
+    limits_paths: bool
+    hardware_from: Literal["proc", "sysctl", "registry"]
 
     def machine(self, spelling: str) -> str:
         """The farm's name of a machine; a spelling that is not known is returned in lower case."""
@@ -70,7 +78,7 @@ class Facts:
 
     def fits(self, tag: str, machine: str) -> bool:
         """Whether a wheel's platform tag is for this platform and machine."""
-        return self.tag in tag and tag.endswith(self.tag_of(machine))
+        return re.fullmatch(self.tag_pattern.format(machine=re.escape(self.tag_of(machine))), tag) is not None
 
 
 X86 = ("amd64", "x86-64", "x64")
@@ -83,6 +91,7 @@ _TABLE = (
         machines={"x86_64": X86, "aarch64": ("arm64",)},
         built_on=("x86_64", "aarch64"),
         tag="linux",
+        tag_pattern=r"(linux|(many|musl)linux(1|2010|2014|_\d+_\d+))_{machine}",
         tag_machines={},
         markers=("posix", "linux", "Linux"),
         marker_machines={},
@@ -93,6 +102,9 @@ _TABLE = (
         in_alias=None,
         python="bin/python",
         swap="swap",
+        build_root=".",
+        limits_paths=False,
+        hardware_from="proc",
     ),
     Facts(
         name="windows",
@@ -101,6 +113,7 @@ _TABLE = (
         machines={"x86_64": X86, "aarch64": ("arm64",)},
         built_on=("x86_64",),
         tag="win",
+        tag_pattern="win_{machine}",
         tag_machines={"x86_64": "amd64", "aarch64": "arm64"},
         markers=("nt", "win32", "Windows"),
         marker_machines={"x86_64": "AMD64", "aarch64": "ARM64"},
@@ -111,6 +124,9 @@ _TABLE = (
         in_alias="windows",
         python="Scripts/python.exe",
         swap="page file",
+        build_root="C:\\",
+        limits_paths=True,
+        hardware_from="registry",
     ),
     Facts(
         name="macos",
@@ -119,6 +135,7 @@ _TABLE = (
         machines={"arm64": ("aarch64",), "x86_64": X86},  # Apple, Python and wheel tags say arm64
         built_on=("arm64",),
         tag="macosx",
+        tag_pattern=r"macosx_\d+_\d+_{machine}",
         tag_machines={},
         markers=("posix", "darwin", "Darwin"),
         marker_machines={},
@@ -129,6 +146,9 @@ _TABLE = (
         in_alias="darwin",
         python="bin/python",
         swap="swap",
+        build_root=".",
+        limits_paths=False,
+        hardware_from="sysctl",
     ),
 )
 
@@ -158,8 +178,17 @@ def named(word: str) -> Facts | None:
 
 def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
-    # macosx first asks for itself: "darwin" is in no wheel's tag, and "win" would be in it
-    return next((each for each in _TABLE if tag.startswith(each.tag) or (each.in_images and each.tag in tag)), None)
+    return next((each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)), None)
+
+
+def split_platform(word: str) -> tuple[Facts, str]:
+    """The platform and the machine of `windows_x86_64`.
+
+    Raises:
+        UsageError: There is no such platform.
+    """
+    name, _, machine = word.partition("_")
+    return facts(name), machine
 
 
 def here() -> Facts | None:

@@ -1,5 +1,6 @@
 """Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
 
+from farm.platforms.facts import Facts, split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, resolve, system_needs
 from farm.wheel.isa import level_names
@@ -16,9 +17,9 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
     if policy.platform is None:
         return _check_pure(contents, tags)
-    if policy.platform.startswith("windows_"):
-        return _check_windows_tags(str(_machine(policy)), tags)
-    machine = policy.platform.removeprefix("linux_")
+    platform, machine = split_platform(policy.platform)
+    if not platform.in_images:  # no level of manylinux to earn
+        return _check_tags(platform, machine, tags)
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
@@ -71,27 +72,27 @@ def _machine(policy: Policy) -> str | None:
     """The machine as `Library.machine` has it: Windows has names of its own."""
     if policy.platform is None:
         return None
-    system, _, machine = policy.platform.partition("_")
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine) if system == "windows" else machine
+    platform, machine = split_platform(policy.platform)
+    return platform.tag_of(machine)
 
 
 def _elsewhere(policy: Policy) -> str:
-    windows = (policy.platform or "").startswith("windows_")
+    windows = policy.platform is not None and split_platform(policy.platform)[0].compiler == "msvc"
     return "where Windows does not look" if windows else "where its RUNPATH does not lead"
 
 
-def _check_windows_tags(machine: str, tags: frozenset[str]) -> Check:
+def _check_tags(platform: Facts, machine: str, tags: frozenset[str]) -> Check:
     found = sorted({tag.rsplit("-", 1)[-1] for tag in tags})
     findings = [
         Finding(
             check="platform",
             where="",
-            what=f"platform tag {tag} is not win_{machine}",
+            what=f"platform tag {tag} is not {platform.tag}_{platform.tag_of(machine)}",
             why="pip installs the wheel where it cannot run, or not at all",
             fix="build it for Windows with Root-Is-Purelib: false; repair keeps Windows' tags",
         )
         for tag in found
-        if tag != f"win_{machine}"
+        if not platform.fits(tag, machine)
     ]
     return _check("platform", findings, ", ".join(found))
 

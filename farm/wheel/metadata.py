@@ -14,6 +14,7 @@ from itertools import product
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
@@ -149,16 +150,19 @@ def platform_machine(tags: frozenset[str]) -> str | None:
 def windows_machine(tags: frozenset[str]) -> str | None:
     """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
     platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
-    known = {"win_amd64": "amd64", "win_arm64": "arm64", "win32": "win32"}
-    return known.get(platforms.pop()) if len(platforms) == 1 else None
+    tag = platforms.pop() if len(platforms) == 1 else ""
+    if tag == "win32":  # 32 bits: its tag names no machine
+        return tag
+    machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
+    return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
 
 
 def platform_of(tags: frozenset[str]) -> str | None:
     """`linux_x86_64` or `windows_x86_64`, as a policy has it; None unless all tags are of one machine of these."""
     machine, windows = platform_machine(tags), windows_machine(tags)
     if windows is not None:
-        return "windows_" + {"amd64": "x86_64", "arm64": "aarch64"}.get(windows, windows)
-    return None if machine is None else f"linux_{machine}"
+        return f"{WINDOWS}_{PLATFORMS[WINDOWS].machine(windows)}"
+    return None if machine is None else f"{DEFAULT}_{machine}"
 
 
 def with_version(metadata: bytes, version: str) -> bytes:

@@ -10,6 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import VerificationFailedError
+from farm.platforms.facts import DEFAULT, split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.metadata import DistInfo, same_name
 from farm.wheel.policy import Policy
@@ -78,17 +79,18 @@ def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
         return True
     digits = (policy.python or "cp311").removeprefix("cp")
     python = f"{digits[:1]}.{digits[1:]}"
-    windows = (policy.platform or "").startswith("win")
+    platform, machine = split_platform(policy.platform or f"{DEFAULT}_")
+    os_name, sys_platform, platform_system = platform.markers
     environment = {
         "extra": "",
         "python_version": python,
         "python_full_version": f"{python}.0",
         "implementation_name": "cpython",
         "platform_python_implementation": "CPython",
-        "os_name": "nt" if windows else "posix",
-        "sys_platform": "win32" if windows else "linux",
-        "platform_system": "Windows" if windows else "Linux",
-        "platform_machine": "AMD64" if windows else (policy.platform or "").partition("_")[2],
+        "os_name": os_name,
+        "sys_platform": sys_platform,
+        "platform_system": platform_system,
+        "platform_machine": platform.marker_machines.get(machine, machine),
     }
     try:
         return requirement.marker.evaluate(environment)

@@ -1,0 +1,36 @@
+"""No module compares an engine's name: engines have traits (farm/engines/base.py)."""
+
+import ast
+from pathlib import Path
+
+from farm.pipeline.backends import ENGINES
+
+ROOT = Path(__file__).parents[3]
+OTHERS = ("runner.engine", "form")
+"""How ci/runners.yaml says that a runner is reached, and a format of `farm matrix`: neither is an engine of `--on`."""
+
+
+def compared(path):
+    """(line, text) of comparisons with the name of an engine."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (node.lineno, ast.unparse(node))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) not in OTHERS
+        if any(isinstance(side, ast.Constant) and side.value in ENGINES for side in (node.left, *node.comparators))
+    ]
+
+
+def test_no_module_compares_an_engines_name():
+    found = {}
+    for path in sorted((ROOT / "farm").rglob("*.py")):
+        name = path.relative_to(ROOT / "farm").as_posix()
+        hits = [] if name.startswith("recipes/") else compared(path)
+        found |= {name: hits} if hits else {}
+    assert found == {}, "ask the engine's traits"
+
+
+def test_the_search_finds_a_comparison(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text('if engine.name == "host" or on != "swarm": pass\nx = "docker"\n')
+    assert [line for line, _ in compared(path)] == [1, 1]
