@@ -199,7 +199,7 @@ def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
 
 def blas_is_installed(stack: Stack) -> Iterator[Reason]:
     """The recipe installs the BLAS that was asked for."""
-    if stack.blas == "mkl" and stack.platform == "linux":
+    if stack.blas == "mkl" and facts(stack.platform).in_images:
         yield Reason(
             "blas",
             "Linux images have OpenBLAS, not MKL",

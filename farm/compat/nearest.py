@@ -12,6 +12,7 @@ from typing import Any
 from farm import catalog
 from farm.compat.host import msc_ver, toolset
 from farm.compat.stack import Reason, Stack, arch_list, number, spell, targets
+from farm.platforms.facts import facts
 from farm.variant import PYTHONS
 
 Check = Callable[[Stack], list[Reason]]
@@ -57,7 +58,7 @@ def _options(stack: Stack, field: str) -> Iterator[Stack]:
             yield replace(stack, variant=replace(variant, cpu=cpu))
     elif field == "cpu_of_arm":
         for cpu, level in catalog.cpu_levels().items():
-            if level.machine == "aarch64" and stack.platform == "linux":
+            if level.machine == "aarch64" and level.machine in facts(stack.platform).built_on:
                 yield replace(stack, variant=replace(variant, cpu=cpu))
     elif field == "gpu_of_variant":
         if f"sm{stack.gpu}" in catalog.architectures().architectures:

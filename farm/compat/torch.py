@@ -78,7 +78,7 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
 
 def upstream_left_gpu_behind(stack: Stack) -> Iterator[Reason]:
     """Upstream did not drop the cards from its own wheels of this release and CUDA."""
-    if _release(stack) is None or stack.torch is None or stack.cuda is None or stack.platform == "macos":
+    if _release(stack) is None or stack.torch is None or stack.cuda is None or not facts(stack.platform).cuda:
         return
     lowest = min(targets(stack), default=None)
     left = official.left_behind(stack.torch, stack.cuda, lowest) if lowest is not None else None

@@ -78,6 +78,7 @@ def candidate(project: Path, selectors: Selectors, asked: Mapping[str, Any] | No
         torch=_text(chosen["torch"]),
         cudnn=_text(chosen["cudnn"]),
         ptx=bool(chosen["ptx"].value),
+        blas=_text(chosen["blas"]),
         components=tuple(recipe_.components),
         **(asked or {}),
     )
