@@ -120,15 +120,6 @@ def windows() -> Windows:
     return load(FOLDER / "windows.yaml", Windows)
 
 
-def servercore_tags(host_build: int) -> list[str]:
-    """The Server Core tags that a Windows host of this build runs under process isolation, best first.
-
-    Empty for hosts older than every host of the catalogue. Source: `windows.yaml`.
-    """
-    known = sorted((int(build), host.tags) for build, host in windows().hosts.items() if int(build) <= host_build)
-    return list(known[-1][1]) if known else []
-
-
 NEXT_BRANCH = {470: 495, 580: 590}
 """The driver branch after one that is the last for an architecture. On Windows the versions between belong to the
 first: 472.50, which CUDA 11.4.4 brings, and 473.47 are of branch 470."""

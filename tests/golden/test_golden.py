@@ -193,7 +193,7 @@ def test_a_windows_dockerfile_begins_with_its_escape_character(case):
 @pytest.mark.parametrize("case", [case for case in CASES if "windows" in case])
 def test_every_download_of_a_windows_build_is_pinned(case):
     plan, texts = rendered(case)
-    install = texts["image/scripts/install.cmd"]
+    install = texts["image/scripts/visual_studio.cmd"] + texts["image/scripts/install.cmd"]
     assert install.count('set "FARM_URL=https://') == install.count('set "FARM_SHA256=') == 3
     for line in texts["job/requirements.txt"].splitlines():
         assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+ --hash=sha256:[0-9a-f]{64}", line)

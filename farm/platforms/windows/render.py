@@ -17,7 +17,7 @@ from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
-IMAGE_TEMPLATES = ("install.cmd", "prove.cmd", "prepare.cmd")
+IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
 
 

@@ -261,12 +261,27 @@ def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, acti
 
 
 @pytest.mark.parametrize("part", ["reset --quiet --hard", "clean -ffdxq", "submodule"])
-def test_a_used_tree_that_cannot_be_cleaned_is_not_built(machine, part):
+def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
+    """A git that was killed leaves index.lock, which stops every later one."""
     assert machine.run()[0] == 0
+    (machine.c / "farm/src/old.txt").touch()
     machine.change("git.exe", part, "exit=128")
     code, out = machine.run()
-    assert (code, "step source FAILED (exit code" in out) == (9, True), out
-    assert part in machine.calls()[-1]["command"]
+    assert code == 0, out
+    assert [call for call in machine.calls("git.exe") if " clone " in call["command"]]
+    assert not (machine.c / "farm/src/old.txt").exists()
+
+
+def test_an_interrupted_clone_is_made_again(machine):
+    """HEAD is right as soon as the repository is there; its submodules come last."""
+    machine.change("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD", "exit=128")
+    code, out = machine.run()
+    assert (code, "step source FAILED" in out) == (9, True), out
+    assert (machine.c / "farm/src/.git/HEAD").exists()
+    machine.change("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD")
+    code, out = machine.run()
+    assert code == 0, out
+    assert [call for call in machine.calls("git.exe") if " clone " in call["command"]]
 
 
 def test_a_used_tree_of_another_commit_is_cloned_again(machine):
@@ -449,12 +464,12 @@ def image(machine, tmp_path):
 @pytest.mark.parametrize(
     ("build", "wanted", "base", "told"),
     [
-        ("17763", None, "4.8-windowsservercore-ltsc2019", None),
+        ("17763", None, None, "build 17763 of Windows cannot build in a container: 20348 (Windows Server 2022)"),
+        ("19045", None, None, "Windows 10 refuses process isolation"),
         ("20348", None, "4.8-windowsservercore-ltsc2022", None),
         ("26100", None, "4.8.1-windowsservercore-ltsc2025", None),
         ("26100", "ltsc2022", "4.8-windowsservercore-ltsc2022", None),
         ("20348", "ltsc2019", None, "build 20348 of Windows does not run ltsc2019 under process isolation; it runs: ltsc2022"),
-        ("14393", None, None, "build 14393 of Windows runs no Server Core image; 17763 is the oldest that does"),
     ],
 )  # fmt: skip
 def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build, wanted, base, told):
@@ -548,7 +563,7 @@ def scripts(machine, image):
         shutil.copy(machine.folder / "standin.exe", folder / f"{name}.exe")
     good = next(
         line.split("=")[1].strip('"\r')
-        for line in (folder / "install.cmd").read_text().splitlines()
+        for line in (folder / "visual_studio.cmd").read_text().splitlines()
         if "FARM_SHA256=" in line
     )
     machine.rules += [("curl.exe", "", r"self=C:\farm\t\download.exe"), ("certutil.exe", "", f"print={good}")]
@@ -561,6 +576,7 @@ def scripts(machine, image):
         ("0", True, 0, ""),
         ("3010", True, 0, ""),
         ("1", True, 9, "the Visual Studio installer ended with 1"),
+        ("1603", True, 9, "1603: a package cannot be installed in this base image"),
         ("0", False, 9, "there is no toolset 14.29 in C:\\BuildTools"),
     ],
 )
@@ -572,7 +588,7 @@ def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, co
     machine.rules.append(
         ("download.exe", "--add Microsoft.VisualStudio.Workload.VCTools", *effect, f"exit={installer}")
     )
-    seen, out = machine.run("install.cmd visual_studio", scripts)
+    seen, out = machine.run("visual_studio.cmd", scripts)
     assert (seen, told in out) == (code, True), out
     [call] = machine.calls("download.exe")
     for part in ("--quiet --wait --norestart --nocache", r"--installPath C:\BuildTools"):
@@ -581,7 +597,7 @@ def test_the_installer_of_visual_studio(machine, scripts, installer, toolset, co
 
 def test_a_download_with_another_sha256_is_removed_and_not_run(machine, scripts):
     machine.change("certutil.exe", "", "print=" + "0" * 64)
-    code, out = machine.run("install.cmd visual_studio", scripts)
+    code, out = machine.run("visual_studio.cmd", scripts)
     assert (code, "has another sha256 than the pinned" in out) == (6, True), out
     assert not machine.calls("download.exe")
     assert not (machine.c / "farm/t/download.exe").exists()

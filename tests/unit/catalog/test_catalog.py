@@ -159,20 +159,6 @@ def test_levels_and_switches_name_each_other():
 
 
 @pytest.mark.parametrize(
-    ("build", "tags"),
-    [
-        (17763, ["ltsc2019"]),
-        (20348, ["ltsc2022"]),
-        (22631, ["ltsc2022"]),
-        (26100, ["ltsc2025", "ltsc2022"]),
-        (14393, []),
-    ],
-)
-def test_server_core_tags_of_a_host(build, tags):
-    assert catalog.servercore_tags(build) == tags
-
-
-@pytest.mark.parametrize(
     ("asked", "found"),
     [("2.9", "2.9.1"), ("2.10", "2.10.0"), ("2.9.1", "2.9.1"), ("2", "2.15.0"), ("2.16", None), ("", None)],
 )

@@ -15,6 +15,7 @@ import pytest
 
 from farm.compat import Stack
 from farm.errors import UsageError
+from farm.matrix import load_matrix
 from farm.plan import Selectors, resolve
 from farm.platforms.windows.render import cmd_text
 from farm.platforms.windows.toolchain import visual_studio
@@ -184,3 +185,20 @@ def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
     stack = Stack(package="torch", variant=Variant.parse("sm80-avx2-py311"), platform="windows", base=None,
                   toolkit="nvidia", cuda=cuda, torch=torch, cudnn=None, ptx=False, components=())  # fmt: skip
     assert visual_studio(stack)[0] == studio
+
+
+PASSED_ON = ("BUILD_", "USE_", "CMAKE_")
+"""What PyTorch's tools/setup_helpers/cmake.py hands to CMake as -D, by the variable's name in os.environ."""
+
+
+def test_what_setup_py_hands_to_cmake_survives_windows(root):
+    """Windows' Python gives every name of the environment in upper case, and CMake's names have a case."""
+    builds = [build for build in load_matrix(root).builds() if build.platform == "windows"]
+    assert builds
+    for build in builds:
+        options = {"cuda": (build.cuda, "matrix")} if build.cuda else {}
+        plan = resolve(root, Selectors(build.variant, build.package, "windows", build.channel, options))
+        handed = [name for name in plan.env if name.upper().startswith(PASSED_ON)]
+        assert [name for name in handed if name != name.upper()] == [], build
+        if build.package == "torch":
+            assert plan.env["CMAKE_PROJECT_INCLUDE"] == "C:/farm/job/tiers.cmake"

@@ -19,19 +19,22 @@ set "FARM_TAGS="
 if not defined FARM_TAGS if %FARM_BUILD% GEQ 26100 set "FARM_TAGS=ltsc2025 ltsc2022"
 if not defined FARM_TAGS if %FARM_BUILD% GEQ 22000 set "FARM_TAGS=ltsc2022"
 if not defined FARM_TAGS if %FARM_BUILD% GEQ 20348 set "FARM_TAGS=ltsc2022"
-if not defined FARM_TAGS if %FARM_BUILD% GEQ 17763 set "FARM_TAGS=ltsc2019"
-if not defined FARM_TAGS echo image.cmd: build %FARM_BUILD% of Windows runs no Server Core image; 17763 is the oldest that does& exit /b 4
+if defined FARM_TAGS goto :tags
+echo image.cmd: build %FARM_BUILD% of Windows cannot build in a container: 20348 ^(Windows Server 2022^) is the oldest that can
+echo   Windows 10 refuses process isolation; in images of Server 2019 the installer of Visual Studio fails with 1603
+echo   next: run job\build.cmd on this machine itself
+exit /b 4
+:tags
 set "FARM_CHOSEN="
 if not defined FARM_TAG for %%t in (%FARM_TAGS%) do if not defined FARM_CHOSEN set "FARM_CHOSEN=%%t"
 if defined FARM_TAG for %%t in (%FARM_TAGS%) do if /i "%%t"=="%FARM_TAG%" set "FARM_CHOSEN=%%t"
 if not defined FARM_CHOSEN echo image.cmd: build %FARM_BUILD% of Windows does not run %FARM_TAG% under process isolation; it runs: %FARM_TAGS%& exit /b 4
-if "%FARM_CHOSEN%"=="ltsc2019" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8-windowsservercore-ltsc2019"
 if "%FARM_CHOSEN%"=="ltsc2022" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8-windowsservercore-ltsc2022"
 if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8.1-windowsservercore-ltsc2025"
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:d11b29c5ed435bc5-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:bf71da82e530339b-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:d11b29c5ed435bc5-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:bf71da82e530339b-%FARM_CHOSEN%"
 exit /b 0

@@ -1,5 +1,5 @@
 @echo off
-rem Builds torch 2.0.1+cu114.sm35.avx for sm35-avx-py311. Rendered by farm from plan 5edf8ef2adda.
+rem Builds torch 2.0.1+cu114.sm35.avx for sm35-avx-py311. Rendered by farm from plan 74e954b25f4f.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.29, Python 3.11 and Git; no administrator.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers).
@@ -14,8 +14,8 @@ chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
 if not exist plan.json cd /d "%~dp0"
 if not exist plan.json goto :failed
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\5edf8ef2adda) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\5edf8ef2adda"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\74e954b25f4f) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\74e954b25f4f"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_LOG=%FARM_OUT%\build.log"
 set "FARM_NEXT=another build may be running: one at a time on one machine"
@@ -31,7 +31,7 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 :inplace
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
-set "FARM_TEXT=torch 2.0.1+cu114.sm35.avx for sm35-avx-py311, plan 5edf8ef2adda; log: %FARM_LOG%"
+set "FARM_TEXT=torch 2.0.1+cu114.sm35.avx for sm35-avx-py311, plan 74e954b25f4f; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------
@@ -123,7 +123,7 @@ set "CMAKE_C_COMPILER_LAUNCHER=C:/farm/tools/sccache/sccache.exe"
 set "CMAKE_GENERATOR=Ninja"
 set "CMAKE_INCLUDE_PATH=C:/farm/venv/Library/include"
 set "CMAKE_LIBRARY_PATH=C:/farm/venv/Library/lib"
-set "CMAKE_PROJECT_Torch_INCLUDE=C:/farm/job/tiers.cmake"
+set "CMAKE_PROJECT_INCLUDE=C:/farm/job/tiers.cmake"
 set "CUDA_HOME=C:/farm/cuda-11.4-8.7.0"
 set "CUDA_PATH=C:/farm/cuda-11.4-8.7.0"
 set "CUDNN_ROOT=C:/farm/cuda-11.4-8.7.0"
@@ -174,7 +174,9 @@ call :step
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
-if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :clean
+rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
+if "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" if exist C:\farm\src\.git\farm.ok goto :clean
+:clone
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
 call :gone C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
@@ -187,18 +189,22 @@ for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
 set "FARM_CODE=5"
 set "FARM_NEXT=tag v2.0.1 is another commit than the catalogue says: e9ebda29d87ce0916ab08c06ab26fd3766a870e5"
 if not "%FARM_HEAD%"=="e9ebda29d87ce0916ab08c06ab26fd3766a870e5" goto :failed
+set "FARM_CODE=9"
+copy /y nul C:\farm\src\.git\farm.ok >nul
+if not "%ERRORLEVEL%"=="0" goto :failed
 goto :patches
 :clean
-rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings.
+rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings. One that git cannot
+rem clean (a killed git leaves its lock) is cloned again.
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
 call :gone C:\farm\src\build
 if not "%ERRORLEVEL%"=="0" goto :failed
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq" >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 :patches
 set "FARM_CODE=5"
 set "FARM_STEP=patches"

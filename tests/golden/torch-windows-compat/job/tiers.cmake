@@ -1,4 +1,4 @@
-# Included by CMake after project(): the run-time CPU tiers above sse41 are not compiled at all.
+# Included by CMake after each project(): the run-time CPU tiers above sse41 are not compiled at all.
 set(C_AVX2_FOUND OFF CACHE BOOL "" FORCE)
 set(CXX_AVX2_FOUND OFF CACHE BOOL "" FORCE)
 set(CAFFE2_COMPILER_SUPPORTS_AVX2_EXTENSIONS OFF CACHE BOOL "" FORCE)

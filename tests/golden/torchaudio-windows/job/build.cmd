@@ -163,7 +163,9 @@ call :step
 set "FARM_HEAD="
 if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
-if "%FARM_HEAD%"=="31de77dad5c89274451b3f5c4bcb630be12787c4" goto :clean
+rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
+if "%FARM_HEAD%"=="31de77dad5c89274451b3f5c4bcb630be12787c4" if exist C:\farm\src\.git\farm.ok goto :clean
+:clone
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
 call :gone C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
@@ -176,18 +178,22 @@ for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
 set "FARM_CODE=5"
 set "FARM_NEXT=tag v2.0.2 is another commit than the catalogue says: 31de77dad5c89274451b3f5c4bcb630be12787c4"
 if not "%FARM_HEAD%"=="31de77dad5c89274451b3f5c4bcb630be12787c4" goto :failed
+set "FARM_CODE=9"
+copy /y nul C:\farm\src\.git\farm.ok >nul
+if not "%ERRORLEVEL%"=="0" goto :failed
 goto :patches
 :clean
-rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings.
+rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings. One that git cannot
+rem clean (a killed git leaves its lock) is cloned again.
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
 call :gone C:\farm\src\build
 if not "%ERRORLEVEL%"=="0" goto :failed
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq" >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+if not "%ERRORLEVEL%"=="0" goto :clone
 :patches
 set "FARM_CODE=5"
 
