@@ -23,6 +23,7 @@ from farm.engines.github_models import Listed, Run, RunJob
 from farm.engines.output import RefusedOutputError, storing
 from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.plan.file import Plan
+from farm.platforms.facts import PLATFORMS
 from farm.settings import Github, JobKind
 from farm.text import plain
 
@@ -51,7 +52,7 @@ class GithubEngine:
 
     name = "github"
     # What its runners are, a build finds there: `farm build` takes the engine that can.
-    traits = Traits(gathers=True, places=True, live_logs=False, platforms=frozenset({"linux", "windows", "macos"}))
+    traits = Traits(gathers=True, places=True, live_logs=False, platforms=frozenset(PLATFORMS))
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from farm.pipeline.host_toolchain import prove_host, this_machine
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
-from farm.platforms.facts import DEFAULT
+from farm.platforms.facts import DEFAULT, facts
 from farm.render import Rendered, render
 from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
 from farm.sources import fetch
@@ -103,12 +103,10 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
     """
     kind = engine_kind(name)
     if plan.platform not in kind.traits.platforms:
-        able = [other for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
+        able = [f"--on {other}" for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
         raise NoRunnerError(
             f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
-            hint=f"--on {' or '.join(able)}"
-            if able
-            else "on such a machine, `--on host` builds it; or `farm render` writes the job's script for it",
+            hint="; or ".join([*able, f"run the same on a {facts(plan.platform).title} machine with --on host"]),
         )
     kind.check(workspace)
 
