@@ -24,11 +24,11 @@ def add(commands: "Commands") -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.dependencies import link_dependencies
-    from farm.index.snapshot import may_sign, sign_pages
+    from farm.index.listing import Listing
+    from farm.index.roles import sign_pages
 
     store, signer = store_of(args), signer_of(args)
-    if signer is not None:
-        may_sign(store, signer)
+    Listing(store, signer)  # refuses another key
     written = link_dependencies(store, args.source, group=args.group)
     if signer is not None:
         sign_pages(store, signer, written)

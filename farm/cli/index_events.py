@@ -34,14 +34,9 @@ def run(kind: "Kind", args: argparse.Namespace) -> int:
     """Add the event, show it on all pages, and sign these."""
     from farm.cli import show
     from farm.index.events import record_event
-    from farm.index.snapshot import may_sign, sign_pages
 
-    store, signer = store_of(args), signer_of(args)
-    if signer is not None:
-        may_sign(store, signer)
-    shown = record_event(store, args.target, "release" if getattr(args, "lift", False) else kind, args.reason)
-    if signer is not None:
-        sign_pages(store, signer, shown)
+    happened: Kind = "release" if getattr(args, "lift", False) else kind
+    shown = record_event(store_of(args), args.target, happened, args.reason, signer=signer_of(args))
     if args.json:
         print(json.dumps({"pages": sorted(shown)}, indent=2))
     else:

@@ -24,8 +24,9 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from farm.cli import show
+    from farm.index.listing import Listing
     from farm.index.probe import prove
-    from farm.index.snapshot import may_sign, sign_pages
+    from farm.index.roles import sign_pages
     from farm.index.variants import properties, publish_variant, variant_json
     from farm.variant import Variant
     from farm.wheel.archive import Archive
@@ -36,8 +37,7 @@ def run(args: argparse.Namespace) -> int:
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store, signer = store_of(args), signer_of(args)
     prove(store)
-    if signer is not None:
-        may_sign(store, signer)
+    listing = Listing(store, signer)
     with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
         path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
         with Archive(args.wheel) as archive:
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         filename = path.name
     if signer is not None:
         sign_pages(store, signer, shown)
+    listing.add_group("variant")
     if args.json:
         print(json.dumps({"wheel": filename, "label": label, "pages": sorted(shown)}, indent=2))
     else:

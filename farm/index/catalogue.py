@@ -1,7 +1,7 @@
 """`catalog.json`: which wheels there are, for people and for the selector; small, however many rebuilds there are.
 
 One section for each project of each group, a pure function of the project's JSON page. It also carries what every
-publisher must know first, so that one request reads all of that: that the store was proved, and the signed snapshot.
+publisher must know first, so that one request reads all of that: that the store was proved, and which keys may sign.
 It is a list of projects as PEP 691 has it, too: of all groups together.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from farm import catalog
-from farm.index.pages import API_VERSION, Model, ProjectPage, Sha256, foreign
+from farm.index.pages import ListedProject, ListMeta, Model, ProjectPage, Sha256, foreign
 
 CATALOGUE_KEY = "catalog.json"
 CATALOGUE_TYPE = "application/json"
@@ -45,14 +45,6 @@ class Proof(Model):
     bare_etags: bool
 
 
-class ListMeta(Model):
-    api_version: str = Field(default=API_VERSION, alias="api-version")
-
-
-class ListedProject(Model):
-    name: str
-
-
 class Catalogue(Model):
     """What there is.
 
@@ -61,7 +53,7 @@ class Catalogue(Model):
         links: Group -> project that is a page of links to another index -> channels whose roots have it.
         projects: All names, once, for clients that read PEP 691; follows from the two above.
         proof: That the store keeps its promises; None when nobody tried, or the proof is of another version.
-        snapshot: A signed envelope (`farm.index.snapshot`).
+        keys: The keyids that may sign pages, where they are signed. A hint for publishers: `farm.index.keys` decides.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -71,7 +63,7 @@ class Catalogue(Model):
     meta: ListMeta = ListMeta()
     projects: tuple[ListedProject, ...] = ()
     proof: dict[str, Any] | None = Field(default=None, alias="_proof")
-    snapshot: dict[str, Any] | None = Field(default=None, alias="_snapshot")
+    keys: tuple[str, ...] | None = Field(default=None, alias="_keys")
 
     def render(self) -> bytes:
         document = self.model_copy(update={"projects": self._named()}).model_dump(by_alias=True, exclude_none=True)
@@ -86,10 +78,6 @@ class Catalogue(Model):
         if self.projects != self._named():
             raise ValueError("its list of projects is not that of its groups")
         return self
-
-    def signed(self) -> bytes:
-        """What a signature of the catalogue is about: all but the signature itself, and the proof."""
-        return self.model_copy(update={"proof": None, "snapshot": None}).render()
 
     def proved(self) -> Proof | None:
         """What the last probe found; None when there is nothing that this version of the farm can read."""

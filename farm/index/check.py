@@ -14,8 +14,9 @@ from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, event_key, fold, read_events
-from farm.index.listing import html_place, root_place
+from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
+from farm.index.roles import GROUPS_KEY
 from farm.index.stores import Stat, Store, check_key
 
 _BASE = "http://index.invalid/"
@@ -91,6 +92,7 @@ class _Walk:
             yield from _guarded(f"events/{target}", self._events(target))
         yield from _guarded(CATALOGUE_KEY, self._catalogue())
         groups = {match[1] for key in keys if (match := re.match(r"whl/([^/]+)/(?:simple/|v1-json/|links)", key))}
+        yield from _guarded(GROUPS_KEY, self._groups(groups))
         for group in sorted(groups - {"variant"}):
             yield from self._group(group, keys)
         for key in sorted(self.store.list("records/")):
@@ -141,7 +143,7 @@ class _Walk:
         links = {n: tuple(sorted(p.channels)) for n, p in listed.items() if p.meta.links}
         if self.catalogue is not None and self.catalogue.links.get(group, {}) != links:
             yield Problem(CATALOGUE_KEY, f"does not list the pages of links in {group}", broken=False)
-        yield from self._roots(group, listed, keys)
+        yield from self._roots(group, listed)
 
     def _json(self, key: str, group: str, name: str, page: pages.ProjectPage) -> Iterator[Problem]:
         if page.name != name:
@@ -223,23 +225,33 @@ class _Walk:
             elif section != html.links_section(page):
                 yield Problem(key, f"shows other files of {name} than its JSON page", broken=True)
 
-    def _roots(self, group: str, listed: dict[str, pages.ProjectPage], keys: frozenset[str]) -> Iterator[Problem]:
-        yield from self._root(root_place(group, None), set(listed), keys)
+    def _roots(self, group: str, listed: dict[str, pages.ProjectPage]) -> Iterator[Problem]:
+        yield from self._root(group, None, set(listed))
         for channel in sorted({channel for page in listed.values() for channel in page.channels}):
-            names = {name for name, page in listed.items() if channel in page.channels}
-            yield from self._root(root_place(group, channel), names, keys)
+            yield from self._root(group, channel, {name for name, page in listed.items() if channel in page.channels})
 
-    def _root(self, key: str, listed: set[str], keys: frozenset[str]) -> Iterator[Problem]:
-        found = self.store.get(key)
-        shown = set()
-        for anchor in [] if found is None else _parse(found.data):
-            target = _resolve(key, f"{anchor.href}index.html")
-            name = anchor.text
-            shown.add(name)
-            if target != key.replace("/index.html", f"/{name}/index.html") or target not in keys:
-                yield Problem(key, f"leads to {anchor.href!r}, which is not there", broken=True)
-        for name in sorted(listed - shown):
-            yield Problem(key, f"does not list {name} yet", broken=False)
+    def _root(self, group: str, channel: str | None, names: set[str]) -> Iterator[Problem]:
+        for each in lists_of(group, channel):
+            yield from _guarded(each.key, self._list(each, names))
+
+    def _list(self, listed: ProjectList, names: set[str]) -> Iterator[Problem]:
+        found = self.store.get(listed.key)
+        shown = set() if found is None else listed.parse(found.data)
+        for name in sorted(shown):
+            if re.sub(r"(index\.\w+)$", rf"{name}/\1", listed.key) not in self.keys:
+                yield Problem(listed.key, f"leads to {name!r}, which is not there", broken=True)
+        for name in sorted(names - shown):
+            yield Problem(listed.key, f"does not list {name} yet", broken=False)
+
+    def _groups(self, groups: set[str]) -> Iterator[Problem]:
+        found = self.store.get(GROUPS_KEY)
+        shown = set() if found is None else html.parse_root(found.data, GROUPS_KEY)
+        for group in sorted(shown - groups):
+            yield Problem(GROUPS_KEY, f"leads to {group!r}, which is not there", broken=True)
+        for group in sorted(groups - shown):
+            yield Problem(GROUPS_KEY, f"does not list {group} yet", broken=False)
+        if groups and self.store.get(HOME_KEY) is None:
+            yield Problem(HOME_KEY, "is not there yet", broken=False)
 
     def _record(self, key: str) -> Iterator[Problem]:
         found = self.store.get(key)

@@ -13,9 +13,10 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import pages
-from farm.index.listing import Listed, change_page
+from farm.index.listing import Listed, Listing
 from farm.index.pages import ForeignObjectError, Model, ProjectPage
 from farm.index.records import Record, parse_record, record_key
+from farm.index.signing import Signer
 from farm.index.stores import Store
 
 Kind = Literal["yank", "unyank", "quarantine", "release"]
@@ -96,7 +97,13 @@ def fold(events: Sequence[Event]) -> State:
 
 
 def record_event(
-    store: Store, target: str, kind: Kind, reason: str, *, time: datetime | None = None
+    store: Store,
+    target: str,
+    kind: Kind,
+    reason: str,
+    *,
+    signer: Signer | None = None,
+    time: datetime | None = None,
 ) -> dict[str, bytes]:
     """Adds an event and shows it on all pages, or completes what an earlier call began.
 
@@ -109,6 +116,7 @@ def record_event(
         UsageError: There is no such wheel or project, or the reason is no short line of text.
         InfrastructureError: The store failed; run it again.
     """
+    listing = Listing(store, signer)
     if target.endswith(".whl"):
         record = _record(store, target)
         groups = dict.fromkeys(record.groups, record.project)
@@ -119,7 +127,7 @@ def record_event(
     state = _added(store, target, kind, reason, time or datetime.now(UTC))
     shown: dict[str, bytes] = {}
     for group, project in groups.items():
-        shown |= _show(store, group, project, target, state).pages
+        shown |= _show(listing, group, project, target, state).pages
     return shown
 
 
@@ -174,12 +182,12 @@ def _added(store: Store, target: str, kind: Kind, reason: str, time: datetime) -
     raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
 
 
-def _show(store: Store, group: str, project: str, target: str, state: State) -> Listed:
+def _show(listing: Listing, group: str, project: str, target: str, state: State) -> Listed:
     def change(page: ProjectPage | None) -> ProjectPage:
         assert page is not None, "a wheel that is listed stays on its page"
         return with_states(page, {target: state})
 
-    return change_page(store, group, project, change)
+    return listing.change(group, project, change)
 
 
 def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:

@@ -6,7 +6,7 @@ looks for an object with just that key, and has one when the store is opened wit
 
 import re
 
-_PAGE = re.compile(r"(whl/.*(?:simple|v1-json)/(?:[^/]+/)?)index\.(?:html|json)")
+_PAGE = re.compile(r"(whl/(?:.*(?:simple|v1-json)/(?:[^/]+/)?)?)index\.(?:html|json)")
 
 
 def to_folder(key: str) -> str:

@@ -4,9 +4,11 @@ Each page says which generation of the JSON page it shows, so that a slow writer
 one. PEP 503, 592, 629, 658, 714, 792.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from farm.index.pages import API_VERSION, File, ProjectPage, foreign
@@ -49,6 +51,39 @@ def generation_of(html: bytes, key: str) -> int:
     return int(found[1])
 
 
+_SIGNATURE = re.compile(rb'^<script type="application/json" id="signature">(.*)</script>\n', re.MULTILINE)
+
+
+def with_signature(page: bytes, signature: Mapping[str, Any]) -> bytes:
+    """The page with a signature in its head, as data that browsers and installers skip; in place of any before."""
+    text = json.dumps(signature, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
+    line = f'<script type="application/json" id="signature">{text}</script>\n'.encode()
+    return without_signature(page).replace(b"<title>", line + b"<title>", 1)
+
+
+def without_signature(page: bytes) -> bytes:
+    """What a signature in the page is about: all but itself."""
+    return _SIGNATURE.sub(b"", page)
+
+
+def signature_of(page: bytes, key: str) -> dict[str, Any] | None:
+    """The signature in a page; None where there is none.
+
+    Raises:
+        ForeignObjectError: It is no JSON object, or there are several.
+    """
+    found = _SIGNATURE.findall(page)
+    if not found:
+        return None
+    try:
+        signature = json.loads(found[0])
+    except (ValueError, RecursionError):
+        signature = None
+    if len(found) > 1 or not isinstance(signature, dict):
+        raise foreign(key, "no sound signature")
+    return signature
+
+
 def links_section(page: ProjectPage) -> Section:
     """The section of `links.html` that shows `page`, without yanked wheels: uv does not heed a yank on a flat page."""
     offered = [file for file in page.files if file.yanked is False]
@@ -84,21 +119,21 @@ def parse_links(html: bytes, key: str) -> dict[str, Section]:
     return {project: Section(generation, tuple(lines)) for project, (generation, lines) in found.items()}
 
 
-def root_html(group: str, projects: set[str]) -> bytes:
-    """The list of a group's projects (PEP 503)."""
-    anchors = [f'<a href="{quote(name, safe="")}/">{escape(name)}</a><br>' for name in sorted(projects)]
-    return document(f"Simple index of {group}", [], anchors)
+def root_html(title: str, names: set[str], folder: str = "") -> bytes:
+    """A list: of a group's projects (PEP 503), or of groups, whose own lists lie in `folder`."""
+    anchors = [f'<a href="{quote(name, safe="")}/{folder}">{escape(name)}</a><br>' for name in sorted(names)]
+    return document(title, [], anchors)
 
 
 def parse_root(html: bytes, key: str) -> set[str]:
-    """The projects on a root page, as `root_html` wrote it.
+    """The names on a list, as `root_html` wrote it.
 
     Raises:
         ForeignObjectError: It is not one of ours.
     """
     projects = set()
     for line in _body(html, key):
-        link = re.fullmatch(r'<a href="([a-z0-9-]+)/">\1</a><br>', line)
+        link = re.fullmatch(r'<a href="([a-z0-9._-]+)/(?:simple/)?">\1</a><br>', line)
         if link is None:
             raise foreign(key, f"a line that is no link to a project: {line[:80]!r}")
         projects.add(link[1])

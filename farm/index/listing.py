@@ -1,23 +1,35 @@
 """From a project's JSON page to everything that is derived from it.
 
-HTML pages, `links.html`, lists of projects and the catalogue follow the JSON page, each guarded by generations: a slow
-writer never puts an older state over a newer one, and any later publish of the project repairs what a killed one
-left behind. The catalogue comes last: what it offers is on all lists. Most that there is to read can be guessed from
-the JSON page as it was and from the catalogue, which spares requests: with the two reads, of catalogue and flat page, a
-rebuild costs six here, a wheel of a new kind seven, as the first of a project does; one more for a channel's root, and
-one more for its list of projects.
+HTML pages, lists of projects, `links.html` and the catalogue follow the JSON page, each guarded by generations: a slow
+writer never puts an older state over a newer one, and any later publish of the project repairs what a killed one left
+behind. The order matters to readers: `links.html` carries the signature of the group's pages (`farm.index.roles`), so
+it comes after all that it covers; the catalogue comes last, so that what it offers is on all lists.
+
+Most that there is to read can be guessed from the JSON page as it was and from the catalogue, which spares requests:
+with the two reads, of catalogue and `links.html`, a rebuild costs six here, signed or not. docs/wheel-index.md has all.
 """
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue, section_of
+from farm.index import html, pages, roles
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, section_of
+from farm.index.keys import newest_root, online_keys, start
 from farm.index.pages import ProjectPage
 from farm.index.signing import Signer
-from farm.index.snapshot import with_pages
 from farm.index.stores import Store, Stored
-from farm.index.swap import Guess, guessed, swap
+from farm.index.swap import Guess, Swapped, guessed, swap
+
+HOME_KEY = "index.html"
+HOME = html.document(
+    "Wheels",
+    [],
+    ['<p><a href="whl/">Groups of wheels</a>: a root for installers for each GPU and CPU</p>'],
+)
+"""What answers the root of the index until `farm site build` writes its own page."""
+
+Change = Callable[[ProjectPage | None], ProjectPage]
+"""From a project's page (None: absent) to the new one; the same object leaves it as it is."""
 
 
 class Listed(NamedTuple):
@@ -32,87 +44,192 @@ class Listed(NamedTuple):
     pages: Mapping[str, bytes]
 
 
-def change_page(
-    store: Store,
-    group: str,
-    project: str,
-    change: Callable[[ProjectPage | None], ProjectPage],
-    *,
-    channels: frozenset[str] | None = None,
-    adds: bool = False,
-    catalogue: Guess | None = None,
-    signer: Signer | None = None,
-) -> Listed:
-    """Changes the JSON page of a project, and all pages that follow from it.
+class Listing:
+    """The pages of an index, in the hands of one writer.
 
     Args:
         store: Where.
-        group: Whose page.
-        project: Which page.
-        change: From the page (None: absent) to the new one; the same object leaves it as it is.
-        channels: Whose roots show the change; None for all that the page knows.
-        adds: `change` makes a page where there is none. A project that the flat page does not list is then taken
-            for a new one, without a look; and so is the flat page of a group that the catalogue does not have.
+        signer: Signs the pages that change.
         catalogue: The catalogue, where it was read already.
-        signer: Signs the digests of all pages.
+
+    Raises:
+        PublishRefusedError: The index has other online keys than the signer's.
     """
-    catalogue = catalogue or Guess(store.get(CATALOGUE_KEY))
-    known = parse_catalogue(catalogue.stored.data if catalogue.stored else None)
-    key = pages.json_key(group, project)
-    links = pages.links_key(group)
-    flat = None if adds and group not in known.groups else store.get(links)
-    new = adds and (flat is None or project not in html.parse_links(flat.data, links))
 
-    def changed(old: bytes | None) -> bytes | None:
-        before = None if old is None else pages.parse_page(old, key)
-        after = change(before)
-        return None if after is before else after.render()
+    def __init__(self, store: Store, signer: Signer | None = None, catalogue: Guess | None = None) -> None:
+        self.store, self.signer = store, signer
+        self.catalogue = catalogue or Guess(store.get(CATALOGUE_KEY))
+        self.known = parse_catalogue(self.catalogue.stored.data if self.catalogue.stored else None)
+        self.keys = self.known.keys
+        if signer is not None:
+            self._know_keys(signer)
+            roles.may_sign(self.known.model_copy(update={"keys": self.keys}), signer)
 
-    done = swap(store, key, changed, pages.JSON, guess=Guess(None) if new else None)
-    page = pages.parse_page(done.data, key)
-    before = done.before if done.written else None
-    written = {key: done.data}
-    derived = _derive(store, group, page, written, before, channels, fresh=done.before is None, flat=Guess(flat))
-    listed = _catalogued(store, group, page, written, catalogue, known, signer)
-    return Listed(done.written or derived or listed, written)
+    def change(self, group: str, project: str, change: Change, *, adding: pages.File | None = None) -> Listed:
+        """Changes the JSON page of a project, and all pages that follow from it.
 
+        Args:
+            group: Whose page.
+            project: Which page.
+            change: What to do.
+            adding: The file that `change` adds: the page is made where there is none, and only the file's channel shows
+                the change. A project that `links.html` does not list is then taken for a new one, without a look; and
+                so is the `links.html` of a group that the catalogue does not have.
+        """
+        key, links = pages.json_key(group, project), pages.links_key(group)
+        new_group = group not in self.known.groups and group not in self.known.links
+        flat = None if adding and new_group else self.store.get(links)
+        new = adding is not None and (flat is None or project not in html.parse_links(flat.data, links))
 
-def _derive(
-    store: Store,
-    group: str,
-    page: ProjectPage,
-    written: dict[str, bytes],
-    before: Stored | None,
-    channels: frozenset[str] | None,
-    *,
-    fresh: bool,
-    flat: Guess,
-) -> bool:
-    """Brings HTML pages and the flat page to at least the page's generation; False when they had it.
+        def changed(old: bytes | None) -> bytes | None:
+            before = None if old is None else pages.parse_page(old, key)
+            after = change(before)
+            return None if after is before else after.render()
 
-    Args:
-        store: Where.
-        group: Whose page.
-        page: The JSON page.
-        written: The pages that were looked at are added.
-        before: The JSON page as it was before we changed it: from it follows what the others show.
-        channels: Whose roots; None for all.
-        fresh: The page is new, so nothing was derived from it before.
-        flat: The flat page of the group.
-    """
-    changed = False
-    wanted = sorted(page.channels if channels is None else channels)
-    old = None if before is None else pages.parse_page(before.data, "")
-    for channel in (None, *wanted):
-        key = html_place(group, page.name, channel)
-        guess = _shown(store, before, old, channel) if before and old else Guess(None) if fresh else None
-        done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML, guess=guess)  # type: ignore[misc]
+        done = swap(self.store, key, changed, pages.JSON, guess=Guess(None) if new else None)
+        page = pages.parse_page(done.data, key)
+        written = {key: done.data}
+        one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
+        before = done.before if done.written else None
+        derived = self._html(group, page, written, before, one, fresh=done.before is None)
+        derived = self._lists(group, page, written) or derived
+        derived = self._links(group, page, written, Guess(flat)) or derived
+        if new_group:
+            derived = self.add_group(group) or derived
+        derived = self._catalogued(group, page) or derived
+        return Listed(done.written or derived, written)
+
+    def add_group(self, group: str) -> bool:
+        """Puts a group on the list of groups; False if it was there. The first one brings the index's root page."""
+        if not self.known.groups:
+            self.store.create(HOME_KEY, HOME, content_type=pages.HTML)
+
+        def new(old: bytes | None) -> bytes | None:
+            groups = set() if old is None else html.parse_root(old, roles.GROUPS_KEY)
+            if group in groups and (self.signer is None or old is None or b'id="signature"' in old):
+                return None
+            page = roles.groups_html(groups | {group})
+            return page if self.signer is None else roles.signed(page, roles.GROUPS_KEY, old, {}, self.signer)
+
+        # what a signed list holds cannot be guessed; but the first group of an index is alone on it
+        guess = None if self.known.groups or self.known.links else Guess(None)
+        return swap(self.store, roles.GROUPS_KEY, new, pages.HTML, guess=guess).written
+
+    def _know_keys(self, signer: Signer) -> None:
+        """Which keys may sign: from the catalogue, or from the root, which the first signature makes."""
+        if self.keys is not None:
+            return
+        root = newest_root(self.store)
+        if root is None and start(self.store, signer):
+            self.keys = (signer.keyid,)
+            return
+        root = root or newest_root(self.store)
+        self.keys = tuple(sorted(online_keys(root.signed))) if root else (signer.keyid,)
+
+    def _html(
+        self,
+        group: str,
+        page: ProjectPage,
+        written: dict[str, bytes],
+        before: Stored | None,
+        channels: frozenset[str] | None,
+        *,
+        fresh: bool,
+    ) -> bool:
+        """Brings the project's HTML pages to at least the page's generation; False when they had it.
+
+        Args:
+            group: Whose page.
+            page: The JSON page.
+            written: The pages that were looked at are added.
+            before: The JSON page as it was before we changed it: from it follows what the others show.
+            channels: Whose roots; None for all.
+            fresh: The page is new, so nothing was derived from it before.
+        """
+        changed = False
+        old = None if before is None else pages.parse_page(before.data, "")
+        for channel in (None, *sorted(page.channels if channels is None else channels)):
+            key = html_place(group, page.name, channel)
+            guess = Guess(None) if fresh else None
+            if before and old:
+                known = channel is None or channel in old.channels
+                guess = guessed(self.store, before, html.project_html(old, channel)) if known else Guess(None)
+            done = show_html(self.store, key, page, channel, guess)
+            written[key] = done.data
+            changed = changed or done.written
+        return changed
+
+    def _lists(self, group: str, page: ProjectPage, written: dict[str, bytes]) -> bool:
+        """Puts the project on the lists that the catalogue does not promise; True if one changed."""
+        present = self.known.section(group, page.name)
+        shown = present.channels if present else set()
+        new: list[str | None] = [] if present else [None]
+        changed = False
+        for channel in (*new, *sorted(page.channels - shown)):
+            names = self.known.listed(group, channel)
+            for listed in lists_of(group, channel):
+                sample = self.catalogue.stored
+                guess = guessed(self.store, sample, listed.render(names)) if names and sample else Guess(None)
+                changed = add_to_list(self.store, listed, page.name, written, guess) or changed
+        return changed
+
+    def _links(self, group: str, page: ProjectPage, written: dict[str, bytes], flat: Guess) -> bool:
+        key = pages.links_key(group)
+
+        def new(old: bytes | None) -> bytes | None:
+            sections = {} if old is None else html.parse_links(old, key)
+            late = page.name not in sections or sections[page.name].generation < page.generation
+            if late and not page.meta.links:
+                sections |= {page.name: html.links_section(page)}
+            text = html.links_html(group, sections)
+            if self.signer is not None:
+                text = roles.signed(text, key, old, written, self.signer)
+                return None if text == old else text
+            if old is None or late:
+                there = None if old is None else html.signature_of(old, key)
+                return text if there is None else html.with_signature(text, there)  # which does not cover it then
+            return None
+
+        done = swap(self.store, key, new, pages.HTML, guess=flat)
         written[key] = done.data
-        changed = changed or done.written
-    links = pages.links_key(group)
-    done = swap(store, links, lambda text: _links(text, group, page, links), pages.HTML, guess=flat)
-    written[links] = done.data
-    return changed or done.written
+        return done.written
+
+    def _catalogued(self, group: str, page: ProjectPage) -> bool:
+        section = section_of(page)
+
+        def new(old: bytes | None) -> bytes | None:
+            before = parse_catalogue(old)
+            after = before.with_section(group, page.name, section)
+            if self.signer is not None and before.keys is None:
+                after = after.model_copy(update={"keys": self.keys})
+            return None if after is before else after.render()
+
+        return swap(self.store, CATALOGUE_KEY, new, CATALOGUE_TYPE, guess=self.catalogue).written
+
+
+class ProjectList(NamedTuple):
+    """A list of projects, as HTML or JSON: of a group, or of a channel in it."""
+
+    key: str
+    title: str
+
+    def render(self, names: set[str]) -> bytes:
+        return pages.projects_json(names) if self.key.endswith(".json") else html.root_html(self.title, names)
+
+    def parse(self, data: bytes) -> set[str]:
+        """The names on it; ForeignObjectError if it is not one of ours."""
+        return pages.parse_projects(data, self.key) if self.key.endswith(".json") else html.parse_root(data, self.key)
+
+    @property
+    def content_type(self) -> str:
+        return pages.JSON if self.key.endswith(".json") else pages.HTML
+
+
+def lists_of(group: str, channel: str | None) -> list[ProjectList]:
+    """The lists on which a project of the group, or of a channel in it, stands."""
+    if channel is not None:
+        return [ProjectList(f"{pages.channel_root(channel, group)}index.html", f"{channel}, {group}")]
+    return [ProjectList(pages.root_key(group), group), ProjectList(pages.json_root_key(group), group)]
 
 
 def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
@@ -120,9 +237,10 @@ def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes
     written: dict[str, bytes] = {}
     for channel in (None, *sorted(page.channels)):
         key = html_place(group, page.name, channel)
-        done = swap(store, key, lambda text, c=channel, k=key: _html(text, page, c, k), pages.HTML)  # type: ignore[misc]
+        done = show_html(store, key, page, channel, None)
         written[key] = done.data
-        add_to_root(store, root_place(group, channel), root_title(group, channel), page.name, written, None)
+        for listed in lists_of(group, channel):
+            add_to_list(store, listed, page.name, written, None)
     return written
 
 
@@ -131,78 +249,26 @@ def html_place(group: str, project: str, channel: str | None) -> str:
     return f"{pages.channel_root(channel, group)}{project}/index.html" if channel else pages.html_key(group, project)
 
 
-def root_place(group: str, channel: str | None) -> str:
-    """The key of the list of a group's projects, or of those of a channel in it."""
-    return f"{pages.channel_root(channel, group)}index.html" if channel else pages.root_key(group)
-
-
-def root_title(group: str, channel: str | None) -> str:
-    """What such a list is called."""
-    return f"{channel}, {group}" if channel else group
-
-
-def _shown(store: Store, before: Stored, old: ProjectPage, channel: str | None) -> Guess | None:
-    if channel is not None and channel not in old.channels:
-        return Guess(None)
-    return guessed(store, before, html.project_html(old, channel))
-
-
-def _html(text: bytes | None, page: ProjectPage, channel: str | None, key: str) -> bytes | None:
-    if text is not None and html.generation_of(text, key) >= page.generation_in(channel):
-        return None
-    return html.project_html(page, channel)
-
-
-def _links(text: bytes | None, group: str, page: ProjectPage, key: str) -> bytes | None:
-    sections = {} if text is None else html.parse_links(text, key)
-    if page.name in sections and sections[page.name].generation >= page.generation:
-        return None
-    return html.links_html(group, sections | {page.name: html.links_section(page)})
-
-
-def _catalogued(
-    store: Store,
-    group: str,
-    page: ProjectPage,
-    written: dict[str, bytes],
-    found: Guess,
-    known: Catalogue,
-    signer: Signer | None,
+def add_to_list(
+    store: Store, listed: ProjectList, project: str, written: dict[str, bytes], guess: Guess | None
 ) -> bool:
-    """The lists of projects and then the catalogue, when there is something new; the signature, when there is a key.
-
-    `known` is what `found` holds. True if anything changed.
-    """
-    section = section_of(page)
-    present = known.section(group, page.name)
-    changed = False
-    shown = present.channels if present else set()
-    lists: list[str | None] = [] if present else [None]
-    for channel in (*lists, *sorted(page.channels - shown)):
-        title = root_title(group, channel)
-        names = known.listed(group, channel)
-        guess = guessed(store, found.stored, html.root_html(title, names)) if names and found.stored else Guess(None)
-        changed = add_to_root(store, root_place(group, channel), title, page.name, written, guess) or changed
+    """Puts a project on one list of projects; True if it was missing."""
 
     def new(old: bytes | None) -> bytes | None:
-        before = parse_catalogue(old)
-        after = before.with_section(group, page.name, section)
-        if signer is not None:
-            after = with_pages(after, signer, written)
-        return None if after is before else after.render()
+        projects = set() if old is None else listed.parse(old)
+        return None if project in projects else listed.render(projects | {project})
 
-    return swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE, guess=found).written or changed
-
-
-def add_to_root(
-    store: Store, key: str, title: str, project: str, written: dict[str, bytes], guess: Guess | None
-) -> bool:
-    """Puts a project on one HTML list of projects; True if it was missing."""
-
-    def new(old: bytes | None) -> bytes | None:
-        projects = set() if old is None else html.parse_root(old, key)
-        return None if project in projects else html.root_html(title, projects | {project})
-
-    done = swap(store, key, new, pages.HTML, guess=guess)
-    written[key] = done.data
+    done = swap(store, listed.key, new, listed.content_type, guess=guess)
+    written[listed.key] = done.data
     return done.written
+
+
+def show_html(store: Store, key: str, page: ProjectPage, channel: str | None, guess: Guess | None) -> Swapped:
+    """Brings an HTML page of a project to at least the generation of its JSON page."""
+
+    def new(old: bytes | None) -> bytes | None:
+        if old is not None and html.generation_of(old, key) >= page.generation_in(channel):
+            return None
+        return html.project_html(page, channel)
+
+    return swap(store, key, new, pages.HTML, guess=guess)

@@ -7,15 +7,16 @@ Keys:
     `whl/attestations/<wheel>/<key>.intoto.json`               who built it from what, signed by a later key
     `whl/<group>/v1-json/<project>/index.json`                 the truth
     `whl/<group>/simple/<project>/index.html`                  what `pip --index-url` reads
-    `whl/<group>/simple/index.html`                            the list of projects
-    `whl/<group>/links.html`                                   what `pip --find-links` reads
+    `whl/<group>/simple/index.html`, `v1-json/index.json`      the list of projects
+    `whl/<group>/links.html`                                   what `pip --find-links` reads; signs the group's pages
     `whl/<channel>/<group>/simple/…`                           the same wheels, of one channel alone
-    `catalog.json`, `whl/keys/<n>.json`                        what there is, with digests of all pages; whose keys
+    `whl/index.html`, `whl/keys/<n>.root.json`                 the list of groups; whose keys count
+    `catalog.json`                                             what there is, for programs
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Literal
 from urllib.parse import quote
@@ -33,7 +34,7 @@ HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 
 _GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED_GROUPS = frozenset({"attestations", "files", "keys", "simple", "v1-json", "variant"})
+_RESERVED_GROUPS = frozenset({"attestations", "files", "index.html", "keys", "simple", "v1-json", "variant"})
 # the longest sidecar adds 14 characters and must stay a file name of at most 255
 _WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}\.whl", re.ASCII)
 
@@ -84,6 +85,7 @@ class File(Model):
     Attributes:
         url: None while the link is withheld.
         channel: The channel that it was built for.
+        record: The sha256 of the wheel's record, which says where it comes from: what signs the page covers it.
         quarantined: Why its link is withheld.
         event: The number of the newest event about it that the page shows (`farm.index.events`).
         generation: Of the page, when this entry last changed.
@@ -98,6 +100,7 @@ class File(Model):
     core_metadata: Hashes | None = Field(default=None, alias="core-metadata")
     yanked: bool | str = False
     channel: str | None = Field(default=None, alias="_channel")
+    record: Sha256 | None = Field(default=None, alias="_record")
     quarantined: str | None = Field(default=None, alias="_quarantined")
     event: int | None = Field(default=None, ge=1, alias="_event")
     generation: int | None = Field(default=None, ge=1, alias="_generation")
@@ -125,6 +128,21 @@ class Status(Model):
 
     status: Literal["active", "quarantined"]
     reason: str | None = None
+
+
+class ListMeta(Model):
+    api_version: str = Field(default=API_VERSION, alias="api-version")
+
+
+class ListedProject(Model):
+    name: str
+
+
+class Projects(Model):
+    """The list of a group's projects (PEP 691)."""
+
+    meta: ListMeta = ListMeta()
+    projects: tuple[ListedProject, ...]
 
 
 class ProjectPage(Model):
@@ -198,6 +216,24 @@ def html_key(group: str, project: str) -> str:
 
 def root_key(group: str) -> str:
     return f"whl/{group}/simple/index.html"
+
+
+def json_root_key(group: str) -> str:
+    return f"whl/{group}/v1-json/index.json"
+
+
+def projects_json(names: Iterable[str]) -> bytes:
+    """The list of a group's projects (PEP 691)."""
+    made = Projects(projects=tuple(ListedProject(name=name) for name in sorted(names)))
+    return json.dumps(made.model_dump(by_alias=True), separators=(",", ":")).encode()
+
+
+def parse_projects(data: bytes, key: str) -> set[str]:
+    """The names on a list of projects; ForeignObjectError if it is not one of ours."""
+    try:
+        return {project.name for project in Projects.model_validate_json(data).projects}
+    except ValidationError as error:
+        raise foreign(key, str(error.errors()[0]["msg"])) from error
 
 
 def links_key(group: str) -> str:

@@ -55,6 +55,11 @@ def attest(store: Store, record: Record, signer: Signer) -> bool:
     envelope = signer.envelope(statement(record), PAYLOAD_TYPE)
     if record.attestation == json.loads(envelope):
         return False
+    if _is_by(record.attestation, signer.keyid):
+        raise InfrastructureError(
+            f"the record of {record.filename} does not say what was attested when it was published",
+            hint="somebody wrote there past the farm: put the record back from a backup, or remove the wheel",
+        )
     key = attestation_key(record.filename, signer.keyid)
     if store.create(key, envelope, content_type="application/json"):
         return True
@@ -65,3 +70,9 @@ def attest(store: Store, record: Record, signer: Signer) -> bool:
             hint="somebody wrote there past the farm; `farm index verify` tells what else does not fit",
         )
     return False
+
+
+def _is_by(attestation: dict[str, Any] | None, keyid: str) -> bool:
+    """Does an envelope name this key? The same key makes the same envelope of the same statement."""
+    signatures = (attestation or {}).get("signatures")
+    return isinstance(signatures, list) and any(isinstance(s, dict) and s.get("keyid") == keyid for s in signatures)

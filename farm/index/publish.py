@@ -3,12 +3,13 @@
 1. The record claims the name for these bytes, or the publish is refused. It holds the attestation when there is a key.
 2. The wheel and its `.metadata` are stored.
 3. The JSON page of the project takes the file in (compare and swap).
-4. Its HTML pages and its section of `links.html` follow; the lists of projects if something is new.
-5. The catalogue follows if something is new; when there is a key, also with the digests of all these pages, signed.
+4. Its HTML pages follow, the lists of projects if something is new, then its section of `links.html`, which also holds
+   the signed digests of all these pages when there is a key.
+5. The list of groups and the catalogue follow if something is new.
 
 Every step does nothing when it is done already, so a publisher that was killed anywhere is completed by
 running it again, and publishers of the same or other wheels may run at the same time. The number of requests
-does not depend on what is there and is at most 12; `docs/wheel-index.md` has it.
+does not depend on what is there; `docs/wheel-index.md` has it.
 A wheel that goes up in parts (`farm.index.multipart`) needs 5 more, and one for each part.
 """
 
@@ -21,13 +22,11 @@ from typing import Any
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, check_name
-from farm.index.catalogue import parse_catalogue
-from farm.index.listing import Listed, change_page
+from farm.index.listing import Listing
 from farm.index.probe import proved_catalogue
 from farm.index.provenance import attest, attested
 from farm.index.records import Record, describe, parse_record, record_key
 from farm.index.signing import Signer
-from farm.index.snapshot import check_ours
 from farm.index.stores import Progress, Store
 from farm.index.swap import Guess
 
@@ -79,7 +78,7 @@ def publish(
         upload_time: With a time zone. The first publish of a file decides.
         provenance: Digests of plan and reports, as JSON; kept in the record of the first publish.
         channel: The channel that built it, if it is to be in that channel's root as well.
-        signer: Signs the attestation of the wheel and the snapshot of the pages.
+        signer: Signs the attestation of the wheel and the pages.
         policy: What is taken beyond PyPI's rules.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes there: see `farm.index.probe.prove`.
@@ -103,10 +102,8 @@ def publish(
     if signer is not None:
         ours = attested(ours, signer)
     catalogue = Guess(proved_catalogue(store, single_writer=single_writer))
-    known = parse_catalogue(catalogue.stored.data if catalogue.stored else None)
-    check_name(ours.project, {name for each in known.groups for name in known.listed(each)}, policy)
-    if signer is not None:
-        check_ours(known, signer)  # refused before anything is claimed
+    listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
+    check_name(ours.project, {name for each in listing.known.groups for name in listing.known.listed(each)}, policy)
     record, claimed = _claim(store, ours)
     stored = [
         _store_file(
@@ -129,7 +126,10 @@ def publish(
     ]
     if signer is not None:
         stored.append(attest(store, record, signer))
-    listed = _list_file(store, record, group, catalogue, signer)
+    file = record.file()
+    listed = listing.change(
+        group, record.project, lambda page: pages.with_file(page, record.project, file), adding=file
+    )
     return PublishResult(
         record=record,
         changed=claimed or any(stored) or listed.changed,
@@ -182,15 +182,3 @@ def _store_file(
             hint="somebody wrote there past the farm; `farm index check` tells what else is broken",
         )
     return False
-
-
-def _list_file(store: Store, record: Record, group: str, catalogue: Guess, signer: Signer | None) -> Listed:
-    """Puts the file on all pages."""
-    channels = frozenset([record.channel] if record.channel else [])
-
-    def add(page: pages.ProjectPage | None) -> pages.ProjectPage:
-        return pages.with_file(page, record.project, record.file())
-
-    return change_page(
-        store, group, record.project, add, channels=channels, adds=True, catalogue=catalogue, signer=signer
-    )

@@ -19,13 +19,14 @@ from farm.index.catalogue import (
     section_of,
 )
 from farm.index.events import State, fold, read_events, with_states
-from farm.index.listing import html_place, root_place, root_title
+from farm.index.keys import remember_online, start
+from farm.index.listing import HOME, HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
 from farm.index.provenance import attest
 from farm.index.records import Record, parse_record, record_key
+from farm.index.roles import GROUPS_KEY, groups_html, may_sign, sign_everything
 from farm.index.signing import Signer
-from farm.index.snapshot import resign
 from farm.index.stores import Store
 from farm.index.swap import swap
 
@@ -60,6 +61,9 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         targets = sorted({key.split("/")[1] for key in _below(present, "events/")})
         states = dict(zip(targets, pool.map(lambda target: fold(read_events(store, target)), targets), strict=True))
     missing = [each.filename for each in records if not _files(each) <= present]
+    attested = 0
+    if signer is not None:  # first, since it refuses a record that somebody changed
+        attested = sum(attest(store, record, signer) for record in records if record.filename not in missing)
     listed: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record.filename not in missing:
@@ -77,11 +81,13 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
                 groups[parts[1]][parts[3]] = page
     for group, projects in sorted(groups.items()):
         writer.derived(group, projects)
+    writer.groups({*groups, *({"variant"} if any(key.startswith("whl/variant/") for key in present) else ())})
     writer.catalogue(groups)
-    attested = 0
     if signer is not None:
-        attested = sum(attest(store, record, signer) for record in records if record.filename not in missing)
-        resign(store, signer)
+        start(store, signer)
+        remember_online(store)
+        may_sign(parse_catalogue(writer.now_at(CATALOGUE_KEY)), signer)
+        sign_everything(store, signer)
     return Reconciled(tuple(writer.written), tuple(missing), attested)
 
 
@@ -181,20 +187,37 @@ class _Writer(NamedTuple):
                 page = self.now(group, project)
                 if page is not None and not page.meta.links:
                     sections[project] = html.links_section(page)
-            return html.links_html(group, sections)
+            return _still_signed(html.links_html(group, sections), old, links)
 
         self.swap(links, new_links, pages.HTML)
         for channel, names in by_channel.items():
-            title = root_title(group, channel)
-            root = root_place(group, channel)
+            for listed in lists_of(group, channel):
+                self._list(listed, names, group, channel)
 
-            def new_root(
-                old: bytes | None, *, r: str = root, t: str = title, n: set[str] = names, c: str | None = channel
-            ) -> bytes:
-                shown = _parsed(old, lambda data: html.parse_root(data, r)) or set()
-                return html.root_html(t, n | {name for name in shown - n if self.store.get(html_place(group, name, c))})
+    def groups(self, groups: set[str]) -> None:
+        """The list of groups, and the page of the index's root where there is none."""
+        if groups and self.store.create(HOME_KEY, HOME, content_type=pages.HTML):
+            self.written.append(HOME_KEY)
 
-            self.swap(root, new_root, pages.HTML)
+        def new(old: bytes | None) -> bytes:
+            shown = _parsed(old, lambda data: html.parse_root(data, GROUPS_KEY)) or set()
+            more = {group for group in shown - groups if self.store.get(pages.root_key(group))}
+            return _still_signed(groups_html(groups | more), old, GROUPS_KEY)
+
+        if groups:
+            self.swap(GROUPS_KEY, new, pages.HTML)
+
+    def _list(self, listed: ProjectList, names: set[str], group: str, channel: str | None) -> None:
+        def new(old: bytes | None) -> bytes:
+            shown = _parsed(old, listed.parse) or set()
+            more = {name for name in shown - names if self.store.get(html_place(group, name, channel))}
+            return listed.render(names | more)
+
+        self.swap(listed.key, new, listed.content_type)
+
+    def now_at(self, key: str) -> bytes | None:
+        found = self.store.get(key)
+        return None if found is None else found.data
 
     def now(self, group: str, project: str) -> ProjectPage | None:
         """The JSON page as it is at this moment; a publisher may have been there since."""
@@ -235,6 +258,12 @@ class _Writer(NamedTuple):
             if present is None or present.versions != section_of(page).versions:
                 present = section_of(self.now(group, name) or page)
             yield name, present
+
+
+def _still_signed(page: bytes, old: bytes | None, key: str) -> bytes:
+    """The page with the signature that was on it, which covers it only if it did not change."""
+    there = None if old is None else _parsed(old, lambda data: html.signature_of(data, key))
+    return page if there is None else html.with_signature(page, there)
 
 
 def _fits(file: File, wanted: File, state: State) -> bool:

@@ -71,6 +71,7 @@ class Record(Model):
             requires_python=self.requires_python,
             core_metadata=Hashes(sha256=self.metadata_sha256),
             channel=self.channel,
+            record=hashlib.sha256(self.render()).hexdigest(),
         )
 
 

@@ -27,7 +27,6 @@ from securesystemslib.signer import CryptoSigner, SSlibKey
 from farm.errors import UsageError, VerificationFailedError
 
 MAX_PEM = 4096
-MAX_ENVELOPE = 64 * 1024 * 1024
 
 Keys = Mapping[str, SSlibKey]
 """Public keys by keyid."""
@@ -37,7 +36,7 @@ class Signer:
     """A private key. Its text is never shown: not in errors, not in `repr`."""
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
-        self._signer = CryptoSigner(private)
+        self.signer = CryptoSigner(private)
         self.public_pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         self.public = parse_public(self.public_pem, "the key")
         self.keyid = self.public.keyid
@@ -47,12 +46,9 @@ class Signer:
 
     def envelope(self, document: Mapping[str, Any], payload_type: str) -> bytes:
         """A signed envelope around a JSON document; the same document gives the same bytes."""
-        return self.countersign(json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), payload_type)
-
-    def countersign(self, payload: bytes, payload_type: str) -> bytes:
-        """An envelope of ours around bytes that somebody else had signed."""
+        payload = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
         envelope = Envelope(payload, payload_type, {})
-        envelope.sign(self._signer)
+        envelope.sign(self.signer)
         return json.dumps(envelope.to_dict(), sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -119,15 +115,6 @@ def opened(envelope: bytes, trusted: Keys, payload_type: str, where: str) -> tup
     Raises:
         VerificationFailedError: It is no envelope, holds something else, or no trusted key signed it.
     """
-    payload, keyid = opened_bytes(envelope, trusted, payload_type, where)
-    try:
-        return json.loads(payload), keyid
-    except (ValueError, RecursionError) as error:
-        raise VerificationFailedError(f"{where}: what was signed is no JSON") from error
-
-
-def opened_bytes(envelope: bytes, trusted: Keys, payload_type: str, where: str) -> tuple[bytes, str]:
-    """As `opened`, and the payload as it was signed."""
     try:
         parsed = Envelope.from_dict(json.loads(envelope))
         parsed.pae()
@@ -142,7 +129,10 @@ def opened_bytes(envelope: bytes, trusted: Keys, payload_type: str, where: str) 
     except VerificationError as error:
         named = ", ".join(sorted(keyid[:16] for keyid in parsed.signatures)) or "nobody"
         raise VerificationFailedError(f"{where} is not signed by a trusted key (it names {named:.200})") from error
-    return parsed.payload, sorted(by)[0]
+    try:
+        return json.loads(parsed.payload), sorted(by)[0]
+    except (ValueError, RecursionError) as error:
+        raise VerificationFailedError(f"{where}: what was signed is no JSON") from error
 
 
 def _read(path: Path) -> bytes:

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from farm.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
-from farm.index.listing import add_to_root
+from farm.index.listing import ProjectList, add_to_list
 from farm.index.pages import Model, Sha256, foreign
 from farm.index.stores import Store
 from farm.index.swap import swap
@@ -178,7 +178,7 @@ def _derive(store: Store, page: _Page, version: str) -> dict[str, bytes]:
         return None if old is not None and html.generation_of(old, place) >= page.generation else _html(page)
 
     written[place] = swap(store, place, new_html, pages.HTML).data
-    add_to_root(store, f"{ROOT}/index.html", "variant", page.name, written, None)
+    add_to_list(store, ProjectList(f"{ROOT}/index.html", "variant"), page.name, written, None)
     return written
 
 

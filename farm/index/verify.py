@@ -1,20 +1,43 @@
-"""Is an index what its owner signed? For users, with nothing but a public key and the index's URL."""
+"""Is an index what its owner signed? For users, with nothing but a public key and the index's URL.
+
+The client of The Update Framework (`tuf.ngclient`) follows the root keys and refuses what is expired (a server that
+shows an old state for ever) or older than what it saw before (a roll-back): it keeps that in a folder. Then every page
+is compared with the signed digests, and every wheel's `.metadata`, record and attestation with its page.
+"""
 
 import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator
+import tempfile
+from collections.abc import Container, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from farm.errors import UsageError, VerificationFailedError
-from farm.index import pages
-from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
-from farm.index.provenance import PAYLOAD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE, attestation_key
+from tuf.api.exceptions import (
+    BadVersionNumberError,
+    DownloadError,
+    DownloadHTTPError,
+    ExpiredMetadataError,
+    RepositoryError,
+)
+from tuf.api.metadata import Metadata, Root, Targets
+from tuf.ngclient import FetcherInterface, Updater
+
+from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.index import html, pages
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.keys import first_trusted, online_keys, revoked_keys, root_key
+from farm.index.pages import File, ProjectPage
+from farm.index.provenance import PAYLOAD_TYPE, PREDICATE, PREDICATE_TYPE, STATEMENT_TYPE, attestation_key
 from farm.index.reader import Reader
-from farm.index.records import parse_record, record_key
+from farm.index.records import Record, parse_record, record_key
+from farm.index.roles import GROUPS_KEY, generation_of, is_page, page_generation, scope_of, signature_key, time_of
 from farm.index.signing import Keys, opened
-from farm.index.snapshot import Snapshot, is_page, open_snapshot, page_generation, signed_part
-from farm.index.trust import Trust, read_trust
+
+READERS = 16
+"""Wheels are looked at side by side: each costs some round trips."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +45,9 @@ class Verified:
     """What was looked at, and what does not fit; no problems mean that the index is what was signed.
 
     Attributes:
-        time: When the snapshot was signed; the signer's word.
-        keys: The keyids that count, after rotation and revocation.
-        pages: How many pages the snapshot has.
+        time: When the oldest of the groups was signed; the signer's word.
+        keys: The keyids that may publish, after rotation and revocation.
+        pages: How many pages are signed.
         wheels: How many wheels are on these pages.
         problems: One line each.
     """
@@ -37,123 +60,255 @@ class Verified:
 
 
 def verify_index(
-    reader: Reader, given: Keys, *, wheels: bool = False, max_age: timedelta | None = None, now: datetime | None = None
+    reader: Reader,
+    given: Keys,
+    *,
+    state: Path | None = None,
+    wheels: bool = False,
+    max_age: timedelta | None = None,
 ) -> Verified:
-    """Follows the keys, opens the snapshot, compares every page with it, and every wheel with its attestation.
+    """Follows the keys, then compares every page with its signed digest, and every wheel with its page.
 
     Args:
         reader: The index.
-        given: The public keys that the user trusts.
+        given: The public root keys that the user trusts.
+        state: A folder in which is kept what was seen, so that nothing older is believed later; None: nothing is kept.
         wheels: Read and hash the wheels as well; clients compare them with the pages themselves.
-        max_age: How old the snapshot may be: somebody may show an old state of the index.
-        now: The time to compare with; the clock's for None.
+        max_age: How long ago the pages may have been signed at most; by default until they expire.
 
     Raises:
-        VerificationFailedError: No snapshot that a trusted key signed: nothing can be said.
+        VerificationFailedError: No list of groups that a trusted key signed: nothing can be said.
         InfrastructureError: The index cannot be read.
+        UsageError: The folder cannot be written.
     """
-    trust = read_trust(reader.get, given)
-    catalogue = _catalogue(reader)
-    if catalogue.snapshot is None:
-        raise VerificationFailedError(f"no snapshot in {CATALOGUE_KEY}: this index is not signed, or not an index")
-    try:
-        snapshot = open_snapshot(catalogue.snapshot, trust.keys)
-    except VerificationFailedError as error:
-        if trust.revoked:
-            named = ", ".join(
-                f"{keyid[:16]} ({reason or 'no reason given'})" for keyid, reason in trust.revoked.items()
-            )
-            raise VerificationFailedError(f"{error}; revoked: {named}") from error
-        raise
-    problems = list(_age(snapshot, max_age, now or datetime.now(UTC)))
-    found: dict[str, str] = {}
-    for key, (generation, digest) in sorted(snapshot.pages.items()):
-        problems += _page(reader, key, generation, digest, found)
-    for filename, sha256 in sorted(found.items()):
-        problems += _attested(reader, trust, filename, sha256)
-        if wheels and reader.digest(pages.wheel_key(filename)) != sha256:
-            problems.append(f"{filename}: its bytes are not those of its page")
-    return Verified(snapshot.time, tuple(trust.keys), len(snapshot.pages), len(found), tuple(problems))
+    with nullcontext(state) if state is not None else tempfile.TemporaryDirectory() as folder:
+        return _Verifier(reader, given, Path(folder), wheels=wheels).run(max_age)
 
 
-def _catalogue(reader: Reader) -> Catalogue:
-    try:
-        return parse_catalogue(reader.get(CATALOGUE_KEY))
-    except pages.ForeignObjectError as error:
-        raise VerificationFailedError(str(error)) from error
+class _Verifier:
+    def __init__(self, reader: Reader, given: Keys, state: Path, *, wheels: bool) -> None:
+        self.reader, self.state, self.wheels = reader, state, wheels
+        self.first = first_trusted(reader.get, given)
+        self.root: Root = Metadata[Root].from_bytes(self.first).signed
+        self.found: dict[str, File] = {}
+        self.listed: dict[str, dict[str, ProjectPage]] = {}
+        self.unsound = set[str]()
+        self.pages, self.times = 0, list[str]()
 
-
-def _age(snapshot: Snapshot, max_age: timedelta | None, now: datetime) -> Iterator[str]:
-    if max_age is not None:
+    def run(self, max_age: timedelta | None) -> Verified:
         try:
-            age = now - datetime.fromisoformat(snapshot.time)
-        except (ValueError, TypeError):
-            yield "the snapshot does not say when it was signed"
-            return
-        if age > max_age:
-            yield f"the snapshot is of {snapshot.time}, which is longer ago than allowed"
+            before = {each.name for each in self.state.iterdir() if each.is_dir()} if self.state.exists() else set()
+            problems = list(self._signed_pages(GROUPS_KEY, fatal=True))
+        except OSError as error:
+            raise UsageError(f"cannot keep what was seen in {self.state}: {error.strerror or error}") from error
+        groups = self._groups()
+        for group in sorted(groups):
+            problems += self._signed_pages(pages.links_key(group))
+        gone = before - {_folder(key) for key in (GROUPS_KEY, *map(pages.links_key, groups))}
+        problems += [f"{GROUPS_KEY}: {name} was on it before, and is not now" for name in sorted(gone)]
+        problems += self._catalogue()
+        problems += self._age(max_age)
+        with ThreadPoolExecutor(READERS) as pool:
+            for each in pool.map(lambda name: list(self._wheel(self.found[name])), sorted(self.found)):
+                problems += each
+        return Verified(
+            min(self.times, default=""),
+            tuple(online_keys(self.root)),
+            self.pages,
+            len(self.found),
+            tuple(problems),
+        )
 
-
-def _page(reader: Reader, key: str, generation: int, digest: str, found: dict[str, str]) -> Iterator[str]:
-    try:
-        data = reader.get(key) if is_page(key) else None
-    except UsageError:
-        data = None
-    if data is None:
-        yield f"{key}: signed, and not there"
-        return
-    newer = False
-    try:
-        same = hashlib.sha256(signed_part(key, data)).hexdigest() == digest
-        newer = not same and page_generation(key, data) > generation
-    except pages.ForeignObjectError:
-        same = False
-    if not same:
-        when = "newer than the snapshot, not signed (yet)" if newer else "not what was signed"
-        yield f"{key}: {when}"
-        return
-    if key.endswith("/index.json") and key.split("/")[-2] != "v1-json":
-        page = pages.parse_page(data, key)
-        if not page.meta.links:
-            found |= {file.filename: file.hashes.sha256 for file in page.files}
-
-
-def _attested(reader: Reader, trust: Trust, filename: str, sha256: str) -> Iterator[str]:
-    why = "has no attestation by a trusted key"
-    envelopes = dict(_envelopes(reader, [*trust.keys, *trust.revoked], filename))
-    for where, envelope in envelopes.items():
+    def _groups(self) -> set[str]:
+        page = self.reader.get(GROUPS_KEY)
         try:
-            document, _by = opened(envelope, trust.keys, PAYLOAD_TYPE, where)
-        except VerificationFailedError as error:
-            if not _names(envelope, trust.revoked):
-                why = str(error)
-            continue
-        subject = [{"name": filename, "digest": {"sha256": sha256}}]
-        types = (STATEMENT_TYPE, PREDICATE_TYPE)
-        if (document.get("_type"), document.get("predicateType")) == types and document.get("subject") == subject:
-            return
-        why = f"{where} is about something else"
-    if any(_names(envelope, trust.revoked) for envelope in envelopes.values()):
-        why += "; there is one by a revoked key"
-    yield f"{filename}: {why}"
-
-
-def _envelopes(reader: Reader, keyids: Iterable[str], filename: str) -> Iterator[tuple[str, bytes]]:
-    """All attestations that there may be: in the record, and beside the wheel by later keys."""
-    key = record_key(filename)
-    data = reader.get(key)
-    if data is not None:
-        try:
-            attestation = parse_record(data, key).attestation
+            return set() if page is None else html.parse_root(page, GROUPS_KEY)
         except pages.ForeignObjectError:
-            attestation = None
-        if attestation is not None:
-            yield key, json.dumps(attestation).encode()
-    for keyid in keyids:
-        key = attestation_key(filename, keyid)
-        data = reader.get(key)
-        if data is not None:
-            yield key, data
+            return set()  # then it is not what was signed either, which is told
+
+    def _signed_pages(self, where: str, *, fatal: bool = False) -> Iterator[str]:
+        """Compares the pages that a signature covers; what is wrong with the signature itself is one problem."""
+        try:
+            targets = self._targets(where)
+        except VerificationFailedError as error:
+            if fatal:
+                raise
+            yield str(error)
+            return
+        self.times.append(time_of(targets))
+        for key, target in sorted(targets.targets.items()):
+            self.pages += 1
+            yield from self._page(key, generation_of(target), target.hashes.get("sha256", ""))
+
+    def _targets(self, where: str) -> Targets:
+        page = self.reader.get(where)
+        signature = None if page is None else html.signature_of(page, where)
+        if signature is None:
+            raise VerificationFailedError(f"{where}: {'signed, and not there' if page is None else 'not signed'}")
+        folder = self.state / _folder(where)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            updater = Updater(
+                str(folder), "https://index.invalid/", fetcher=_Parts(self.reader, signature), bootstrap=self.first
+            )
+            updater.refresh()
+        except BadVersionNumberError as error:
+            raise VerificationFailedError(f"{where}: older than what was there before: {error}") from error
+        except ExpiredMetadataError as error:
+            raise VerificationFailedError(
+                f"{where}: its signature has expired: the owner does not renew it, or somebody shows an old state"
+            ) from error
+        except RepositoryError as error:
+            raise VerificationFailedError(f"{where}: not signed by a trusted key: {error}{_revoked(folder)}") from error
+        except DownloadError as error:
+            raise InfrastructureError(f"{where}: {error}") from error
+        self.root = Metadata[Root].from_file(str(folder / "root.json")).signed
+        targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
+        if scope_of(targets) != where or any(signature_key(key) != where for key in targets.targets):
+            raise VerificationFailedError(f"{where}: its signature is about {scope_of(targets):.80}")
+        return targets
+
+    def _page(self, key: str, generation: int, digest: str) -> Iterator[str]:
+        try:
+            data = self.reader.get(key) if is_page(key) else None
+        except UsageError:
+            data = None
+        if data is None:
+            self.unsound.add(key)
+            yield f"{key}: signed, and not there"
+            return
+        plain = html.without_signature(data) if signature_key(key) == key else data
+        if hashlib.sha256(plain).hexdigest() != digest:
+            self.unsound.add(key)
+            try:
+                newer = page_generation(key, data) > generation
+            except pages.ForeignObjectError:
+                newer = False
+            yield f"{key}: {'newer than its signature, not signed (yet)' if newer else 'not what was signed'}"
+            return
+        parts = key.split("/")
+        if parts[-1] == "index.json" and parts[-2] != "v1-json":
+            page = pages.parse_page(data, key)
+            if not page.meta.links:
+                self.listed.setdefault(parts[1], {})[page.name] = page
+                self.found |= {file.filename: file for file in page.files}
+
+    def _catalogue(self) -> Iterator[str]:
+        """The catalogue is not signed: it must say what the signed pages say."""
+        try:
+            catalogue = parse_catalogue(self.reader.get(CATALOGUE_KEY))
+        except pages.ForeignObjectError as error:
+            yield str(error)
+            return
+        for group in sorted({*catalogue.groups, *self.listed}):
+            for name in sorted({*catalogue.groups.get(group, {}), *self.listed.get(group, {})}):
+                if pages.json_key(group, name) not in self.unsound:
+                    yield from _offered(catalogue, group, name, self.listed.get(group, {}).get(name))
+
+    def _age(self, max_age: timedelta | None) -> Iterator[str]:
+        if max_age is not None and self.times:
+            oldest = min(self.times)
+            try:
+                age = datetime.now(UTC) - datetime.fromisoformat(oldest)
+            except (ValueError, TypeError):
+                yield "a signature does not say when it was made"
+                return
+            if age > max_age:
+                yield f"the pages were signed {oldest}, which is longer ago than allowed"
+
+    def _wheel(self, file: File) -> Iterator[str]:
+        name, metadata = file.filename, file.core_metadata
+        if metadata is not None and self.reader.digest(pages.metadata_key(name)) != metadata.sha256:
+            yield f"{name}: its .metadata is not that of its page"
+        record, data = None, self.reader.get(record_key(name))
+        if data is None or hashlib.sha256(data).hexdigest() != file.record:
+            yield f"{name}: its record is not that of its page"
+        else:
+            record = parse_record(data, record_key(name))
+        yield from self._attested(file, record)
+        if self.wheels and self.reader.digest(pages.wheel_key(name)) != file.hashes.sha256:
+            yield f"{name}: its bytes are not those of its page"
+
+    def _attested(self, file: File, record: Record | None) -> Iterator[str]:
+        trusted, revoked = online_keys(self.root), revoked_keys(self.root)
+        why = "has no attestation by a trusted key"
+        envelopes = dict(self._envelopes(file.filename, record, [*trusted, *revoked]))
+        for where, envelope in envelopes.items():
+            try:
+                document, _by = opened(envelope, trusted, PAYLOAD_TYPE, where)
+            except VerificationFailedError as error:
+                if not _names(envelope, revoked):
+                    why = str(error)
+                continue
+            if _is_about(document, file, record):
+                return
+            why = f"{where} is about something else"
+        if any(_names(envelope, revoked) for envelope in envelopes.values()):
+            why += "; there is one by a revoked key"
+        yield f"{file.filename}: {why}"
+
+    def _envelopes(self, filename: str, record: Record | None, keyids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """All attestations that there may be: in the record, and beside the wheel by later keys."""
+        if record is not None and record.attestation is not None:
+            yield record_key(filename), json.dumps(record.attestation).encode()
+        for keyid in keyids:
+            key = attestation_key(filename, keyid)
+            data = self.reader.get(key)
+            if data is not None:
+                yield key, data
+
+
+class _Parts(FetcherInterface):
+    """Gives TUF's client the files that it knows: roots from the index, the roles from one signature on a page."""
+
+    def __init__(self, reader: Reader, signature: Mapping[str, object]) -> None:
+        self.reader, self.signature = reader, signature
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        name = url.rsplit("/", 1)[-1].removesuffix(".json")
+        number, _, role = name.rpartition(".")
+        if role == "root" and number.isdigit():
+            data = self.reader.get(root_key(int(number)))
+        else:
+            data = json.dumps(self.signature[role]).encode() if role in self.signature else None
+        if data is None:
+            raise DownloadHTTPError(f"{name} is not there", 404)
+        return iter((data,))
+
+
+def _revoked(folder: Path) -> str:
+    """Which keys the newest root says are revoked, for the message."""
+    try:
+        newest = Metadata[Root].from_file(str(folder / "root.json")).signed
+    except (OSError, ValueError, RepositoryError):
+        return ""
+    named = ", ".join(f"{keyid[:16]} ({reason or 'no reason given'})" for keyid, reason in revoked_keys(newest).items())
+    return f"; revoked: {named}" if named else ""
+
+
+def _folder(where: str) -> str:
+    """Where what was seen of a signature is kept."""
+    return where.split("/")[1]
+
+
+def _offered(catalogue: Catalogue, group: str, name: str, page: ProjectPage | None) -> Iterator[str]:
+    section = catalogue.section(group, name)
+    if page is None:
+        yield f"{CATALOGUE_KEY}: offers {name} in {group}, which no signed page does"
+    elif section is None or section.versions != section_of(page).versions:
+        late = section is None or section.generation < page.generation
+        yield f"{CATALOGUE_KEY}: does not say of {name} in {group} what its page says{' (yet)' if late else ''}"
+
+
+def _is_about(document: object, file: File, record: Record | None) -> bool:
+    """Is a statement about this wheel, and about what its record says of its making?"""
+    if not isinstance(document, dict):
+        return False
+    subject = [{"name": file.filename, "digest": {"sha256": file.hashes.sha256}}]
+    types = (STATEMENT_TYPE, PREDICATE_TYPE)
+    if (document.get("_type"), document.get("predicateType"), document.get("subject")) != (*types, subject):
+        return False
+    return record is None or document.get("predicate") == record.provenance.get(PREDICATE)
 
 
 def _names(envelope: bytes, keyids: Container[str]) -> bool:

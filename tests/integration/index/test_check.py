@@ -88,7 +88,7 @@ def test_a_root_that_leads_nowhere(index):
 def test_a_project_without_its_json_page(index):
     store, root = index
     (root / JSON).unlink()
-    assert broken(store) == {HTML, LINKS, "catalog.json"}
+    assert broken(store) == {HTML, LINKS, "whl/sm35-avx/v1-json/index.json", "catalog.json"}
 
 
 @pytest.mark.parametrize(
