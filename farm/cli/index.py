@@ -7,6 +7,7 @@ from farm.cli import (
     index_dependencies,
     index_events,
     index_key,
+    index_lifecycle,
     index_probe,
     index_reconcile,
     index_serve,
@@ -24,6 +25,7 @@ MODULES = (
     index_variant,
     index_verify,
     index_key,
+    index_lifecycle,
 )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
-from farm.index.events import State, event_key, fold, read_events
+from farm.index.events import State, event_key, fold, groups_of, read_events
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY
@@ -160,6 +160,9 @@ class _Walk:
             yield Problem(key, "has another status than its events say", broken=True)
         for file in page.files:
             yield from self._file(key, page, file)
+        for file in page.removed or ():
+            if self.states.get(file.filename, State()).removed is None:
+                yield Problem(key, f"{file.filename} counts as removed, and no event says so", broken=True)
         for file in page.entries.values() if not page.meta.links else ():
             yield from self._entry(key, group, file)
 
@@ -177,14 +180,14 @@ class _Walk:
             yield Problem(key, f"{file.filename} has no record", broken=True)
             return
         record = parse_record(found.data, record_key(file.filename))
+        state = self.states.get(file.filename, State())
         wanted = record.file()
         plain = file.model_copy(update={**pages.LATER, "url": wanted.url})
-        if wanted != plain or group not in record.groups:
+        if wanted != plain or group not in groups_of(record, state):
             yield Problem(key, f"{file.filename} is not as its record says", broken=True)
-        state = self.states.get(file.filename, State())
         if (file.event or 0) < state.number:
             yield Problem(key, f"does not show event {state.number} about {file.filename} yet", broken=False)
-        elif (file.yanked, file.quarantined) != state[1:]:
+        elif (file.yanked, file.quarantined, None) != state[1:4]:
             yield Problem(key, f"{file.filename} is yanked or quarantined otherwise than its events say", broken=True)
 
     def _offered(self, group: str, page: pages.ProjectPage) -> Iterator[Problem]:
@@ -261,7 +264,12 @@ class _Walk:
         record = parse_record(found.data, key)
         if key != record_key(record.filename):
             yield Problem(key, f"is the record of {record.filename}", broken=True)
-        for group in record.groups:
+        state = self.states.get(record.filename, State())
+        if state.removed is not None:
+            for each in {pages.wheel_key(record.filename), pages.metadata_key(record.filename)} & self.keys:
+                yield Problem(each, "is a removed wheel's, and not deleted yet", broken=False)
+            return
+        for group in groups_of(record, state):
             if not self._is_listed(record, group):
                 yield Problem(key, f"is claimed and not yet listed in {group}", broken=False)
 

@@ -30,8 +30,8 @@ from farm.index.stores import (
     Quirks,
     Stat,
     Stored,
+    check_discardable,
     check_key,
-    check_scratch,
     file_chunks,
 )
 from farm.locks import lock
@@ -140,7 +140,7 @@ class DirectoryStore:
         return f"{self.root.as_uri()}/{quote(key)}"
 
     def discard(self, key: str) -> None:
-        path = self._own_path(check_scratch(key))
+        path = self._own_path(check_discardable(key))
         with _failures(path):
             patiently(path.unlink, missing_ok=True)
 

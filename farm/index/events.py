@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import pages
@@ -19,14 +19,14 @@ from farm.index.records import Record, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.stores import Store
 
-Kind = Literal["yank", "unyank", "quarantine", "release"]
+Kind = Literal["yank", "unyank", "quarantine", "release", "remove", "promote"]
 
 MAX_EVENTS = 1000
 """About one wheel or project; more is a mistake in a script."""
 
 
 class Event(Model):
-    """One thing that happened. `target` is the file name of a wheel, or the name of a project."""
+    """One thing that happened. `target` is the file name of a wheel, or the name of a project; `group` is promote's."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     number: int = Field(ge=1, le=MAX_EVENTS)
@@ -34,9 +34,12 @@ class Event(Model):
     target: str
     reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
     time: str
+    group: Annotated[str, AfterValidator(pages.check_group)] | None = None
 
     def render(self) -> bytes:
-        return json.dumps(self.model_dump(by_alias=True), sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(
+            self.model_dump(by_alias=True, exclude_none=True), sort_keys=True, separators=(",", ":")
+        ).encode()
 
 
 class State(NamedTuple):
@@ -46,11 +49,15 @@ class State(NamedTuple):
         number: Of the newest event; 0 for none.
         yanked: The reason, or False.
         quarantined: The reason, or None.
+        removed: The reason, or None; nothing comes after that.
+        groups: Those to which it was promoted.
     """
 
     number: int = 0
     yanked: bool | str = False
     quarantined: str | None = None
+    removed: str | None = None
+    groups: tuple[str, ...] = ()
 
 
 def event_key(target: str, number: int) -> str:
@@ -93,7 +100,23 @@ def fold(events: Sequence[Event]) -> State:
                 state = state._replace(number=number, quarantined=event.reason)
             case "release":
                 state = state._replace(number=number, quarantined=None)
+            case "remove":
+                state = state._replace(number=number, removed=event.reason)
+            case "promote" if event.group is not None and event.group not in state.groups:
+                state = state._replace(number=number, groups=(*state.groups, event.group))
+            case "promote":
+                state = state._replace(number=number)
     return state
+
+
+def read_state(store: Store, target: str) -> State:
+    """What all events about a wheel or project come to."""
+    return fold(read_events(store, target))
+
+
+def groups_of(record: Record, state: State) -> tuple[str, ...]:
+    """Where a wheel is listed: where it was published, and where it was promoted to."""
+    return tuple(dict.fromkeys((*record.groups, *state.groups)))
 
 
 def record_event(
@@ -119,12 +142,15 @@ def record_event(
     listing = Listing(store, signer)
     if target.endswith(".whl"):
         record = _record(store, target)
-        groups = dict.fromkeys(record.groups, record.project)
+        before = read_state(store, target)
+        if before.removed is not None:
+            raise UsageError(f"{target} was removed: {before.removed}")
+        groups = dict.fromkeys(groups_of(record, before), record.project)
     elif kind in {"yank", "unyank"}:
         raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is no wheel's file name")
     else:
         groups = dict.fromkeys(_groups_of(store, target), target)
-    state = _added(store, target, kind, reason, time or datetime.now(UTC))
+    state = add_event(store, target, kind, reason, time or datetime.now(UTC))
     shown: dict[str, bytes] = {}
     for group, project in groups.items():
         shown |= _show(listing, group, project, target, state).pages
@@ -141,7 +167,7 @@ def _record(store: Store, filename: str) -> Record:
     if found is None:
         raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json tell what is")
     record = parse_record(found.data, key)
-    for group in record.groups:
+    for group in record.groups if not read_state(store, filename).removed else ():
         page = store.get(pages.json_key(group, record.project))
         if page is None or filename not in pages.parse_page(page.data, key).entries:
             raise UsageError(
@@ -160,17 +186,21 @@ def _groups_of(store: Store, project: str) -> list[str]:
     return groups
 
 
-def _added(store: Store, target: str, kind: Kind, reason: str, time: datetime) -> State:
-    """The state with the new event; without one if that is the state already."""
+def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime, *, group: str | None = None) -> State:
+    """The state with the new event; without one if that is the state already.
+
+    Raises:
+        UsageError: The reason is no short line of text.
+    """
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
         number = len(events) + 1
         try:
-            event = Event(number=number, kind=kind, target=target, reason=reason, time=time.isoformat())
+            event = Event(number=number, kind=kind, target=target, reason=reason, time=time.isoformat(), group=group)
         except ValidationError as error:
             raise UsageError("the reason is no line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
-        if after == now._replace(number=number):
+        if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
             return now
         key = event_key(target, number)
         if store.create(key, event.render(), content_type="application/json"):
@@ -195,6 +225,9 @@ def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:
 
     One pass, since a project may have thousands of wheels.
     """
+    gone = {name: file for name, file in page.entries.items() if states.get(name, State()).removed is not None}
+    if gone:
+        page = pages.without(page, gone)
     changed = {}
     for name, file in page.entries.items():
         state = states.get(name)

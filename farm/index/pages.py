@@ -151,6 +151,7 @@ class ProjectPage(Model):
     Attributes:
         files: The wheels that are offered.
         withheld: Those that are not: quarantined themselves, or with the whole project. Clients skip the key.
+        removed: What is left of wheels that were removed: their names stay taken.
     """
 
     meta: Meta
@@ -159,6 +160,7 @@ class ProjectPage(Model):
     versions: tuple[str, ...]
     files: tuple[File, ...]
     withheld: tuple[File, ...] | None = Field(default=None, alias="_withheld")
+    removed: tuple[File, ...] | None = Field(default=None, alias="_removed")
 
     @property
     def generation(self) -> int:
@@ -171,15 +173,19 @@ class ProjectPage(Model):
         return {file.filename: file for file in (*self.files, *(self.withheld or ()))}
 
     @property
+    def _ever(self) -> Iterable[File]:
+        return (*self.files, *(self.withheld or ()), *(self.removed or ()))
+
+    @property
     def channels(self) -> frozenset[str]:
         """Whose roots have the page."""
         if self.meta.channels is not None:
             return frozenset(self.meta.channels)
-        return frozenset(file.channel for file in self.entries.values() if file.channel is not None)
+        return frozenset(file.channel for file in self._ever if file.channel is not None)
 
     def generation_in(self, channel: str | None) -> int:
         """The generation of the last change that one channel's wheels saw; of the page, for no channel."""
-        changes = [file.generation or 1 for file in self.entries.values() if file.channel == channel]
+        changes = [file.generation or 1 for file in self._ever if file.channel == channel]
         return max(changes, default=self.generation) if channel else self.generation
 
     def render(self) -> bytes:
@@ -270,6 +276,11 @@ def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage
     Raises:
         PublishRefusedError: The page has other bytes under this name, or is one of links to another index.
     """
+    if page is not None and any(file.filename == each.filename for each in page.removed or ()):
+        raise PublishRefusedError(
+            f"{file.filename} was removed; its name stays taken",
+            hint="append .1 (.2 ...) to the local version: --rebuild 1",
+        )
     entries = {} if page is None else page.entries
     present = entries.get(file.filename)
     if page is not None and page.meta.links:
@@ -291,14 +302,36 @@ def rebuilt(project: str, files: Mapping[str, File], *, after: int) -> ProjectPa
 
     Events are to be applied again.
     """
-    base = ProjectPage(meta=Meta(generation=max(after, 1)), name=project, versions=(), files=())
-    return _assembled(base, project, files, files)
+    base = empty(project)
+    meta = base.meta.model_copy(update={"generation": max(after, 1)})
+    return _assembled(base.model_copy(update={"meta": meta}), project, files, files)
 
 
 def is_sound(page: ProjectPage, project: str) -> bool:
     """Does the page follow from its own entries: order, versions, what is withheld?"""
     again = _assembled(page, project, page.entries, {})
     return again.model_copy(update={"meta": page.meta}) == page
+
+
+def empty(project: str) -> ProjectPage:
+    """The page of a project that has no wheels, not yet stored anywhere."""
+    return ProjectPage(meta=Meta(generation=1), name=project, versions=(), files=())
+
+
+def without(page: ProjectPage, gone: Mapping[str, File]) -> ProjectPage:
+    """The next generation of the page without these wheels, whose names stay taken; the same page if it is so."""
+    there = {file.filename for file in page.removed or ()}
+    if gone.keys() <= there and not gone.keys() & page.entries.keys():
+        return page
+    generation = page.generation + 1
+    left = [
+        File(filename=name, hashes=file.hashes, channel=file.channel, generation=generation)
+        for name, file in sorted(gone.items())
+        if name not in there
+    ]
+    kept = {name: file for name, file in page.entries.items() if name not in gone}
+    removed = (*(page.removed or ()), *left)
+    return _assembled(page.model_copy(update={"removed": removed}), page.name, kept, {})
 
 
 def with_changes(
@@ -337,6 +370,7 @@ def _assembled(
         versions=tuple(dict.fromkeys(str(parse_wheel_name(each.filename)[1]) for each in offered)),
         files=tuple(offered),
         withheld=tuple(withheld) or None,
+        removed=page.removed if page else None,
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission, check_name
+from farm.index.events import read_state
 from farm.index.listing import Listing
 from farm.index.probe import proved_catalogue
 from farm.index.provenance import attest, attested
@@ -156,6 +157,12 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
     if record.groups != ours.groups:
         raise PublishRefusedError(
             f"{ours.filename} is published in {', '.join(record.groups)}, not in {', '.join(ours.groups)}"
+        )
+    removed = read_state(store, record.filename).removed
+    if removed is not None:
+        raise PublishRefusedError(
+            f"{record.filename} was removed ({removed or 'no reason given'}); its name stays taken",
+            hint="append .1 (.2 ...) to the local version: --rebuild 1",
         )
     return record, False
 

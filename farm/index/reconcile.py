@@ -4,9 +4,11 @@ Costs a request for each record and event; publishing never needs it. Publishers
 compare and swap here too, and a page only ever gains what records and events say.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 from farm.index import html, pages
@@ -18,8 +20,9 @@ from farm.index.catalogue import (
     parse_catalogue,
     section_of,
 )
-from farm.index.events import State, fold, read_events, with_states
-from farm.index.keys import remember_online, start
+from farm.index.events import State, add_event, fold, groups_of, read_events, with_states
+from farm.index.keys import newest_root, online_keys, remember_online, start
+from farm.index.lifecycle import delete_bytes
 from farm.index.listing import HOME, HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
@@ -60,16 +63,18 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         records = list(pool.map(lambda key: _record(store, key), _below(present, "records/")))
         targets = sorted({key.split("/")[1] for key in _below(present, "events/")})
         states = dict(zip(targets, pool.map(lambda target: fold(read_events(store, target)), targets), strict=True))
-    missing = [each.filename for each in records if not _files(each) <= present]
+    removed = {each.filename for each in records if states.get(each.filename, State()).removed is not None}
+    missing = [each.filename for each in records if not _files(each) <= present and each.filename not in removed]
     attested = 0
-    if signer is not None:  # first, since it refuses a record that somebody changed
-        attested = sum(attest(store, record, signer) for record in records if record.filename not in missing)
+    if signer is not None:  # first, since it refuses another key, and a record that somebody changed
+        _may_sign(store, signer)
+        sound = (each for each in records if each.filename not in {*missing, *removed})
+        attested = sum(attest(store, record, signer) for record in sound)
     listed: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        if record.filename not in missing:
-            for group in record.groups:
-                listed[group, record.project].append(record)
-    writer = _Writer(store, [])
+        for group in groups_of(record, states.get(record.filename, State())):
+            listed[group, record.project].append(record)
+    writer = _Writer(store, [], frozenset(missing))
     groups: dict[str, dict[str, ProjectPage]] = defaultdict(dict)
     for (group, project), theirs in sorted(listed.items()):
         groups[group][project] = writer.page(group, project, theirs, states)
@@ -77,18 +82,28 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         parts = key.split("/")
         if parts[2:3] == ["v1-json"] and len(parts) == 5 and parts[3] not in groups[parts[1]]:
             page = _ours(store, key, lambda data, key=key: pages.parse_page(data, key))  # type: ignore[misc]
-            if page is not None and page.meta.links:
-                groups[parts[1]][parts[3]] = page
+            if page is not None and page.name == parts[3]:
+                links = page.meta.links
+                groups[parts[1]][parts[3]] = page if links else writer.page(parts[1], parts[3], [], states)
     for group, projects in sorted(groups.items()):
         writer.derived(group, projects)
     writer.groups({*groups, *({"variant"} if any(key.startswith("whl/variant/") for key in present) else ())})
     writer.catalogue(groups)
+    for filename in sorted(removed):
+        if {pages.wheel_key(filename), pages.metadata_key(filename)} & present:
+            delete_bytes(store, filename)
     if signer is not None:
-        start(store, signer)
-        remember_online(store)
-        may_sign(parse_catalogue(writer.now_at(CATALOGUE_KEY)), signer)
         sign_everything(store, signer)
     return Reconciled(tuple(writer.written), tuple(missing), attested)
+
+
+def _may_sign(store: Store, signer: Signer) -> None:
+    start(store, signer)
+    with contextlib.suppress(ForeignObjectError):  # a damaged catalogue is written anew later
+        remember_online(store)
+    root = newest_root(store)
+    keys = tuple(online_keys(root.signed)) if root else ()
+    may_sign(Catalogue(keys=keys), signer)
 
 
 def _files(record: Record) -> set[str]:
@@ -124,6 +139,7 @@ class _Writer(NamedTuple):
 
     store: Store
     written: list[str]
+    missing: frozenset[str]
 
     def swap(self, key: str, change: Callable[[bytes | None], bytes], content_type: str) -> bytes:
         def unless_same(old: bytes | None) -> bytes | None:
@@ -138,22 +154,52 @@ class _Writer(NamedTuple):
     def page(self, group: str, project: str, records: list[Record], states: Mapping[str, State]) -> ProjectPage:
         """The JSON page of a project, with the events that it missed."""
         key = pages.json_key(group, project)
-
-        wanted = {each.filename: each.file() for each in records}
+        known = {each.filename: each.file() for each in records}
 
         def change(old: bytes | None) -> bytes:
             page = _parsed(old, lambda data: pages.parse_page(data, key))
             entries = {} if page is None else page.entries
-            meanwhile = {name: self.published(name) for name in entries if name not in wanted}
+            lost = {name: file for name, file in entries.items() if name not in known and self.is_lost(name)}
+            for file in lost.values():
+                self.keep_name(group, project, file)
+            gone = lost | {name: file for name, file in known.items() if states.get(name, State()).removed is not None}
+            wanted = {name: file for name, file in known.items() if name not in gone and name not in self.missing}
+            meanwhile = {name: self.published(name) for name in entries if name not in {*known, *gone}}
             files = wanted | {name: file for name, file in meanwhile.items() if file is not None}
-            fits = entries.keys() == files.keys() and all(
-                _fits(file, files[name], states.get(name, State())) for name, file in entries.items()
+            fits = entries.keys() - gone.keys() == files.keys() and all(
+                _fits(file, files[name], states.get(name, State())) for name, file in entries.items() if name in files
             )
             if page is None or not fits or not pages.is_sound(page, project):
+                ever = None if page is None else page.removed
                 page = pages.rebuilt(project, files, after=self.highest(group, project, page))
-            return with_states(page, states).render()
+                page = page.model_copy(update={"removed": ever})
+            return with_states(pages.without(page, gone), states).render()
 
         return pages.parse_page(self.swap(key, change, pages.JSON), key)
+
+    def is_lost(self, filename: str) -> bool:
+        """Was a wheel on a page whose record and bytes somebody deleted by hand?"""
+        return self.store.get(record_key(filename)) is None and self.store.stat(pages.wheel_key(filename)) is None
+
+    def keep_name(self, group: str, project: str, file: File) -> None:
+        """The record and the event that keep the name of such a wheel taken, from what its page says."""
+        record = Record(
+            filename=file.filename,
+            project=project,
+            version=str(pages.parse_wheel_name(file.filename)[1]),
+            sha256=file.hashes.sha256,
+            size=file.size or 0,
+            metadata_sha256=(file.core_metadata or file.hashes).sha256,
+            requires_python=file.requires_python,
+            groups=(group,),
+            channel=file.channel,
+            upload_time=file.upload_time or datetime.now(UTC).isoformat(),
+            provenance={},
+        )
+        if self.store.create(record_key(file.filename), record.render(), content_type="application/json"):
+            self.written.append(record_key(file.filename))
+        reason = "its record and its bytes were deleted by hand"
+        add_event(self.store, file.filename, "remove", reason, datetime.now(UTC))
 
     def published(self, filename: str) -> File | None:
         """The entry of a wheel whose record came after ours were read, if its bytes are there."""
@@ -215,10 +261,6 @@ class _Writer(NamedTuple):
 
         self.swap(listed.key, new, listed.content_type)
 
-    def now_at(self, key: str) -> bytes | None:
-        found = self.store.get(key)
-        return None if found is None else found.data
-
     def now(self, group: str, project: str) -> ProjectPage | None:
         """The JSON page as it is at this moment; a publisher may have been there since."""
         key = pages.json_key(group, project)
@@ -270,4 +312,4 @@ def _fits(file: File, wanted: File, state: State) -> bool:
     """Is the entry what the record says, and what the events say up to the one that it shows?"""
     if file.model_copy(update={**pages.LATER, "url": wanted.url}) != wanted or file.url not in {None, wanted.url}:
         return False
-    return (file.event or 0) != state.number or (file.yanked, file.quarantined) == state[1:]
+    return (file.event or 0) != state.number or (file.yanked, file.quarantined) == (state.yanked, state.quarantined)

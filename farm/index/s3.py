@@ -35,7 +35,7 @@ from farm.index.stores import (
     Progress,
     Stat,
     Stored,
-    check_scratch,
+    check_discardable,
 )
 
 MAX_PUT = 512 * 1024**2
@@ -131,7 +131,7 @@ class S3Store(Bucket):
             options["ContinuationToken"] = page["NextContinuationToken"]
 
     def discard(self, key: str) -> None:
-        self.again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self.full(check_scratch(key))))
+        self.again(key, lambda: self.client.delete_object(Bucket=self.bucket, Key=self.full(check_discardable(key))))
 
     def examine(self, scratch: str) -> Iterator[Finding]:
         return traits.examine(self, scratch)

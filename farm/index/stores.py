@@ -1,7 +1,7 @@
 """What the index asks of the place where its bytes lie.
 
 Two promises carry everything else: `create` stores only where nothing is, and `replace` stores only where
-nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except keys below two prefixes.
+nothing changed. A reader sees an object whole or not at all. Nothing here deletes, except keys below a few prefixes.
 """
 
 import re
@@ -14,7 +14,9 @@ from farm.errors import UsageError
 
 SCRATCH = "probe/"
 PACKS = "packs/"
-"""Keys below these two may be discarded: what the probe tried out, packs of a compiler cache. All others stay."""
+DISCARDABLE = (SCRATCH, PACKS, "whl/files/", "whl/attestations/")
+"""Only keys below these may be discarded: what the probe tried out, packs of a compiler cache, and the files of a wheel
+that was removed. Records and events stay for ever."""
 
 MAX_GET = 64 * 1024 * 1024
 """The largest object, in bytes, that `Store.get` reads into memory: records and pages, never wheels."""
@@ -136,7 +138,7 @@ class Store(Protocol):
         """Where a client finds the key; a key may be empty or end in a slash here."""
 
     def discard(self, key: str) -> None:
-        """Removes a key below `SCRATCH` or `PACKS`; ValueError for any other. An absent one is fine."""
+        """Removes a key below one of `DISCARDABLE`; ValueError for any other. An absent one is fine."""
 
     def examine(self, scratch: str) -> Iterator[Finding]:
         """Tries out what else is worth knowing about this kind of store, on keys that start with `scratch`."""
@@ -155,10 +157,10 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_scratch(key: str) -> str:
+def check_discardable(key: str) -> str:
     """Gives the key back if it may be discarded; ValueError if not."""
-    if not check_key(key).startswith((SCRATCH, PACKS)):
-        raise ValueError(f"only keys below {SCRATCH} and {PACKS} are ever discarded, not {key!r}")
+    if not check_key(key).startswith(DISCARDABLE):
+        raise ValueError(f"only keys below {', '.join(DISCARDABLE)} are ever discarded, not {key!r}")
     return key
 
 

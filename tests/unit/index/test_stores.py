@@ -10,7 +10,7 @@ from farm.errors import UsageError
 from farm.index.backends import open_store
 from farm.index.directory import DirectoryStore
 from farm.index.s3 import S3Store
-from farm.index.stores import check_key, check_scratch
+from farm.index.stores import check_discardable, check_key
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_no_key_leaves_the_root(key):
 
 def test_only_scratch_keys_may_be_discarded(tmp_path):
     for key in ("probe/x", "packs/x"):
-        assert check_scratch(key) == key
+        assert check_discardable(key) == key
     for key in ("records/a.json", "probes/x", "packs", "whl/probe/x", "whl/packs/x"):
         with pytest.raises(ValueError, match="only keys below"):
             DirectoryStore(tmp_path).discard(key)

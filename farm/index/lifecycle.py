@@ -1,0 +1,177 @@
+"""What an operator does with wheels after they were published: remove, prune, promote.
+
+Each is an event first (`farm.index.events`), which decides it; pages, signatures and bytes follow. So a command that
+was killed anywhere is completed by running it again, or by `farm index reconcile`. A removed wheel's record stays: its
+name is taken for ever.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from farm.errors import UsageError
+from farm.index import pages
+from farm.index.catalogue import without_rebuild
+from farm.index.events import State, add_event, groups_of, read_state, with_states
+from farm.index.listing import Listing
+from farm.index.pages import File, ProjectPage
+from farm.index.records import Record, parse_record, record_key
+from farm.index.signing import Signer
+from farm.index.stores import Store
+
+
+class Retention(NamedTuple):
+    """Which wheels `prune` takes.
+
+    Attributes:
+        keep: How many of the newest stay: versions of each project, or rebuilds of each version and tag.
+        older_than: How long ago a wheel must have been published at least.
+        pre: Pre-releases.
+        rebuilds: Wheels that a newer rebuild replaces. With neither of the two: every version.
+    """
+
+    keep: int
+    older_than: timedelta = timedelta(0)
+    pre: bool = False
+    rebuilds: bool = False
+
+
+def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Signer | None = None) -> dict[str, bytes]:
+    """Takes wheels off all pages and deletes their bytes; their names stay taken.
+
+    Returns:
+        The pages that changed, by key.
+
+    Raises:
+        UsageError: One of them is not in the index, or the reason is no short line of text.
+    """
+    listing, now = Listing(store, signer), datetime.now(UTC)
+    listed: dict[tuple[str, str], dict[str, State]] = defaultdict(dict)
+    records = [_record(store, filename) for filename in filenames]
+    for record in records:
+        state = add_event(store, record.filename, "remove", reason, now)
+        for group in groups_of(record, state):
+            listed[group, record.project][record.filename] = state
+    shown: dict[str, bytes] = {}
+    for (group, project), states in sorted(listed.items()):
+
+        def change(
+            page: ProjectPage | None, project: str = project, states: Mapping[str, State] = states
+        ) -> ProjectPage:
+            # a wheel that was claimed and never listed leaves nothing but its name
+            return with_states(page or pages.empty(project), states)
+
+        shown |= listing.change(group, project, change).pages
+    for record in records:
+        delete_bytes(store, record.filename)
+    return shown
+
+
+def delete_bytes(store: Store, filename: str) -> None:
+    """Deletes the files of a removed wheel, once no page leads to them."""
+    for key in (pages.wheel_key(filename), pages.metadata_key(filename)):
+        store.discard(key)
+    for key in list(store.list(f"whl/attestations/{filename}/")):
+        store.discard(key)
+
+
+def promote(store: Store, filenames: Iterable[str], group: str, *, signer: Signer | None = None) -> dict[str, bytes]:
+    """Lists wheels in a further group, a release root for one; their bytes stay where they are.
+
+    Returns:
+        The pages that changed, by key.
+
+    Raises:
+        UsageError: One of them is not in the index, was removed, or the name of the group is bad.
+    """
+    pages.check_group(group)
+    shown: dict[str, bytes] = {}
+    for filename in filenames:
+        record = _record(store, filename)
+        before = read_state(store, filename)
+        if before.removed is not None:
+            raise UsageError(f"{filename} was removed: {before.removed}")
+        state = before
+        if group not in groups_of(record, before):
+            state = add_event(store, filename, "promote", "", datetime.now(UTC), group=group)
+        for each in groups_of(record, state):
+            shown |= show(Listing(store, signer), record, each, state)
+    return shown
+
+
+def show(listing: Listing, record: Record, group: str, state: State) -> dict[str, bytes]:
+    """Lists a wheel in a group as its events say."""
+    file = record.file()
+
+    def change(page: ProjectPage | None) -> ProjectPage:
+        return with_states(pages.with_file(page, record.project, file), {file.filename: state})
+
+    return dict(listing.change(group, record.project, change).pages)
+
+
+def prunable(store: Store, rules: Retention, *, now: datetime | None = None, group: str | None = None) -> list[str]:
+    """The wheels that retention rules take, by name; none that was promoted to another group.
+
+    Args:
+        store: The index.
+        rules: What to take.
+        now: The time from which ages are counted; the clock's for None.
+        group: One group; None for all.
+
+    Raises:
+        UsageError: `keep` is under 1.
+    """
+    if rules.keep < 1:
+        raise UsageError("prune keeps at least one: --keep 1")
+    before = (now or datetime.now(UTC)) - rules.older_than
+    places: dict[str, set[str]] = defaultdict(set)
+    taken: dict[str, File] = {}
+    for place, page in own_pages(store):
+        for name in page.entries:
+            places[name].add(place)
+        if group in {None, place}:
+            taken |= {file.filename: file for file in _taken(page, rules)}
+    old = [name for name, file in taken.items() if file.upload_time and _time(file.upload_time) < before]
+    return sorted(name for name in old if len(places[name]) == 1)
+
+
+def own_pages(store: Store) -> Iterator[tuple[str, ProjectPage]]:
+    """Group and JSON page of every project that is no page of links."""
+    for key in sorted(store.list("whl/")):
+        parts = key.split("/")
+        if len(parts) == 5 and parts[2] == "v1-json" and (found := store.get(key)) is not None:
+            page = pages.parse_page(found.data, key)
+            if not page.meta.links:
+                yield parts[1], page
+
+
+def _taken(page: ProjectPage, rules: Retention) -> Iterator[File]:
+    """The wheels of a project but for the newest, in lines of which `keep` stay."""
+    lines: dict[tuple[str, ...], dict[str, list[File]]] = defaultdict(lambda: defaultdict(list))
+    for file in page.entries.values():
+        _name, version, tags = file.filename.removesuffix(".whl").split("-", 2)
+        parsed = pages.parse_wheel_name(file.filename)[1]
+        if rules.rebuilds:
+            lines[without_rebuild(version), tags][version].append(file)
+        if parsed.is_prerelease if rules.pre else not rules.rebuilds:
+            lines[("",)][without_rebuild(version)].append(file)
+    for line in lines.values():
+        ordered = sorted(line.values(), key=lambda files: pages.parse_wheel_name(files[0].filename)[1])
+        for files in ordered[: -rules.keep]:
+            yield from files
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _record(store: Store, filename: str) -> Record:
+    try:
+        pages.parse_wheel_name(filename)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    found = store.get(record_key(filename))
+    if found is None:
+        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json tell what is")
+    return parse_record(found.data, record_key(filename))

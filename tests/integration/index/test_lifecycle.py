@@ -1,0 +1,266 @@
+"""Remove, prune and promote: what stays, what goes, and that the next run ends what a killed one began."""
+
+import functools
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from farm.cli.main import main
+from farm.errors import PublishRefusedError, UsageError
+from farm.index import html, pages
+from farm.index.backends import open_store
+from farm.index.check import check
+from farm.index.events import read_state, record_event
+from farm.index.lifecycle import Retention, promote, prunable, remove
+from farm.index.reader import open_reader
+from farm.index.reconcile import reconcile
+from farm.index.records import record_key
+from farm.index.signing import load_public, load_signer, new_key
+from farm.index.verify import verify_index
+from tests.integration.index.test_publish import Killed, Watched, kill_at
+
+GROUP = "sm35-avx"
+FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+
+
+class Discarding(Watched):
+    def discard(self, *arguments, **options):
+        return self._call("discard", arguments, options)
+
+
+@pytest.fixture
+def key(tmp_path):
+    public = load_public(new_key(tmp_path / "farm.key"))
+    return load_signer(tmp_path / "farm.key"), {public.keyid: public}
+
+
+def listed(store, group=GROUP):
+    """The names on the JSON page, which every other page must show too."""
+    page = json.loads(store.get(pages.json_key(group, "canary")).data)
+    names = [file["filename"] for file in page["files"]]
+    for place in (pages.html_key(group, "canary"), pages.links_key(group)):
+        text = store.get(place).data.decode()
+        assert [name for name in (FIRST, SECOND) if f">{name}</a>" in text] == names
+    return names
+
+
+def gone(store, name):
+    return not [key for key in store.list("whl/") if name in key and key.startswith(("whl/files", "whl/attestations"))]
+
+
+def test_a_removed_wheel_is_nowhere_and_its_name_stays_taken(store, make_wheel, put):
+    for name in (FIRST, SECOND):
+        put(store, make_wheel(name), channel="kepler")
+    remove(store, [FIRST], "holds a secret")
+    assert listed(store) == [SECOND]
+    assert f">{FIRST}<" not in store.get("whl/kepler/sm35-avx/simple/canary/index.html").data.decode()
+    assert check(store) == []
+    assert set(store.list("whl/files/")) == {f"whl/files/{SECOND}", f"whl/files/{SECOND}.metadata"}
+    for again in (lambda: None, lambda: reconcile(store)):
+        again()
+        assert check(store) == []
+        for payload in ("x = 1\n", "x = 2\n"):
+            with pytest.raises(PublishRefusedError, match=r"was removed \(holds a secret\)|is taken"):
+                put(store, make_wheel(FIRST, payload=payload), channel="kepler")
+        assert listed(store) == [SECOND]
+    with pytest.raises(UsageError, match="was removed: holds a secret"):
+        record_event(store, FIRST, "yank", "x")
+
+
+def test_the_last_wheel_of_a_project_and_a_channel(store, make_wheel, put):
+    put(store, make_wheel(FIRST), channel="kepler")
+    put(store, make_wheel("canary-2.0-py3-none-any.whl"), channel="other")
+    remove(store, [FIRST], "x")
+    assert FIRST.encode() not in store.get("whl/kepler/sm35-avx/simple/canary/index.html").data
+    remove(store, ["canary-2.0-py3-none-any.whl"], "x")
+    assert check(store) == []
+    assert reconcile(store).written == ()
+
+
+@pytest.mark.parametrize("keeps_page", [True, False])
+@pytest.mark.parametrize("names", [(FIRST,), (FIRST, SECOND)])
+def test_a_name_stays_taken_after_record_and_bytes_were_deleted_by_hand(tmp_path, make_wheel, put, names, keeps_page):
+    store, root = open_store(str(tmp_path / "index")), tmp_path / "index"
+    for name in names:
+        put(store, make_wheel(name))
+    for path in (record_key(FIRST), f"whl/files/{FIRST}", f"whl/files/{FIRST}.metadata"):
+        (root / path).unlink()
+    if not keeps_page:
+        (root / "catalog.json").unlink()
+    reconcile(store)
+    assert check(store) == []
+    assert listed(store) == list(names[1:])
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".tmp" not in path.parts}
+    with pytest.raises(PublishRefusedError):
+        put(store, make_wheel(FIRST, payload="other = 1\n"))
+    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and ".tmp" not in path.parts}
+    assert {path for path in after if before.get(path) != after[path]} <= {root / "catalog.json"}
+
+
+def test_a_promoted_wheel_is_in_both_groups_without_new_bytes(store, make_wheel, put):
+    put(store, make_wheel(FIRST), group="staging")
+    before = set(store.list("whl/files/"))
+    record_event(store, FIRST, "yank", "slow")
+    promote(store, [FIRST], GROUP)
+    assert set(store.list("whl/files/")) == before
+    for group in ("staging", GROUP):
+        [file] = json.loads(store.get(pages.json_key(group, "canary")).data)["files"]
+        assert (file["filename"], file["yanked"]) == (FIRST, "slow")
+    assert html.parse_root(store.get("whl/index.html").data, "") == {"staging", GROUP}
+    assert check(store) == []
+    assert promote(store, [FIRST], GROUP), "again is no error"
+    record_event(store, FIRST, "unyank", "")
+    assert check(store) == []
+    assert reconcile(store).written == ()
+    remove(store, [FIRST], "x")
+    assert check(store) == []
+    assert listed(store, "staging") == listed(store) == []
+
+
+WORK = {
+    "remove": lambda store, **options: remove(store, [FIRST], "x", **options),
+    "promote": lambda store, **options: promote(store, [FIRST], "release", **options),
+}
+
+
+@pytest.mark.parametrize("ended_by", ["again", "reconcile"])
+@pytest.mark.parametrize("what", WORK)
+def test_killed_at_any_operation(tmp_path, make_wheel, put, key, what, ended_by):
+    """A reader finds nothing broken, signatures are sound or late, and the next run ends it."""
+    signer, trusted = key
+    options = {"signer": signer, "provenance": {"slsa": {}}, "channel": "kepler"}
+    wheels = [make_wheel(FIRST), make_wheel(SECOND)]
+    for number in itertools.count(1):
+        store = open_store(str(tmp_path / f"index-{number}"))
+        store.proved = True
+        for wheel in wheels:
+            put(store, wheel, **options)
+        work = functools.partial(WORK[what], signer=signer)
+        try:
+            work(Discarding(store, after=kill_at(number)))
+        except Killed:
+            assert [problem for problem in check(store) if problem.broken] == [], number
+            told = verify_index(open_reader(str(store.root)), trusted, wheels=True).problems
+            assert all(line.endswith("(yet)") for line in told), (number, told)
+            if ended_by == "again":
+                work(store)
+            else:
+                reconcile(store, signer)
+            state = read_state(store, FIRST)
+            assert ended_by == "reconcile" or state.removed or state.groups, "the event is what decides"
+            assert listed(store) == ([SECOND] if state.removed else [FIRST, SECOND]), number
+            assert gone(store, FIRST) is bool(state.removed), number
+            if state.groups:
+                assert listed(store, "release") == [FIRST], number
+            assert check(store) == [], number
+            assert verify_index(open_reader(str(store.root)), trusted, wheels=True).problems == (), number
+        else:
+            break
+    assert number > 8
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_a_publish_of_the_same_wheel_between_any_two_operations(tmp_path, make_wheel, put, what):
+    wheel = make_wheel(FIRST)
+    for wanted in itertools.count(1):
+        store = open_store(str(tmp_path / f"index-{wanted}"))
+        store.proved = True
+        put(store, wheel)
+
+        def interfere(number, name, wanted=wanted, store=store):
+            if number == wanted:
+                try:
+                    put(store, wheel)
+                except PublishRefusedError:
+                    assert what == "remove"
+
+        watched = Discarding(store, before=interfere)
+        WORK[what](watched)
+        if watched.calls < wanted:
+            break
+        if what == "remove":
+            assert listed(store) == [], wanted
+            reconcile(store)
+            assert gone(store, FIRST), wanted
+        assert check(store) == [], wanted
+
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def at(days):
+    return NOW - timedelta(days=days)
+
+
+@pytest.fixture
+def aged(tmp_path, make_wheel, put):
+    """Versions with their age in days; the yanked and the promoted are wheels like others."""
+    store = open_store(str(tmp_path / "index"))
+    for version, days in {
+        "1.0+cu118.sm35.avx": 400,
+        "1.0+cu118.sm35.avx.1": 300,
+        "1.0+cu118.sm35.avx.2": 200,
+        "2.0rc1+cu118.sm35.avx": 150,
+        "2.0+cu118.sm35.avx": 100,
+        "3.0rc1+cu118.sm35.avx": 10,
+    }.items():
+        put(store, make_wheel(f"canary-{version}-py3-none-any.whl"), upload_time=at(days))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("rules", "taken"),
+    [
+        (Retention(1, rebuilds=True), ["1.0+cu118.sm35.avx", "1.0+cu118.sm35.avx.1"]),
+        (Retention(2, rebuilds=True), ["1.0+cu118.sm35.avx"]),
+        (Retention(1, timedelta(days=350), rebuilds=True), ["1.0+cu118.sm35.avx"]),
+        (Retention(1, pre=True), ["2.0rc1+cu118.sm35.avx"]),
+        (Retention(1, timedelta(days=151), pre=True), []),
+        (Retention(3), ["1.0+cu118.sm35.avx", "1.0+cu118.sm35.avx.1", "1.0+cu118.sm35.avx.2"]),
+        (Retention(5), []),
+    ],
+)
+def test_retention_rules(aged, rules, taken):
+    assert prunable(aged, rules, now=NOW) == [f"canary-{version}-py3-none-any.whl" for version in taken]
+    assert prunable(aged, rules, now=NOW, group="sm37-avx") == []
+
+
+def test_prune_says_what_it_would_do_and_does_it(aged, capsys):
+    promote(aged, ["canary-1.0+cu118.sm35.avx-py3-none-any.whl"], "release")
+    command = [
+        "index",
+        "prune",
+        "--json",
+        "--index",
+        str(aged.root),
+        "--keep",
+        "1",
+        "--older-than",
+        "90d",
+        "--rebuilds",
+    ]
+    before = sorted(aged.list(""))
+    assert main([*command, "--dry-run"]) == 0
+    taken = json.loads(capsys.readouterr().out)["wheels"]
+    assert taken == ["canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"], "a promoted wheel stays"
+    assert sorted(aged.list("")) == before
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["wheels"] == taken
+    assert check(aged) == []
+    assert prunable(aged, Retention(1, timedelta(days=90), rebuilds=True)) == []
+
+
+@pytest.mark.parametrize("command", [["remove", "--reason", "x"], ["promote", "--to", "release"]])
+def test_a_dry_run_writes_nothing(aged, command, capsys):
+    name = "canary-2.0+cu118.sm35.avx-py3-none-any.whl"
+    before = {key: aged.get(key).data for key in aged.list("")}
+    assert main(["index", *command, name, "--index", str(aged.root), "--dry-run"]) == 0
+    assert name in capsys.readouterr().out
+    assert {key: aged.get(key).data for key in aged.list("")} == before
+    assert main(["index", *command, name, "--index", str(aged.root)]) == 0
+    assert check(aged) == []
+    with pytest.raises(UsageError):
+        remove(aged, ["none-1.0-py3-none-any.whl"], "x")
