@@ -61,7 +61,7 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
             )
         command = ["python3", str(script), "--cxx", plan.env["CXX"]]
         if plan.toolkit:
-            command += ["--sm", str(min(plan.verify.sass))]
+            command += ["--sm", str(min(plan.verify.sass or ()))]
         _run(command)
         step.result = f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
 

@@ -16,6 +16,7 @@ from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
+from farm.wheel.arch import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
 
@@ -106,7 +107,7 @@ def smoke(
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     """What the installed wheel must say of itself: what the plan promises, and the version of the file in hand."""
-    archs = [f"sm_{sm}" for sm in plan.verify.sass] + [f"compute_{sm}" for sm in plan.verify.ptx]
+    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
     quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
     return Expectation(
@@ -124,8 +125,8 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
         return report
     held = []
     for library in inspect(wheel, instructions=False).libraries:
-        sass = sorted({sm for group in library.fatbins for sm in group.sass})
-        ptx = sorted({sm for group in library.fatbins for sm in group.ptx})
+        sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
+        ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
         if sass or ptx:
             held.append(f"{library.path}: {' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}")
     return report.model_copy(update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}})

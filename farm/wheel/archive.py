@@ -44,13 +44,14 @@ _HEADERS = 4 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
 _REGULAR = stat.S_IFREG >> 12
 _MAX_NAME = 1024
+_MAX_PART = 255  # bytes: NAME_MAX of Linux, and of NTFS and APFS in characters
 _MAX_DEPTH = 64
 _MAX_LINK = 4096
 # Names that Windows gives to devices, with any extension and in any folder.
 _DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
 # What nearly all names are; nothing that is refused matches. The checks one by one take longer than all the rest.
 _PLAIN = re.compile(
-    r"(?:(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|\Z))[a-z0-9_+-][a-z0-9_.+-]*(?<!\.)(?:/|\Z))+",
+    r"(?:(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|\Z))[a-z0-9_+-][a-z0-9_.+-]{0,199}(?<!\.)(?:/|\Z))+",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -302,11 +303,15 @@ def check_name(name: str) -> None:
         refuse("its name is empty or too long", name[:80])
     if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
         refuse("its name holds control characters", name)
+    if any(unicodedata.category(char) in ("Cf", "Zl", "Zp") for char in name):
+        refuse("its name holds invisible characters or such as change the direction of writing", ascii(name))
     if "\\" in name or ":" in name:
         refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
     if name.startswith("/"):
         refuse("its name is an absolute path", name)
     parts = name.removesuffix("/").split("/")
+    if any(len(part.encode()) > _MAX_PART for part in parts):
+        refuse(f"a part of its path has more than {_MAX_PART} bytes, the most that disks take", name[:80])
     if len(parts) > _MAX_DEPTH:
         refuse(f"more than {_MAX_DEPTH} folders deep", name)
     for part in parts:

@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from farm.wheel.arch import order
 from farm.wheel.library import Library
 from farm.wheel.models import Frozen
 from farm.wheel.policy import defaults
@@ -28,8 +29,8 @@ class Component(Frozen):
 
     name: str
     libraries: tuple[str, ...]
-    sass: tuple[int, ...]
-    ptx: tuple[int, ...]
+    sass: tuple[int | str, ...]
+    ptx: tuple[int | str, ...]
 
 
 def components(libraries: Iterable[Library]) -> tuple[Component, ...]:
@@ -49,8 +50,8 @@ def is_part(library: Library, patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in defaults(patterns))
 
 
-def _common(libraries: list[Library], kind: str) -> tuple[int, ...]:
+def _common(libraries: list[Library], kind: str) -> tuple[int | str, ...]:
     sets = [
         {sm for group in library.fatbins for sm in getattr(group, kind)} for library in libraries if library.fatbins
     ]
-    return tuple(sorted(set.intersection(*sets))) if sets else ()
+    return tuple(sorted(set.intersection(*sets), key=order)) if sets else ()

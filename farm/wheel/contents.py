@@ -4,13 +4,16 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.link import read_link
 from farm.wheel.partial import PartialMember, TooFarInsideError
+from farm.wheel.pesymbols import DllSymbols
+from farm.wheel.symbols import Symbols
 from farm.wheel.zipformat import Entry
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
@@ -23,21 +26,30 @@ _THREADS = min(4, os.cpu_count() or 1)
 class Contents:
     """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
 
+    `symbols`: by member, where they were asked for; a library that cannot be read has none.
     `dependencies` are the libraries of the wheels that are installed beside it, as far as those were given.
     """
 
     files: dict[str, tuple[str, int]]
     libraries: tuple[Library, ...]
     dependencies: tuple[Library, ...] = ()
+    symbols: Mapping[str, Symbols | DllSymbols] = field(default_factory=dict)
 
 
-def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispatching: Sequence[str] = ()) -> Contents:
+def read_contents(
+    archive: Archive,
+    level_of: Callable[[str], str | None],
+    dispatching: Sequence[str] = (),
+    *,
+    with_symbols: bool = False,
+) -> Contents:
     """Read every member once.
 
     Args:
         archive: The open wheel.
         level_of: For a member's name, the CPU level to check its code against, or None for no check.
         dispatching: Member patterns of libraries of which only what runs on loading is checked.
+        with_symbols: Read what the libraries take from one another, too.
 
     Raises:
         VerificationFailedError: A member is damaged. (A damaged library is not: see `Library.error`.)
@@ -45,10 +57,14 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
     """
     from farm.wheel.isolated import read_in_process  # noqa: PLC0415 (slow to import, and repair does without)
 
+    symbols: dict[str, Symbols | DllSymbols] = {}
+
     def read(name: str) -> tuple[str, Library | None]:
         with archive.content(name, magics(name)) as (sha256, data):
             if data is None:
                 return sha256, None
+            if with_symbols:
+                symbols[name] = read_link(data)
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
             level = level_of(name)
             if level and isinstance(data, Spooled) and os.name == "posix":
@@ -61,6 +77,7 @@ def read_contents(archive: Archive, level_of: Callable[[str], str | None], dispa
     return Contents(
         files={name: (found[name][0], archive.members[name].size) for name in order},
         libraries=tuple(library for name in order if (library := found[name][1])),
+        symbols=symbols,
     )
 
 

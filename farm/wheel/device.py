@@ -1,10 +1,10 @@
 """Checks of device code: do the kernels run on the GPUs that the name promises?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from farm.catalog.binary import sass_runs
+from farm.wheel.arch import is_code_for, number, order, runs_on
 from farm.wheel.components import is_part
 from farm.wheel.contents import Contents
 from farm.wheel.library import FatbinSet, Library
@@ -20,9 +20,11 @@ _WHY = {
 
 def check_sass(contents: Contents, policy: Policy) -> Check:
     """Every fat binary of the wheel's own libraries must hold the promised machine code, and no other."""
-    findings = _missing(contents, policy, "sass", policy.sass) + _cudnn(contents, policy)
+    if policy.sass is None:
+        return Check(id="sass", status="not_run", note=f"no machine code is promised; {_seen(contents, 'sass')}")
+    findings = _missing(contents, policy, "sass", policy.sass) + _cudnn(contents, policy.sass)
     if not policy.allow_other_sass:
-        findings += _others(contents, policy)
+        findings += _others(contents, policy, policy.sass)
     return _check("sass", findings, contents)
 
 
@@ -39,7 +41,7 @@ def _check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
     )
 
 
-def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int, ...]) -> list[Finding]:
+def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> list[Finding]:
     findings = []
     own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
     if promised and not own:
@@ -52,7 +54,7 @@ def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[in
         if not library.fatbins or _is_others(library, policy):
             continue
         for group in _judged(library, policy):
-            gaps = sorted(set(promised) - set(_of(group, kind)))
+            gaps = [sm for sm in promised if not any(is_code_for(sm, code) for code in _of(group, kind))]
             if gaps:
                 what = f"{group.containers} fat binaries lack {_sm(gaps)}; they hold {_sm(_of(group, kind))}"
                 findings.append(_finding(kind, library.path, what))
@@ -62,25 +64,25 @@ def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[in
     return findings
 
 
-def _not_running(promised: tuple[int, ...], libraries: Iterable[Library]) -> list[Finding]:
+def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) -> list[Finding]:
     """Libraries that come from elsewhere as they are: each needs some code that runs on every promised GPU."""
     findings = []
     for library in libraries:
         there = {sm for group in library.fatbins for sm in group.sass}
-        gaps = sorted(sm for sm in promised if not _runs_on(sm, there))
+        gaps = [sm for sm in promised if not _any_runs_on(sm, there)]
         if gaps and there and not is_part(library, "cudnn"):
-            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there))}"
+            what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there, key=order))}"
             findings.append(_finding("sass", library.path, what))
     return findings
 
 
-def _others(contents: Contents, policy: Policy) -> list[Finding]:
+def _others(contents: Contents, policy: Policy, promised: tuple[int | str, ...]) -> list[Finding]:
     findings = []
     for library in contents.libraries:
         if _is_others(library, policy):
             continue
         for group in _judged(library, policy):
-            more = sorted(set(group.sass) - set(policy.sass))
+            more = [code for code in group.sass if not any(is_code_for(sm, code) for sm in promised)]
             if more:
                 findings.append(
                     Finding(
@@ -94,15 +96,15 @@ def _others(contents: Contents, policy: Policy) -> list[Finding]:
     return findings
 
 
-def _cudnn(contents: Contents, policy: Policy) -> list[Finding]:
+def _cudnn(contents: Contents, promised: tuple[int | str, ...]) -> list[Finding]:
     """Each of cuDNN's libraries with device code must have some that runs on the lowest promised GPU."""
     findings = []
-    lowest = min(policy.sass, default=None)
+    lowest = min(map(number, promised), default=None)
     for library in (*contents.libraries, *contents.dependencies):
-        there = sorted({sm for group in library.fatbins for sm in group.sass})
+        there = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
         if lowest is None or not there or not is_part(library, "cudnn"):
             continue
-        if not _runs_on(lowest, there):
+        if not _any_runs_on(lowest, there):
             findings.append(
                 Finding(
                     check="sass",
@@ -115,9 +117,8 @@ def _cudnn(contents: Contents, policy: Policy) -> list[Finding]:
     return findings
 
 
-def _runs_on(gpu: int, there: Iterable[int]) -> bool:
-    """Whether machine code for one of `there` runs on a GPU."""
-    return any(sass_runs(sm, gpu) for sm in there)
+def _any_runs_on(gpu: int | str, there: Iterable[int | str]) -> bool:
+    return any(runs_on(gpu, code) for code in there)
 
 
 def _judged(library: Library, policy: Policy) -> tuple[FatbinSet, ...]:
@@ -143,14 +144,16 @@ def _is_others(library: Library, policy: Policy) -> bool:
     return is_part(library, "cudnn") or _is(library, policy.foreign)
 
 
-def _of(group: FatbinSet, kind: _Kind) -> tuple[int, ...]:
+def _of(group: FatbinSet, kind: _Kind) -> tuple[int | str, ...]:
     return group.sass if kind == "sass" else group.ptx
 
 
-def _sm(numbers: tuple[int, ...] | list[int]) -> str:
+def _sm(numbers: Sequence[int | str]) -> str:
     return ", ".join(f"sm_{number}" for number in numbers) or "none"
 
 
 def _seen(contents: Contents, kind: _Kind) -> str:
-    there = sorted({sm for library in contents.libraries for group in library.fatbins for sm in _of(group, kind)})
+    there = sorted(
+        {sm for library in contents.libraries for group in library.fatbins for sm in _of(group, kind)}, key=order
+    )
     return f"found: {_sm(there)}"

@@ -8,7 +8,7 @@ Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioni
 import struct
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer, View
@@ -27,7 +27,9 @@ MACHINES = {
 }
 _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
-_PT_LOAD, _PT_DYNAMIC = 1, 2
+_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
+_PF_X = 1
+_DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
@@ -59,6 +61,16 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Segment:
+    """Bytes of the file that are loaded: their place in memory and in the file."""
+
+    address: int
+    offset: int
+    size: int
+    is_code: bool
+
+
+@dataclass(frozen=True)
 class Elf:
     """The facts of one ELF file.
 
@@ -70,6 +82,11 @@ class Elf:
         rpath: DT_RPATH split at colons.
         runpath: DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
         versions: Library name to the symbol versions required of it, such as `GLIBC_2.17`.
+        segments: What is loaded (PT_LOAD).
+        dynamic: The dynamic section: (tag, value).
+        version_names: Index of a required version, as symbols name it, to (library, version).
+        executable_stack: Asked for by PT_GNU_STACK.
+        text_relocations: The loader must write into the code.
     """
 
     machine: str
@@ -82,6 +99,22 @@ class Elf:
     runpath: tuple[str, ...] | None
     versions: Mapping[str, tuple[str, ...]]
     sections: tuple[Section, ...]
+    segments: tuple[Segment, ...] = ()
+    dynamic: tuple[tuple[int, int], ...] = ()
+    version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    executable_stack: bool = False
+    text_relocations: bool = False
+
+    def file_offset(self, address: int) -> int:
+        """Where in the file a loaded address lies.
+
+        Raises:
+            VerificationFailedError: Nothing of the file is loaded there.
+        """
+        for segment in self.segments:
+            if segment.address <= address < segment.address + segment.size:
+                return segment.offset + address - segment.address
+        raise _damaged("a table lies outside what is loaded")
 
     @property
     def search_path(self) -> tuple[str, ...]:
@@ -116,6 +149,58 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
     if sum(end - start for _, start, end in ranges) > len(data):
         raise _damaged("its sections overlap")
     return ranges
+
+
+# Sections that are data wherever they lie: linkers of old put them into the segment of the code.
+_DATA_NAMES = (
+    ".rodata",
+    ".eh_frame",
+    ".gcc_except_table",
+    ".note",
+    ".interp",
+    ".lrodata",
+    ".gnu.",
+    ".dyn",
+    ".nv",
+    "__nv_",
+)
+_PROGBITS = 1
+
+
+def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
+    """What the CPU may run, with the (offset, end) of its bytes: what lies in executable segments.
+
+    The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
+    data between the code, and are believed only where they name it. Without a section table all of an executable
+    segment counts as code.
+
+    Raises:
+        VerificationFailedError: A section that is called code lies outside the file.
+    """
+    found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
+    for segment in elf.segments if not elf.sections and elf.is_loadable else ():
+        if segment.is_code and segment.size:
+            start = segment.offset + (_header_size(data, elf) if segment.offset == 0 else 0)
+            skipped = start - segment.offset
+            whole = Section("", _PROGBITS, _SHF_EXECINSTR, segment.address + skipped, start, segment.size - skipped, 0)
+            found += section_ranges(data, [whole])
+    return found
+
+
+def _header_size(data: Buffer, elf: Elf) -> int:
+    """Bytes of the ELF header and the program headers, which a segment often begins with."""
+    return 64 + 56 * int.from_bytes(data[56:58], "little") if elf.bits == 64 else 52
+
+
+def _may_run(section: Section, elf: Elf) -> bool:
+    if section.is_code:
+        return True
+    if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
+        return False
+    return any(
+        segment.is_code and segment.address <= section.address < segment.address + segment.size
+        for segment in elf.segments
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +266,9 @@ class _Reader:
             raise _damaged("no ELF header")
         self.bits = 64 if data[4] == 2 else 32
         self.order = "<" if data[5] == 1 else ">"
-        self.loads: list[tuple[int, int, int]] = []
+        self.loads: list[Segment] = []
+        self.executable_stack = False
+        self.version_names: dict[int, tuple[str, str]] = {}
         self.names = _MAX_NAMES
 
     def read(self) -> Elf:
@@ -209,6 +296,13 @@ class _Reader:
             runpath=paths.get(_DT_RUNPATH),
             versions=self._versions(dict(tags), strings),
             sections=self._sections(sh, sh_size, sh_count, names),
+            segments=tuple(self.loads),
+            dynamic=tuple(tags),
+            version_names=self.version_names,
+            executable_stack=self.executable_stack,
+            text_relocations=any(
+                tag == _DT_TEXTREL or (tag == _DT_FLAGS and value & _DF_TEXTREL) for tag, value in tags
+            ),
         )
 
     def _machine(self, number: int) -> str:
@@ -240,11 +334,13 @@ class _Reader:
         dynamic = None
         for index in range(count):
             if self.bits == 64:
-                kind, _, offset, address, _, length = self._at("IIQQQQ", table + index * size)
+                kind, flags, offset, address, _, length = self._at("IIQQQQ", table + index * size)
             else:
-                kind, offset, address, _, length = self._at("IIIII", table + index * size)
+                kind, offset, address, _, length, _, flags = self._at("IIIIIII", table + index * size)
             if kind == _PT_LOAD:
-                self.loads.append((address, offset, length))
+                self.loads.append(Segment(address, offset, length, bool(flags & _PF_X)))
+            elif kind == _PT_GNU_STACK:
+                self.executable_stack = bool(flags & _PF_X)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only
                 dynamic = (offset, length)
         return dynamic
@@ -252,9 +348,9 @@ class _Reader:
     def _file_offset(self, address: int | None) -> int | None:
         if address is None:
             return None
-        for start, offset, length in self.loads:
-            if start <= address < start + length:
-                return offset + address - start
+        for segment in self.loads:
+            if segment.address <= address < segment.address + segment.size:
+                return segment.offset + address - segment.address
         raise _damaged("a table lies outside what is loaded")
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
@@ -278,14 +374,17 @@ class _Reader:
             budget -= count + 1
             if budget < 0:
                 raise _damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
-            names = []
+            names, numbers = [], []
             entry = position + first
             for _ in range(count):
-                _, _, _, name, step = self._at("IHHII", entry)
+                _, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
+                numbers.append(number)
                 entry += step
             library = self._string(strings + file)
             found[library] = found.get(library, ()) + tuple(names)
+            for number, version in zip(numbers, names, strict=True):
+                self.version_names[number] = library, version
             if not following:
                 break
             position += following

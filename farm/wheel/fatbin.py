@@ -15,23 +15,24 @@ library can run on must be judged container by container: a library with sm_35 s
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
+from farm.wheel.cubin import LOOKED_INTO, has_kernel, unpack
 from farm.wheel.magic import ELF_MAGIC
 
 FATBIN_SECTION = ".nv_fatbin"
+UNUSED_SECTION = "__nv_relfatbin"
 _CONTAINER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _MAGIC = 0xBA55ED50
 _KINDS: dict[int, Literal["ptx", "sass"]] = {1: "ptx", 2: "sass"}
-_FLAGS_COMPRESSED = 0x2000 | 0x8000  # LZ4, zstd
-_FLAG_SPECIFIC = 0x100000  # the "a" of sm_90a
-_EM_CUDA = 190
-_STUB_BYTES = 2048
+_FLAG_LZ4, _FLAG_ZSTD = 0x2000, 0x8000
+_FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000  # the "a" of sm_90a, the "f" of sm_100f
+_START = _CONTAINER.pack(0xBA55ED50, 1, 16, 0)[:8]
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
 
@@ -41,18 +42,15 @@ class FatEntry:
 
     Attributes:
         kind: `sass` (machine code) or `ptx`.
-        sm: 35 for sm_35.
-        specific: Only for exactly this architecture (the "a" of sm_90a).
+        sm: 35 for sm_35; "90a" and "100f" for code of one GPU or one family.
         size: Bytes in the file, without the header.
         is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every
-            library, so an architecture seen only in stubs is no promise kept. A cubin that is not compressed is a
-            stub if no section name in it starts with `.text.` (where cubins keep kernels) or it is no cubin at
-            all; a compressed one is a stub if it unpacks to 2 KiB or less, which no kernel fits in.
+            library, so an architecture that only stubs have is no promise kept. What its symbol table says
+            decides (`farm.wheel.cubin`), of compressed ones too.
     """
 
     kind: Literal["ptx", "sass"]
-    sm: int
-    specific: bool
+    sm: int | str
     compressed: bool
     size: int
     is_stub: bool
@@ -66,11 +64,11 @@ class Container:
     entries: tuple[FatEntry, ...]
 
     @property
-    def sass(self) -> frozenset[int]:
+    def sass(self) -> frozenset[int | str]:
         return frozenset(entry.sm for entry in self.entries if entry.kind == "sass" and not entry.is_stub)
 
     @property
-    def ptx(self) -> frozenset[int]:
+    def ptx(self) -> frozenset[int | str]:
         """Architectures with PTX; none beside stubs only (source files without kernels give such containers)."""
         stubs = [entry.is_stub for entry in self.entries if entry.kind == "sass"]
         if stubs and all(stubs):
@@ -119,24 +117,50 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
         if header < _ENTRY.size or body + length > end or packed > length:
             raise _damaged(position - start, "an entry reaches beyond its container")
         if kind in _KINDS:
-            compressed = bool(flags & _FLAGS_COMPRESSED)
-            unpacked = 0
-            if compressed and header >= 64:
-                unpacked = int.from_bytes(data[position + 56 : position + 64], "little")
-            stub = (
-                length == 0
-                or (compressed and kind == 2 and unpacked <= _STUB_BYTES)
-                or (not compressed and kind == 2 and not _has_kernel(data, body, body + length))
-            )
+            compressed = bool(flags & (_FLAG_LZ4 | _FLAG_ZSTD))
+            unpacked = length
+            if compressed:
+                unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= 64 else 0
             size = packed if compressed else length
-            yield FatEntry(_KINDS[kind], sm, bool(flags & _FLAG_SPECIFIC), compressed, size, stub)
+            stub = length == 0 or (kind == 2 and _is_stub(data, body, size, unpacked, flags))
+            letter = "a" if flags & _FLAG_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
+            yield FatEntry(_KINDS[kind], f"{sm}{letter}" if letter else sm, compressed, size, stub)
         position = body + length
 
 
-def _has_kernel(data: Buffer, start: int, end: int) -> bool:
-    head = data[start : start + 20]
-    is_cubin = head[:4] == ELF_MAGIC and head[18:20] == _EM_CUDA.to_bytes(2, "little")
-    return is_cubin and data.find(b"\0.text.", start, end) >= 0
+def _is_stub(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> bool:
+    """Whether machine code holds no kernel. What cannot be unpacked holds none that anything could load."""
+    if not flags & (_FLAG_LZ4 | _FLAG_ZSTD):
+        head = data[start : start + 20]
+        if size > LOOKED_INTO:
+            return not (head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0)
+        return not has_kernel(data[start : start + size])
+    if unpacked > LOOKED_INTO:
+        return False
+    content = unpack(data[start : start + size], unpacked, zstd=bool(flags & _FLAG_ZSTD))
+    return content is None or not has_kernel(content)
+
+
+def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Container]:
+    """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
+
+    Raises:
+        VerificationFailedError: What looks like a container is damaged.
+    """
+    found: list[Container] = []
+    position = -1
+    while (position := data.find(_START, position + 1, len(data))) >= 0:
+        inside = next((end for start, end in known if start <= position < end), None)
+        if inside is not None:
+            position = inside - 1
+            continue
+        length = int.from_bytes(data[position + 8 : position + 16], "little")
+        if length and position + 16 + length <= len(data):
+            found += read_fatbins(data, position, position + 16 + length)
+            position += 15 + length
+        if len(found) > _MAX_ENTRIES:
+            raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
+    return found
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:

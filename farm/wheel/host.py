@@ -2,10 +2,10 @@
 
 from farm.platforms.facts import Facts, split_platform
 from farm.wheel.contents import Contents
-from farm.wheel.imports import Answer, resolve, system_needs
+from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isa import level_names
 from farm.wheel.library import Library
-from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs
+from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs, why_linux_only
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, CheckId, Finding
 
@@ -22,6 +22,8 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
         return _check_tags(platform, machine, tags)
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
+    musl = is_musl(contents.libraries)
+    reason = why_linux_only(asked)
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         known = policy_of_tag(tag)
         if known is None or known[1] != machine:
@@ -31,6 +33,18 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
                     where="",
                     what=f"platform tag {tag} is no manylinux tag for {machine}",
                     why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
+                    fix="repair the wheel: that gives it the tag that its libraries earn",
+                )
+            )
+            continue
+        if reason or musl != tag.startswith("musllinux"):
+            libc = "musl (Alpine Linux)" if musl else "glibc"
+            findings.append(
+                Finding(
+                    check="platform",
+                    where="",
+                    what=f"platform tag {tag}: {reason or f'its libraries are for {libc}'}",
+                    why="pip installs the wheel where it cannot be imported",
                     fix="repair the wheel: that gives it the tag that its libraries earn",
                 )
             )

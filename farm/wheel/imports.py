@@ -1,8 +1,10 @@
 """Who answers what the libraries of a wheel need.
 
-The loader looks for a needed library in the folders of RUNPATH (or RPATH), then in the system's. RPATH that is
-inherited from the program that loads, LD_LIBRARY_PATH, and libraries that another one happened to load first are
-not counted on: a wheel that works by such luck works until the order of imports changes.
+The loader looks for a needed library in the folders of RUNPATH, or else of RPATH and of the RPATHs of those that
+brought the library in (ld.so(8): DT_RPATH is inherited, DT_RUNPATH is not), then in the system's. So a library of
+`scipy.libs` without a path of its own finds its neighbours, by the RPATH of the extension modules. LD_LIBRARY_PATH
+and libraries that another module happened to load first are not counted on: a wheel that works by such luck works
+until the order of imports changes.
 """
 
 import posixpath
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "system_needs"]
 
+_MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
 # The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
@@ -45,9 +48,13 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     needs = []
+    musl = is_musl(loadable)
+    inherited = _inherited(loadable, places)
     for library in loadable:
-        inside = search_folders(library)
-        needs += [_resolve(library, name, inside, (places, beside), names, patterns) for name in library.needed]
+        inside = [*search_folders(library), *inherited.get(library.path, ())]
+        needs += [
+            _resolve(library, name, inside, (places, beside), names, patterns, musl=musl) for name in library.needed
+        ]
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
@@ -59,6 +66,8 @@ def _resolve(
     places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
     names: dict[tuple[str, str], str],
     exclude: Sequence[str],
+    *,
+    musl: bool,
 ) -> Need:
     for folder in inside:
         for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
@@ -66,15 +75,46 @@ def _resolve(
             if by is not None:
                 return Need(who=library.path, name=name, answer=answer, by=by)
     by = names.get((name, library.machine))
-    # Where the wheel or a dependency that was given holds it, the loader must find it there: no exclusion hides that.
-    if by is None and any(fnmatchcase(name, pattern) for pattern in exclude):
+    # Where a dependency that was given holds it, the loader must find it there: no exclusion hides that.
+    if by not in places[1].values() and any(fnmatchcase(name, pattern) for pattern in exclude):
         return Need(who=library.path, name=name, answer=Answer.EXCLUDED)
     from farm.wheel.manylinux import is_system_library  # noqa: PLC0415 (wheels for Windows do without)
 
-    if is_system_library(name):
+    if is_system_library(name, musl=musl):
         return Need(who=library.path, name=name, answer=Answer.SYSTEM)
     answer = Answer.MISSING if by is None else Answer.UNREACHABLE
     return Need(who=library.path, name=name, answer=answer, by=by)
+
+
+def is_musl(libraries: Iterable[Library]) -> bool:
+    """Whether a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
+    return any(name.startswith("libc.musl-") for library in libraries for name in library.needed)
+
+
+def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
+    """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly or in turn."""
+    by_path = {library.path: library for library in libraries}
+    found: dict[str, list[str]] = {}
+    waiting = [library for library in libraries if not library.has_runpath and library.search_path]
+    for _ in range(len(libraries) * _MAX_ROUNDS):
+        if not waiting:
+            break
+        library = waiting.pop()
+        # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of its loaders on.
+        folders = list(found.get(library.path, ()))
+        folders += [] if library.has_runpath else search_folders(library)
+        for name in library.needed:
+            for folder in [*search_folders(library), *folders]:
+                path = places.get((posixpath.join(folder, name), library.machine))
+                if path is None or path == library.path or by_path[path].has_runpath:
+                    continue
+                known = found.setdefault(path, [])
+                new = [each for each in folders if each not in known]
+                if new:
+                    known += new
+                    waiting.append(by_path[path])
+                break
+    return found
 
 
 def search_folders(library: Library) -> list[str]:
@@ -104,5 +144,5 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[S
             own = inside.get(library.path, set())
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
             asked = frozenset(library.needed) - own
-            result.append(SystemNeed(library.path, asked, frozenset(versions)))
+            result.append(SystemNeed(library.path, asked, frozenset(versions), frozenset(library.internals)))
     return result

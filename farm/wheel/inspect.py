@@ -10,7 +10,7 @@ from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
 from farm.wheel.isa import level_names
 from farm.wheel.library import Library
-from farm.wheel.manylinux import earned_policy
+from farm.wheel.manylinux import earned_policy, why_linux_only
 from farm.wheel.metadata import platform_machine, read_dist_info
 from farm.wheel.models import Frozen
 
@@ -91,7 +91,10 @@ def _manylinux(
         if any(tag.rpartition("-")[2].startswith("win") for tag in tags):
             return None, "manylinux levels are for Linux wheels; this one is for Windows"
         return None, "its tags are not Linux tags of one machine"
+    asked = system_needs(libraries, needs)
+    if reason := why_linux_only(asked):
+        return None, reason
     try:
-        return earned_policy(system_needs(libraries, needs), machine).name, None
+        return earned_policy(asked, machine).name, None
     except VerificationFailedError as error:
         return None, str(error)

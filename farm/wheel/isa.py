@@ -7,7 +7,8 @@ The code is decoded from end to end (a linear sweep), restarting at every functi
 - Data between the instructions (tables in hand-written assembly) are decoded too and may look like an
   instruction that is not there. The result says where each find is, so a person can look; `undecodable` counts
   the byte sequences that were no instruction at all, which is a measure of how much data there was.
-- Only sections marked executable are read: code that is unpacked or generated at run time is not seen.
+- Only what is loaded executable is read (`farm.wheel.elf.code_sections`): code that is unpacked or generated at run
+  time is not seen.
 
 Levels are data: `isa_levels.yaml`.
 """
@@ -24,7 +25,7 @@ import yaml
 
 from farm.errors import UsageError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Elf, Functions, function_symbols, section_ranges, symbol_name
+from farm.wheel.elf import Elf, Functions, code_sections, function_symbols, symbol_name
 
 if TYPE_CHECKING:
     import iced_x86
@@ -75,7 +76,7 @@ def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
     sweep = Sweep(level)
     functions = function_symbols(data, elf)
     addresses = functions.addresses
-    for section, start, end in section_ranges(data, (part for part in elf.sections if part.is_code and part.size)):
+    for section, start, end in code_sections(data, elf):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
         within = (addresses[index] for index in range(first, last))

@@ -1,10 +1,12 @@
 """The facts of one library of a wheel, ELF or PE."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from farm.errors import VerificationFailedError
+from farm.wheel.arch import order
 from farm.wheel.archive import Buffer
 from farm.wheel.magic import ELF_MAGIC, PE_MAGIC
 from farm.wheel.partial import PartialMember
@@ -13,17 +15,19 @@ from farm.wheel.windows import loaded_by_name
 
 if TYPE_CHECKING:
     from farm.wheel.elf import Elf
+    from farm.wheel.fatbin import Container
     from farm.wheel.isa import IsaResult
 
+_Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
 @dataclass(frozen=True)
 class FatbinSet:
-    """How many fat binaries of a library hold code for just these architectures (35 for sm_35)."""
+    """How many fat binaries of a library hold code for just these architectures (35 for sm_35, "90a" for sm_90a)."""
 
-    sass: tuple[int, ...]
-    ptx: tuple[int, ...]
+    sass: tuple[int | str, ...]
+    ptx: tuple[int | str, ...]
     containers: int
     bytes: int
 
@@ -55,7 +59,11 @@ class Library:
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
         search_path: RUNPATH, or RPATH without one, split.
+        has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
         versions: Library name to symbol versions required of it.
+        internals: Symbols it takes that no wheel may use (`farm.wheel.manylinux.internal_symbols`).
+        executable_stack: It asks for a stack that code may run on (ELF).
+        text_relocations: The loader must write into its code (ELF).
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -73,7 +81,11 @@ class Library:
     named: tuple[str, ...] = ()
     linker: str | None = None
     search_path: tuple[str, ...] = ()
+    has_runpath: bool = False
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    internals: tuple[str, ...] = ()
+    executable_stack: bool = False
+    text_relocations: bool = False
     fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0
     instructions: Instructions | None = None
@@ -105,7 +117,7 @@ def read_library(
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
         if not isinstance(data, PartialMember):
-            sets, empty = _fatbins(data, _elf_ranges(data, elf))
+            sets, empty = _fatbins(data, *_elf_ranges(data, elf))
             instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
@@ -118,11 +130,23 @@ def read_library(
         soname=elf.soname,
         needed=elf.needed,
         search_path=elf.search_path,
+        has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
+        internals=_internals(data, elf),
+        executable_stack=elf.executable_stack,
+        text_relocations=elf.text_relocations,
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
     )
+
+
+def _internals(data: Buffer | PartialMember, elf: "Elf") -> tuple[str, ...]:
+    from farm.wheel.manylinux import internal_symbols  # noqa: PLC0415 (as above)
+    from farm.wheel.symbols import taken  # noqa: PLC0415
+
+    wanted = {"PyFPE_jbuf"}.union(*(internal_symbols().get(name, ()) for name in elf.needed))
+    return tuple(sorted(taken(data, elf, wanted)))
 
 
 def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:
@@ -130,7 +154,8 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
     if not isinstance(data, PartialMember):
-        sets, empty = _fatbins(data, _pe_ranges(pe))
+        ranges = _pe_ranges(pe)
+        sets, empty = _fatbins(data, ranges, ranges)
         instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
     return Library(
         path=path,
@@ -149,12 +174,16 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
     )
 
 
-def _elf_ranges(data: Buffer, elf: "Elf") -> list[tuple[int, int]]:
+def _elf_ranges(data: Buffer, elf: "Elf") -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Where fat binaries lie back to back, and where none is looked for."""
     from farm.wheel.elf import section_ranges  # noqa: PLC0415
-    from farm.wheel.fatbin import FATBIN_SECTION  # noqa: PLC0415
+    from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION  # noqa: PLC0415
 
     ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
-    return [(start, end) for _, start, end in ranges]
+    read = [(start, end) for _, start, end in ranges]
+    unused = section_ranges(data, (part for part in elf.sections if part.name == UNUSED_SECTION))
+    # What relocatable device code left behind has this name, and no wrapper leads there. Other names prove nothing.
+    return read, sorted([*read, *((start, end) for _, start, end in unused)])
 
 
 def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
@@ -164,21 +193,27 @@ def _pe_ranges(pe: Pe) -> list[tuple[int, int]]:
     return ranges
 
 
-def _fatbins(data: Buffer, ranges: list[tuple[int, int]]) -> tuple[tuple[FatbinSet, ...], int]:
-    if not ranges:
-        return (), 0
-    from farm.wheel.fatbin import read_fatbins  # noqa: PLC0415 (wheels without device code do without)
+def _fatbins(
+    data: Buffer, ranges: list[tuple[int, int]], known: list[tuple[int, int]]
+) -> tuple[tuple[FatbinSet, ...], int]:
+    from farm.wheel.fatbin import find_fatbins, read_fatbins  # noqa: PLC0415 (wheels without device code do without)
 
-    count: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
-    weight: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
-    for start, end in ranges:
-        for container in read_fatbins(data, start, end):
-            key = (tuple(sorted(container.sass)), tuple(sorted(container.ptx)))
-            count[key] += 1
-            weight[key] += sum(entry.size for entry in container.entries)
+    containers = [container for start, end in ranges for container in read_fatbins(data, start, end)]
+    containers += find_fatbins(data, known)
+    return group(containers)
+
+
+def group(containers: Iterable["Container"]) -> tuple[tuple[FatbinSet, ...], int]:
+    """The sets of architectures, the most frequent first, and how many fat binaries hold no kernel."""
+    count: Counter[_Archs] = Counter()
+    weight: Counter[_Archs] = Counter()
+    for container in containers:
+        key = tuple(sorted(container.sass, key=order)), tuple(sorted(container.ptx, key=order))
+        count[key] += 1
+        weight[key] += sum(entry.size for entry in container.entries)
     empty = count.pop(((), ()), 0)
-    order = sorted(count, key=lambda key: (-count[key], key))
-    sets = [FatbinSet(sass=key[0], ptx=key[1], containers=count[key], bytes=weight[key]) for key in order]
+    keys = sorted(count, key=lambda key: (-count[key], [*map(order, key[0])], [*map(order, key[1])]))
+    sets = [FatbinSet(sass=key[0], ptx=key[1], containers=count[key], bytes=weight[key]) for key in keys]
     return tuple(sets), empty
 
 

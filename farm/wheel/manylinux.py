@@ -1,8 +1,10 @@
-"""The manylinux tag that a set of libraries earns, by the policies that the auditwheel package ships.
+"""The manylinux or musllinux tag that a set of libraries earns, by the policies that the auditwheel package ships.
 
 PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
-the symbol versions that such systems have, and the libraries that a wheel may expect there. auditwheel's further
-rule, a list of symbols that must not be used (internals of zlib and three of glibc), is not applied.
+the symbol versions that such systems have, and the libraries that a wheel may expect there. Internals of zlib and
+glibc, which come and go without a version, must not be used; nor may `PyFPE_jbuf`, which some Pythons lack. musl has no
+symbol versions (PEP 656): its level cannot be read off a library, so a tag that is there is kept, else it is that of
+musl 1.2, which auditwheel takes where it runs on glibc.
 """
 
 import json
@@ -15,6 +17,7 @@ from typing import Any
 from farm.errors import VerificationFailedError
 
 # The dynamic loader itself: on every system, so no policy lists it.
+_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
 _LOADER = re.compile(r"ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
 
 
@@ -46,16 +49,55 @@ class SystemNeed:
     who: str
     libraries: frozenset[str]
     versions: frozenset[str]
+    internals: frozenset[str] = frozenset()
+
+
+_FLOATING_POINT = "PyFPE_jbuf"
+
+
+@cache
+def internal_symbols() -> dict[str, frozenset[str]]:
+    """Library name to symbols of it that no wheel may use."""
+    found: dict[str, frozenset[str]] = {}
+    for raw in _raw("manylinux"):
+        for library, names in raw["blacklist"].items():
+            found[library] = found.get(library, frozenset()) | frozenset(names)
+    return found
+
+
+def why_linux_only(needs: Iterable[SystemNeed]) -> str | None:
+    """Why libraries earn no level, whatever their versions; None where nothing is against one."""
+    for need in needs:
+        for symbol in sorted(need.internals):
+            if symbol == _FLOATING_POINT:
+                return f"{need.who} uses {symbol}, which Python has only if it was built with --with-fpectl"
+            library = next(
+                (name for name in sorted(need.libraries) if symbol in internal_symbols().get(name, ())), None
+            )
+            if library:
+                return f"{need.who} uses {symbol}, an internal symbol of {library}"
+    return None
 
 
 @cache
 def policies() -> tuple[Policy, ...]:
     """All manylinux levels of the installed auditwheel, oldest glibc first."""
+    found = [_policy(raw) for raw in _raw("manylinux")]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
+
+
+@cache
+def musl_policies() -> tuple[Policy, ...]:
+    """All musllinux levels, oldest first; `Policy.glibc` is musl's version."""
+    found = [_policy(raw) for raw in _raw("musllinux")]
+    return tuple(sorted(found, key=lambda policy: policy.glibc))
+
+
+def _raw(kind: str) -> list[dict[str, Any]]:
     from importlib import resources  # noqa: PLC0415 (slow to import, and not always needed)
 
-    file = resources.files("auditwheel") / "policy" / "manylinux-policy.json"
-    found = [_policy(raw) for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
-    return tuple(sorted(found, key=lambda policy: policy.glibc))
+    file = resources.files("auditwheel") / "policy" / f"{kind}-policy.json"
+    return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
 
 
 def _policy(raw: dict[str, Any]) -> Policy:
@@ -72,8 +114,10 @@ def _policy(raw: dict[str, Any]) -> Policy:
     )
 
 
-def is_system_library(name: str) -> bool:
-    """Whether some manylinux level lets a wheel expect this library on the system."""
+def is_system_library(name: str, *, musl: bool = False) -> bool:
+    """Whether some level lets a wheel expect this library on the system."""
+    if musl:
+        return bool(_MUSL.fullmatch(name)) or name in musl_policies()[-1].libraries
     return bool(_LOADER.fullmatch(name)) or name in policies()[-1].libraries
 
 
@@ -86,6 +130,8 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
         VerificationFailedError: No level does; names the library and the version, or the machine.
     """
     wanted = list(needs)
+    if any(_MUSL.fullmatch(name) for need in wanted for name in need.libraries):
+        return musl_policies()[-1]
     candidates = [policy for policy in policies() if machine in policy.versions]
     if not candidates:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
@@ -102,7 +148,7 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
 
 def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
     """(level, machine) of a platform tag; None for any other tag and for levels that are not known."""
-    for policy in policies():
+    for policy in (*policies(), *musl_policies()):
         for name in (policy.name, *policy.aliases):
             if tag.startswith(f"{name}_"):
                 return policy, tag.removeprefix(f"{name}_")

@@ -7,8 +7,8 @@ Sources: PyPA specifications, "Binary distribution format", "Platform compatibil
 
 import io
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 from packaging.version import InvalidVersion, Version
@@ -24,7 +24,7 @@ _MAX_REQUIREMENT = 1000
 _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9][^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
-_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+)_(\w+)")
+_PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,14 @@ class WheelName:
 
 @dataclass(frozen=True)
 class DistInfo:
-    """METADATA and WHEEL. `folder` is the `.dist-info` folder; `tags` are expanded (`cp311-cp311-linux_x86_64`)."""
+    """METADATA and WHEEL.
+
+    Attributes:
+        folder: The `.dist-info` folder.
+        tags: Expanded (`cp311-cp311-linux_x86_64`).
+        headers: All of METADATA, by name in lower case.
+        wheel_headers: All of WHEEL.
+    """
 
     folder: str
     name: str
@@ -56,6 +63,8 @@ class DistInfo:
     requires_python: str | None
     requires_dist: tuple[str, ...]
     tags: frozenset[str]
+    headers: Mapping[str, list[str]] = field(default_factory=dict)
+    wheel_headers: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def record(self) -> str:
@@ -101,6 +110,8 @@ def read_dist_info(archive: Archive) -> DistInfo:
         requires_python=next(iter(metadata.get("requires-python", ())), None),
         requires_dist=tuple(metadata.get("requires-dist", ())),
         tags=_all_tags(wheel, folder),
+        headers=metadata,
+        wheel_headers=wheel,
     )
 
 

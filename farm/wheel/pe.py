@@ -52,6 +52,7 @@ class Pe:
         linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
         entry: Where the loader enters it, relative to the image base; 0: nowhere.
         directories: (address, size) of the data directories, sixteen of them.
+        wide: 64 bits.
     """
 
     machine: str
@@ -63,6 +64,7 @@ class Pe:
     image_base: int
     entry: int
     directories: tuple[tuple[int, int], ...]
+    wide: bool = True
 
     def place(self, address: int) -> tuple[int, int]:
         """(file offset, end of its section in the file) of an address relative to the image base.
@@ -134,6 +136,7 @@ class _Reader:
             sections=self.sections,
             image_base=base,
             entry=entry,
+            wide=wide,
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
 

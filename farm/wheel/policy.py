@@ -13,6 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from farm.errors import UsageError
+from farm.wheel.arch import Arch
 from farm.wheel.isa import level_names
 from farm.wheel.models import Frozen, Printable
 
@@ -38,6 +39,7 @@ class Rules(Frozen):
         cpu_exempt: Libraries whose code is not looked at.
         dispatching: Libraries that choose their code at run time: only what runs when they are loaded must keep to
             the level (`farm.wheel.initscan`).
+        direct_urls: METADATA may require packages by URL.
         forbidden: Files that have no place in a wheel. Null: `verify_defaults.yaml`.
     """
 
@@ -48,6 +50,7 @@ class Rules(Frozen):
     )
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
+    direct_urls: bool = False
     forbidden: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))] = Field(
         default_factory=lambda: defaults("forbidden")
     )
@@ -65,7 +68,8 @@ class Policy(Rules):
         version: Its version, local part included.
         python: Interpreter tag, such as `cp311`.
         platform: `linux_x86_64` asks for any manylinux tag of that machine.
-        sass: Architectures (35 for sm_35) whose machine code the wheel's kernels must have.
+        sass: Architectures (35 for sm_35, "90a" for sm_90a) whose machine code the wheel's kernels must have, and no
+            others; empty: no device code at all. None asks nothing.
         ptx: Architectures whose PTX they must have.
         cpu: CPU level that the machine code must not exceed.
         numpy: The versions of numpy that METADATA may allow at most, such as `<2`.
@@ -76,8 +80,8 @@ class Policy(Rules):
     version: str | None = None
     python: str | None = Field(default=None, pattern=r"^(cp|pp)3\d{1,2}t?$")
     platform: str | None = Field(default=None, pattern=r"^(linux|windows|macos)_[a-z0-9_]{1,20}$")
-    sass: tuple[int, ...] = ()
-    ptx: tuple[int, ...] = ()
+    sass: tuple[Arch, ...] | None = None
+    ptx: tuple[Arch, ...] = ()
     cpu: str | None = None
     numpy: str | None = None
     exclude: tuple[str, ...] = ()
@@ -112,7 +116,9 @@ class Waiver(Frozen):
         reason: Why it does no harm; kept in the report and in the index.
     """
 
-    check: Literal["names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
+    check: Literal[
+        "names", "abi", "install", "metadata", "record", "members", "platform", "imports", "link", "sass", "ptx", "cpu"
+    ]
     member: str = Field(min_length=1, max_length=1024)
     reason: Printable = Field(max_length=1000)
 

@@ -9,7 +9,21 @@ from pydantic import computed_field, model_validator
 from farm.wheel.models import Frozen, Printable
 from farm.wheel.policy import Policy, Waiver
 
-CheckId = Literal["archive", "names", "metadata", "record", "members", "platform", "imports", "sass", "ptx", "cpu"]
+CheckId = Literal[
+    "archive",
+    "names",
+    "abi",
+    "install",
+    "metadata",
+    "record",
+    "members",
+    "platform",
+    "imports",
+    "link",
+    "sass",
+    "ptx",
+    "cpu",
+]
 Status = Literal["passed", "failed", "waived", "not_run"]
 
 

@@ -19,7 +19,7 @@ from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
 from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
-from farm.wheel.imports import Answer, Need, resolve, system_needs
+from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
@@ -298,12 +298,18 @@ def _platforms(
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
     if machine is None or platform_machine(info.tags) is None:
         return ()
-    from farm.wheel.manylinux import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
+    from farm.wheel.manylinux import earned_policy, why_linux_only  # noqa: PLC0415 (wheels for Windows do without)
 
     libraries = [*contents.libraries, *(item.library for item in found)]
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
-    return earned_policy(system_needs(libraries, needs), machine).tags(machine)
+    asked = system_needs(libraries, needs)
+    if why_linux_only(asked):
+        return (f"linux_{machine}",)
+    platforms = {tag.rpartition("-")[2] for tag in info.tags}
+    if is_musl(libraries) and all(name.startswith("musllinux") for name in platforms):
+        return tuple(sorted(platforms))
+    return earned_policy(asked, machine).tags(machine)
 
 
 def _write(

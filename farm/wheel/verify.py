@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import get_args
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.wheel.abi import check_abi
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
+from farm.wheel.installable import check_install
 from farm.wheel.isa import level_names
+from farm.wheel.loading import check_link
 from farm.wheel.metadata import (
     DistInfo,
     WheelName,
@@ -92,11 +95,13 @@ def _checks(
 
     try:
         with Archive(wheel, limits) as archive:
-            contents = read_contents(archive, level_of, policy.dispatching)
+            contents = read_contents(archive, level_of, policy.dispatching, with_symbols=True)
             info = read_dist_info(archive)
             if policy.platform is None:
                 policy = policy.model_copy(update={"platform": platform_of(info.tags)})
             record = archive.read(info.record, _RECORD_LIMIT)
+            entry_points = f"{info.folder}/entry_points.txt"
+            commands = archive.read(entry_points) if entry_points in archive.members else None
     except VerificationFailedError as error:
         return _unreadable(error), ()
     others = read_dependencies(dependencies, info, limits)
@@ -104,11 +109,14 @@ def _checks(
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),
+        _guarded("abi", lambda: check_abi(contents, info.tags)),
+        _guarded("install", lambda: check_install(info, contents, policy, commands)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         _guarded("record", lambda: _check_record(record, info, contents)),
         _guarded("members", lambda: check_members(contents, policy)),
         _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
         _guarded("imports", lambda: check_imports(contents, policy)),
+        _guarded("link", lambda: check_link(contents, policy)),
         _guarded("sass", lambda: check_sass(contents, policy)),
         _guarded("ptx", lambda: check_ptx(contents, policy)),
         _guarded("cpu", lambda: check_cpu(contents, policy)),

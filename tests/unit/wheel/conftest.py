@@ -131,7 +131,8 @@ def build_pe(
     *,
     needed: Iterable[str] = (),
     delayed: Iterable[str] = (),
-    exports: Iterable[str] = (),
+    exports: Iterable[str] = ("given",),
+    takes: Mapping[str, str] | None = None,
     text: bytes = b"\xc3",
     data: bytes = b"",
     fatbin: bytes | None = None,
@@ -140,7 +141,8 @@ def build_pe(
     linker: tuple[int, int] = (14, 29),
     absolute: bool = False,
 ) -> bytes:
-    """A 64-bit DLL (32-bit with machine 0x14C). `data` stands in .rdata; `absolute`: delay loads of old linkers."""
+    """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in `needed`, or by name what
+    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers."""
     wide = machine != 0x14C
     base, at = 0x10000000, 0x2000  # the image, and .rdata in it
     needed, delayed, exports = list(needed), list(delayed), sorted(exports)
@@ -154,8 +156,13 @@ def build_pe(
     thunk = struct.pack("<QQ", 1 << 63 | 1, 0) if wide else struct.pack("<II", 1 << 31 | 1, 0)  # one ordinal
     places = [(0, 0)] * 16
     if needed:
-        table = [add(thunk)]
-        records = [struct.pack("<IIIII", *table, 0, 0, add(name.encode() + b"\0"), *table) for name in needed]
+        records = []
+        for name in needed:
+            lookup = thunk
+            if takes and name in takes:  # a function by its name
+                lookup = struct.pack("<QQ", add(b"\0\0" + takes[name].encode() + b"\0"), 0)
+            table = [add(lookup)]
+            records.append(struct.pack("<IIIII", *table, 0, 0, add(name.encode() + b"\0"), *table))
         places[1] = (add(b"".join([*records, b"\0" * 20])), 20 * len(records) + 20)
     if delayed:
         flag, off = (0, base) if absolute else (1, 0)
@@ -165,7 +172,10 @@ def build_pe(
         places[13] = (add(b"".join([*records, b"\0" * 32])), 32 * len(records) + 32)
     if exports:
         names = add(b"".join(struct.pack("<I", add(name.encode() + b"\0")) for name in exports))
-        head = struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, 0, len(exports), 0, names, 0)
+        places_ = add(struct.pack("<I", 0x1000) * len(exports))
+        ordinals = add(b"".join(struct.pack("<H", index) for index in range(len(exports))))
+        count = len(exports)
+        head = struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, count, count, places_, names, ordinals)
         places[0] = (add(head), 40)
     parts = [(b".text", 0x1000, text, 0x60000020), (b".rdata", at, bytes(rdata), 0x40000040)]
     if fatbin is not None:
@@ -187,9 +197,15 @@ def build_pe(
 
 
 def cubin(*, kernel: bool = True, size: int = 4096) -> bytes:
-    """The outside of a cubin: an ELF header for machine 190 and, with a kernel, a section name."""
+    """The outside of a cubin: an ELF header for machine 190, section names, symbols; with a kernel or none."""
     names = b"\0.shstrtab\0" + (b".text._Z6kernelv\0" if kernel else b".nv.info\0")
-    return (b"\x7fELF\x02\x01\x01" + b"\0" * 9 + struct.pack("<HH", 2, 190) + names).ljust(size, b"\0")
+    symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
+    symbols += struct.pack("<IBBHQQ", 1, 0x12, 0x10, 1, 0, 128) if kernel else b""
+    at = 64 + len(names)
+    section = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, at, len(symbols), 0, 0, 8, 24)
+    head = b"\x7fELF\x02\x01\x01" + b"\0" * 9
+    head += struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, at + len(symbols), 0, 64, 0, 0, 64, 1, 0)
+    return (head + names + symbols + section).ljust(size, b"\0")
 
 
 def fat_entry(

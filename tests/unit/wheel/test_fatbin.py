@@ -1,12 +1,13 @@
 import struct
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
-from farm.wheel.fatbin import read_fatbins
+from farm.wheel.fatbin import find_fatbins, read_fatbins
 
 LZ4, ZSTD, SPECIFIC = 0x2011, 0x8011, 0x100011
 
@@ -34,14 +35,14 @@ def test_entry_facts(make_container, make_entry, make_cubin):
     [container] = read(
         make_container(
             make_entry("sass", 90, flags=SPECIFIC),
-            make_entry("sass", 35, data=b"packed", flags=LZ4, unpacked=3784),
+            make_entry("sass", 35, data=b"packed", flags=LZ4, unpacked=37840),
             make_entry("ptx", 120, data=b"packed", flags=ZSTD, unpacked=95),
         )
     )
-    assert [(e.kind, e.sm, e.specific, e.compressed, e.is_stub) for e in container.entries] == [
-        ("sass", 90, True, False, False),
-        ("sass", 35, False, True, False),
-        ("ptx", 120, False, True, False),
+    assert [(e.kind, e.sm, e.compressed, e.is_stub) for e in container.entries] == [
+        ("sass", "90a", False, False),
+        ("sass", 35, True, False),
+        ("ptx", 120, True, False),
     ]
     assert [entry.size for entry in container.entries] == [4096, 6, 6]
 
@@ -106,3 +107,23 @@ def test_random_bytes_give_one_error_only(raw):
     for section in (raw, magic + raw):
         with suppress(VerificationFailedError):  # any other exception fails the test
             read(section)
+
+
+@pytest.mark.parametrize("how", ["cuda11.8", "cuda11.8-lz4", "cuda13.0-zstd"])
+def test_small_kernels_of_real_compilers_are_no_stubs(how):
+    """A kernel of 1,960 bytes is one; what the compiler makes of a file without kernels is none."""
+    folder = Path(__file__).parent / "fatbins"
+    [kernel] = read((folder / f"kernel-{how}.fatbin").read_bytes())
+    [empty] = read((folder / f"empty-{how}.fatbin").read_bytes())
+    assert kernel.sass == ({35, 75} if "11" in how else {75, "90a", "100f"})
+    assert empty.sass == set()
+    assert [entry.is_stub for entry in empty.entries] == [True] * len(kernel.entries)
+
+
+def test_fat_binaries_are_found_wherever_they_lie(make_container, make_entry):
+    hidden = make_container(make_entry("sass", 75))
+    raw = b"x" * 100 + hidden + b"y" * 50 + hidden
+    assert [each.sass for each in find_fatbins(raw, [])] == [{75}, {75}]
+    assert [each.sass for each in find_fatbins(raw, [(100, 100 + len(hidden))])] == [{75}]
+    with pytest.raises(VerificationFailedError, match="damaged fat binary"):
+        find_fatbins(raw.replace(hidden, hidden[:20] + b"\xff" * 8 + hidden[28:]), [])

@@ -21,7 +21,9 @@ def check(tmp_path, make_wheel, make_elf, make_container, make_entry):
     good = make_elf(fatbin=make_container(make_entry("sass", 35)))
 
     def run(changes=None, policy=None, waivers=(), requires=(), **kwargs):
-        metadata = "Name: canary\nVersion: 1.0\n" + "".join(f"Requires-Dist: {each}\n" for each in requires)
+        metadata = "Metadata-Version: 2.1\nName: canary\nVersion: 1.0\n" + "".join(
+            f"Requires-Dist: {each}\n" for each in requires
+        )
         files = {"canary/_C.so": good, **(changes or {})}
         path = make_wheel(tmp_path, files, tag=TAG, **{"metadata": metadata.encode(), **kwargs})
         report = verify(path, Policy.model_validate({**POLICY, **(policy or {})}), waivers=waivers)

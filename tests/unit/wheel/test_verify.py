@@ -59,11 +59,14 @@ def test_a_wheel_that_keeps_its_promise(check):
     assert statuses == {
         "archive": "passed",
         "names": "passed",
+        "abi": "passed",
+        "install": "passed",
         "metadata": "not_run",
         "record": "passed",
         "members": "passed",
         "platform": "passed",
         "imports": "passed",
+        "link": "passed",
         "sass": "passed",
         "ptx": "not_run",
         "cpu": "passed",
@@ -213,8 +216,8 @@ def test_platform_tags(check, make_elf):
     [
         ({}, {"name": "torch"}, "the policy says torch"),
         ({}, {"python": "cp312"}, "it is for cp311-cp311"),
-        ({"metadata": b"Name: other\nVersion: 1.0\n"}, {}, "METADATA says other"),
-        ({"metadata": b"Name: canary\nVersion: 1.1\n"}, {}, "METADATA says 1.1"),
+        ({"metadata": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"}, {}, "METADATA says other"),
+        ({"metadata": b"Metadata-Version: 2.1\nName: canary\nVersion: 1.1\n"}, {}, "METADATA says 1.1"),
         ({"wheel_tags": ["cp310-cp310-manylinux_2_17_x86_64"]}, {}, "WHEEL differ"),
     ],
 )

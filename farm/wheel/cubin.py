@@ -1,0 +1,93 @@
+"""Is there a kernel in a cubin? Compressed ones are unpacked: LZ4 (CUDA up to 12.x), zstd (12.x and newer).
+
+A cubin is an ELF file for machine 190. Its kernels are function symbols whose `st_other` says "entry"; device
+functions that other kernels call lie in `.text.` sections too, which relocatable code may have alone. Linkers put a
+cubin without either into every library. Read off files of CUDA 10.2 to 13.0.
+"""
+
+import struct
+
+from farm.wheel.magic import ELF_MAGIC
+
+_EM_CUDA = 190
+_SHT_SYMTAB = 2
+_FUNCTION = 2
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_MAX_SECTIONS = 65_000
+# A stub has 0.6 to 1.7 kB. What is larger is not unpacked: a thousand large cubins would take minutes, and what a
+# linker adds is never that large.
+LOOKED_INTO = 16 << 10
+
+
+def has_kernel(cubin: bytes) -> bool:
+    """Whether the symbol table names a function; False for what is no cubin."""
+    if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+        return False
+    table, size, count = (
+        int.from_bytes(cubin[40:48], "little"),
+        int.from_bytes(cubin[58:60], "little"),
+        int.from_bytes(cubin[60:62], "little"),
+    )
+    for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
+        at = table + index * size
+        if at + _SECTION.size > len(cubin):
+            return False
+        _, kind, _, _, offset, length, *_ = _SECTION.unpack_from(cubin, at)
+        if kind == _SHT_SYMTAB and offset + length <= len(cubin):
+            whole = cubin[offset : offset + length - length % _SYMBOL.size]
+            return any(
+                info & 15 == _FUNCTION and section and extent
+                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(whole)
+            )
+    return False
+
+
+def unpack(data: bytes, size: int, *, zstd: bool) -> bytes | None:
+    """The `size` bytes that were compressed; None if these are no such data."""
+    return _unpack_zstd(data, size) if zstd else _unpack_lz4(data, size)
+
+
+def _unpack_zstd(data: bytes, size: int) -> bytes | None:
+    import zstandard  # noqa: PLC0415 (seldom needed)
+
+    try:
+        return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress(data, max_output_size=size)
+    except zstandard.ZstdError:
+        return None
+
+
+def _unpack_lz4(data: bytes, size: int) -> bytes | None:
+    """One LZ4 block (github.com/lz4/lz4, doc/lz4_Block_format.md)."""
+    out = bytearray()
+    at = 0
+    try:
+        while len(out) < size:
+            token = data[at]
+            at += 1
+            literals, at = _length(data, at, token >> 4)
+            out += data[at : at + literals]
+            at += literals
+            if at >= len(data):
+                break
+            distance = data[at] | data[at + 1] << 8
+            at += 2
+            match, at = _length(data, at, token & 15)
+            if not 0 < distance <= len(out) or len(out) + match + 4 > size:
+                break
+            for _ in range(match + 4):
+                out.append(out[-distance])
+    except IndexError:
+        return None
+    return bytes(out) if len(out) == size else None
+
+
+def _length(data: bytes, at: int, start: int) -> tuple[int, int]:
+    """A length whose first four bits are `start`: 15 is continued in bytes, of which 255 is continued again."""
+    if start == 15:
+        while True:
+            start += data[at]
+            at += 1
+            if data[at - 1] != 255:
+                break
+    return start, at

@@ -1,0 +1,47 @@
+"""entry_points.txt, as installers read it: the commands that it makes, and what is wrong with it.
+
+Source: PyPA, "Entry points specification".
+"""
+
+import configparser
+import re
+
+from farm.text import printable
+
+_SCRIPTS = ("console_scripts", "gui_scripts")
+_GROUP = re.compile(r"\w+(\.\w+)*")
+_NAME = re.compile(r"[\w.-]+")  # what the specification recommends; of scripts it is demanded: it becomes a file's name
+_OBJECT = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*)(?P<attr>\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*)?")
+_EXTRAS = re.compile(r"\s*\[\s*([\w.-]+\s*(,\s*[\w.-]+\s*)*)?\]\s*$")
+_MAX_ENTRIES = 10_000
+
+
+def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(names of commands, what is wrong)."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(content.decode("utf-8"), "entry_points.txt")
+    except (UnicodeDecodeError, configparser.Error, ValueError) as error:
+        return (), (f"cannot be read: {printable(str(error).partition(chr(10))[0])}",)
+    wrong: list[str] = []
+    names: list[str] = []
+    entries = [(group, name, value) for group in parser.sections() for name, value in parser.items(group)]
+    if len(entries) > _MAX_ENTRIES:
+        return (), (f"more than {_MAX_ENTRIES} entries",)
+    if parser.defaults():
+        wrong.append("a group is called DEFAULT")
+    wrong += [f"{group[:80]!r} is no name of a group" for group in parser.sections() if not _GROUP.fullmatch(group)]
+    for group, name, value in entries:
+        found = _OBJECT.fullmatch(_EXTRAS.sub("", value).strip())
+        if not found:
+            wrong.append(f"{name[:80]!r} = {value[:80]!r} names no object (module:attribute)")
+        elif group in _SCRIPTS and not found["attr"]:
+            wrong.append(f"command {name[:80]!r} = {value[:80]!r} names no function (module:function)")
+        if group in _SCRIPTS:
+            names.append(name)
+            if not _NAME.fullmatch(name) or not name.strip("."):
+                wrong.append(f"command {name[:80]!r}: its name is none for a file")
+        elif not name or name[0] in "[=" or name != name.strip():
+            wrong.append(f"{name[:80]!r} is no name of an entry point")
+    return tuple(names), tuple(map(printable, wrong))

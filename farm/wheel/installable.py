@@ -1,0 +1,132 @@
+"""Would installers take it? WHEEL, METADATA, entry points and the installed tree, held to what pip and uv refuse.
+
+Sources: PyPA specifications, "Binary distribution format", "Core metadata", "Entry points"; the code of pip 22 to 26,
+uv and installer, with which `tests/e2e/wheel` compares.
+"""
+
+import re
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from farm.wheel.contents import Contents
+from farm.wheel.entrypoints import read_entry_points
+from farm.wheel.installed import check_tree
+from farm.wheel.metadata import DistInfo, same_name
+from farm.wheel.policy import Policy
+from farm.wheel.report import Check, Finding
+
+# Core metadata specification, "Metadata-Version"; the Python index and packaging know no others.
+METADATA_VERSIONS = ("1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5")
+_NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
+_MAX_REQUIREMENT = 1000
+_MAX_REQUIREMENTS = 2000
+_NEWEST_MINOR = 99  # of Python 3, for a tag such as py3 or cp37-abi3 that goes on with newer ones
+
+
+def check_install(info: DistInfo, contents: Contents, policy: Policy, entry_points: bytes | None) -> Check:
+    """Nothing that an installer refuses, and nothing that is overwritten when it installs."""
+    commands, wrong = read_entry_points(entry_points) if entry_points is not None else ((), ())
+    metadata, wheel = f"{info.folder}/METADATA", f"{info.folder}/WHEEL"
+    found = [*((wheel, what) for what in _wheel_file(info)), *((metadata, what) for what in _metadata(info, policy))]
+    found += [(f"{info.folder}/entry_points.txt", what) for what in wrong]
+    findings = [
+        Finding(
+            check="install",
+            where=where,
+            what=what,
+            why="pip, uv or the Python index refuses the wheel, or installs it without what it needs",
+            fix="correct the package's build configuration (pyproject.toml, setup.cfg) and build the wheel again",
+        )
+        for where, what in found
+    ]
+    data_folder = info.folder.removesuffix(".dist-info") + ".data"
+    findings += [
+        Finding(
+            check="install",
+            where=problem.member,
+            what=problem.what,
+            why="what is installed then depends on the order of unpacking, or replaces files of others",
+            fix="install each file once, under the package's own names, by a scheme of the wheel format",
+        )
+        for problem in check_tree(contents.files, info.name, data_folder, commands)
+    ]
+    note = f"{len(contents.files)} files in place" + (f", {len(commands)} commands" if commands else "")
+    return Check(id="install", status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+def _wheel_file(info: DistInfo) -> Iterator[str]:
+    versions = info.wheel_headers.get("wheel-version", [])
+    version = versions[0].strip() if len(versions) == 1 else ""
+    if not re.fullmatch(r"\d{1,4}\.\d{1,4}", version, re.ASCII):
+        yield f"Wheel-Version is {', '.join(versions)[:80] or 'missing'}; there must be one, such as 1.0"
+    elif version.partition(".")[0] != "1":
+        yield f"Wheel-Version {version}: installers know 1.x"
+    pure = info.wheel_headers.get("root-is-purelib", [])
+    if len(pure) != 1 or pure[0].strip().lower() not in ("true", "false"):
+        yield f"Root-Is-Purelib is {', '.join(pure)[:80] or 'missing'}; there must be one, true or false"
+
+
+def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
+    declared = info.headers.get("metadata-version", [])
+    if len(declared) != 1 or declared[0].strip() not in METADATA_VERSIONS:
+        yield f"Metadata-Version is {', '.join(declared)[:80] or 'missing'}; known are {', '.join(METADATA_VERSIONS)}"
+    if not _NAME.fullmatch(info.name):
+        yield f"Name {info.name[:80]!r} is no name of a distribution"
+    try:
+        Version(info.version)
+    except InvalidVersion:
+        yield f"Version {info.version[:80]!r} is no version (PEP 440)"
+    yield from _requires_python(info, policy)
+    extras = info.headers.get("provides-extra", [])
+    yield from (f"Provides-Extra {each[:80]!r} is no name" for each in extras if not _NAME.fullmatch(each.strip()))
+    if len(info.requires_dist) > _MAX_REQUIREMENTS:
+        yield f"more than {_MAX_REQUIREMENTS} Requires-Dist headers"
+    for line in info.requires_dist[:_MAX_REQUIREMENTS]:
+        try:
+            if len(line) > _MAX_REQUIREMENT:
+                raise InvalidRequirement("too long")
+            requirement = Requirement(line)
+        except (InvalidRequirement, RecursionError):
+            yield f"Requires-Dist {line[:80]!r} cannot be read (PEP 508)"
+            continue
+        if requirement.url is not None and not policy.direct_urls:
+            yield f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a user cannot replace"
+        if same_name(requirement.name, info.name) and not requirement.extras and requirement.marker is None:
+            yield f"Requires-Dist {line[:80]!r}: it requires itself"
+
+
+def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
+    lines = info.headers.get("requires-python", [])
+    if len(lines) > 1:
+        yield f"{len(lines)} Requires-Python headers; there must be at most one"
+    if not lines:
+        return
+    try:
+        allowed = SpecifierSet(lines[0])
+    except InvalidSpecifier:
+        yield f"Requires-Python {lines[0][:80]!r} cannot be read (PEP 440)"
+        return
+    for tag in sorted({tag.rpartition("-")[0] for tag in info.tags}):
+        if not any(allowed.contains(version, prereleases=True) for version in _versions(tag)):
+            yield f"Requires-Python {lines[0]!r} excludes every Python that the tag {tag} is for"
+    if policy.python and not any(allowed.contains(version) for version in _versions(f"{policy.python}-none")):
+        yield f"Requires-Python {lines[0]!r} excludes {policy.python}, which is promised"
+
+
+def _versions(tag: str) -> Iterator[str]:
+    """Versions of Python that a tag such as `cp311-cp311`, `cp37-abi3` or `py2-none` is for, the likely ones first."""
+    python, _, abi = tag.partition("-")
+    match = re.fullmatch(r"[a-z]+(\d)(\d{0,3})", python, re.ASCII)
+    if match is None:  # such as `graalpy`: nothing to compare with
+        yield "3.11"
+        return
+    major, minor = match[1], match[2]
+    if python.startswith("pp") and len(minor) > 2:
+        minor = minor[:2]
+    generic = abi == "abi3" or python.startswith("py")
+    last = _NEWEST_MINOR if generic or not minor else int(minor)
+    for number in range(int(minor or 0), last + 1):
+        yield from (f"{major}.{number}.{micro}" for micro in (0, 1, 5, 10, 20, 50))

@@ -1,0 +1,126 @@
+"""What libraries take from one another by name: do they find it?
+
+A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
+`undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
+library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
+asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Buffer
+from farm.wheel.elf import read_elf
+from farm.wheel.library import Library
+from farm.wheel.magic import PE_MAGIC
+from farm.wheel.needs import Answer, Need
+from farm.wheel.pe import read_pe
+from farm.wheel.pesymbols import DllSymbols, read_dll_symbols
+from farm.wheel.symbols import Symbols, read_symbols
+
+# All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
+_VERSIONED = re.compile(
+    r"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux[-\w]*\.so\.[0-9]+|ld64\.so\.[0-9]"
+)
+_PYTHON = re.compile(r"_?Py|_PyRuntime|_Graal")  # the interpreter gives these to extension modules
+_MOST = 5
+
+
+def read_link(data: Buffer) -> Symbols | DllSymbols:
+    """What a library takes and gives; nothing of one that cannot be read, which another check reports."""
+    try:
+        if data[:2] == PE_MAGIC:
+            return read_dll_symbols(data, read_pe(data))
+        return read_symbols(data, read_elf(data))
+    except VerificationFailedError:
+        return Symbols()
+
+
+def missing_names(
+    libraries: Iterable[Library], needs: Iterable[Need], symbols: Mapping[str, Symbols | DllSymbols]
+) -> Iterator[tuple[str, str]]:
+    """(member, what it misses) of each library that the loader would refuse for a name."""
+    by_who: dict[str, list[Need]] = {}
+    for need in needs:
+        by_who.setdefault(need.who, []).append(need)
+    given = frozenset().union(*(each.defined for each in symbols.values() if isinstance(each, Symbols)))
+    for library in libraries:
+        own = symbols.get(library.path)
+        if library.error or not library.is_loadable:
+            continue
+        if isinstance(own, Symbols):
+            yield from _undefined(library, own, by_who, symbols, given)
+        elif own is not None:
+            yield from _not_exported(library, own, by_who.get(library.path, []), symbols)
+
+
+def _undefined(
+    library: Library,
+    own: Symbols,
+    needs: Mapping[str, list[Need]],
+    symbols: Mapping[str, Symbols | DllSymbols],
+    given: frozenset[str],
+) -> Iterator[tuple[str, str]]:
+    closed = _all_known(library.path, needs)
+    by_name = {need.name: need.by for need in needs.get(library.path, []) if need.answer is Answer.WHEEL}
+    lost: list[str] = []
+    for name, (file, version) in own.undefined.items():
+        if file:
+            theirs = symbols.get(by_name.get(file) or "")
+            if isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined:
+                lost.append(f"{name}@{version} of {file}")
+        elif closed and name not in given and not _PYTHON.match(name) and name not in _glibc():
+            lost.append(name)
+    if lost:
+        more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
+        yield library.path, f"undefined symbol: {', '.join(sorted(lost)[:_MOST])}{more}"
+
+
+@cache
+def _glibc() -> frozenset[str]:
+    text = (resources.files("farm.wheel") / "glibc_symbols.txt").read_text(encoding="ascii")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
+    """Whether all that a library brings in, needs of needs too, is of the wheel or carries versions."""
+    waiting, reached = [member], {member}
+    while waiting:
+        for need in needs.get(waiting.pop(), []):
+            if need.answer is Answer.WHEEL and need.by:
+                if need.by not in reached:
+                    reached.add(need.by)
+                    waiting.append(need.by)
+            elif not (need.answer is Answer.SYSTEM and _VERSIONED.fullmatch(need.name)):
+                return False
+    return len(reached) > 1 or bool(needs.get(member))
+
+
+def _not_exported(
+    library: Library, own: DllSymbols, needs: list[Need], symbols: Mapping[str, Symbols | DllSymbols]
+) -> Iterator[tuple[str, str]]:
+    by_name = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL and need.when == "load"}
+    for dll, taken in own.imports.items():
+        theirs = symbols.get(by_name.get(dll) or "")
+        if not isinstance(theirs, DllSymbols):
+            continue
+        lost = sorted(taken - theirs.exports)
+        lost += sorted(
+            name for name in taken & theirs.forwards.keys() if _leads_nowhere(theirs.forwards[name], symbols)
+        )
+        if lost:
+            more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
+            yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
+
+
+def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols]) -> bool:
+    """Whether a forwarder (`DLL.name`) names a function that a DLL of the wheel lacks."""
+    dll, _, name = target.rpartition(".")
+    for path, each in symbols.items():
+        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == f"{dll.lower()}.dll":
+            return name not in each.exports
+    return False

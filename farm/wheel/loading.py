@@ -1,0 +1,107 @@
+"""Checks of what the loader makes of a wheel's libraries once it has found them."""
+
+import posixpath
+import re
+from fnmatch import fnmatchcase
+
+from farm.wheel.contents import Contents
+from farm.wheel.imports import resolve
+from farm.wheel.library import Library
+from farm.wheel.link import missing_names
+from farm.wheel.needs import installed_path
+from farm.wheel.policy import Policy, defaults
+from farm.wheel.report import Check, Finding
+from farm.wheel.windows import owner
+
+# The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
+_SYSTEM_ELF = re.compile(
+    r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
+    r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
+)
+_PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
+_FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
+
+
+def check_link(contents: Contents, policy: Policy) -> Check:
+    """Each library must find every name that it takes, look nowhere else, and ask for nothing that loaders refuse."""
+    needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
+    findings = [
+        Finding(
+            check="link",
+            where=where,
+            what=what,
+            why="loading it fails: error 127 on Windows, 'undefined symbol' on Linux",
+            fix="build all libraries of the wheel from one tree; vendor the version that was linked against",
+        )
+        for where, what in missing_names(contents.libraries, needs, contents.symbols)
+    ]
+    for library in contents.libraries:
+        if library.is_loadable:
+            findings += _paths(library)
+            findings += _refused(library)
+            findings += _shadows(library)
+    note = f"{len(contents.symbols)} libraries looked into"
+    return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+def _paths(library: Library) -> list[Finding]:
+    depth = len(posixpath.dirname(installed_path(library.path)).split("/")) if "/" in library.path else 0
+    found = []
+    for entry in library.search_path:
+        rest = re.sub(r"^\$(ORIGIN|\{ORIGIN\})(?=/|$)", "", entry)
+        inside = posixpath.normpath("/".join(["x"] * depth) + rest) if depth else posixpath.normpath("." + rest)
+        if any(fnmatchcase(entry, pattern) for pattern in defaults("build_folders")):
+            continue
+        if not entry:
+            what = "an empty entry in its RUNPATH: the folder in which the program happens to be started"
+        elif rest == entry and entry.startswith("/"):
+            what = f"its RUNPATH names {entry}, a folder of the machine that built it"
+        elif rest == entry:
+            what = f"its RUNPATH names {entry}, relative to the folder in which the program happens to be started"
+        elif inside == ".." or inside.startswith("../"):
+            what = f"its RUNPATH {entry} leads out of site-packages"
+        else:
+            continue
+        why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
+        found.append(Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH))
+    return found
+
+
+def _refused(library: Library) -> list[Finding]:
+    found = []
+    if library.executable_stack:
+        found.append(
+            Finding(
+                check="link",
+                where=library.path,
+                what="asks for an executable stack",
+                why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
+                fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
+            )
+        )
+    if library.text_relocations:
+        found.append(
+            Finding(
+                check="link",
+                where=library.path,
+                what="its code must be changed when it is loaded (text relocations)",
+                why="musl and systems with SELinux refuse to load it",
+                fix="compile everything in it with -fPIC",
+            )
+        )
+    return found
+
+
+def _shadows(library: Library) -> list[Finding]:
+    name = posixpath.basename(library.path)
+    low = name.lower()
+    if library.format == "pe":
+        whose = "Python's" if _PYTHON_DLL.fullmatch(low) else None
+        whose = whose or {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")
+    else:
+        whose = "the system's" if _SYSTEM_ELF.fullmatch(name) else None
+    if whose is None:
+        return []
+    why = "the machine has its own: two of them in one process, or one of another version, crash it"
+    fix = "leave it out of the wheel (--exclude)"
+    return [Finding(check="link", where=library.path, what=f"is a copy of {whose} own {name}", why=why, fix=fix)]

@@ -1,0 +1,109 @@
+"""Which functions a DLL takes from which other, and which it gives (PE).
+
+Where a name that is taken is not given, Windows reports error 127, "The specified procedure could not be found".
+Source: Microsoft, "PE Format", sections "The .edata Section" and "The .idata Section".
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from farm.errors import VerificationFailedError
+from farm.wheel.archive import Buffer
+from farm.wheel.pe import Pe
+
+_EXPORTS, _IMPORTS, _DELAYED = 0, 1, 13
+_MAX_FUNCTIONS = 500_000
+_MAX_NAME = 4096  # of a C++ function, decorated
+
+
+@dataclass(frozen=True)
+class DllSymbols:
+    """The functions of a DLL.
+
+    Attributes:
+        imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it on loading.
+        exports: The names and ordinals that it gives.
+        forwards: Exported name to `DLL.name`, for those that lie in another DLL.
+    """
+
+    imports: dict[str, frozenset[str]] = field(default_factory=dict)
+    exports: frozenset[str] = frozenset()
+    forwards: dict[str, str] = field(default_factory=dict)
+
+
+def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
+    """Read what a DLL imports on loading (delay loads come later) and exports.
+
+    Raises:
+        VerificationFailedError: A table is damaged.
+    """
+    imports: dict[str, set[str]] = {}
+    for name, thunks in _descriptors(data, pe):
+        imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks))
+    exports, forwards = _exports(data, pe)
+    return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
+
+
+def _descriptors(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
+    table = pe.directories[_IMPORTS][0]
+    for index in range(4096 if table else 0):
+        lookup, _, _, name, address = struct.unpack("<IIIII", _bytes(data, pe, table + 20 * index, 20))
+        if not name or not address:
+            return
+        yield _text(data, pe, name), lookup or address
+
+
+def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
+    width = 8 if pe.wide else 4
+    top = 1 << (8 * width - 1)
+    start, end = pe.place(table)
+    for index in range(_MAX_FUNCTIONS):
+        at = start + index * width
+        if at + width > end:
+            raise _damaged("a table of imports has no end")
+        value = int.from_bytes(data[at : at + width], "little")
+        if not value:
+            return
+        yield f"#{value & 0xFFFF}" if value & top else _text(data, pe, (value & 0x7FFFFFFF) + 2)
+    raise _damaged(f"more than {_MAX_FUNCTIONS} imports")
+
+
+def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
+    table, size = pe.directories[_EXPORTS]
+    if not table:
+        return frozenset(), {}
+    base, functions, names, addresses, name_table, ordinals = struct.unpack("<IIIIII", _bytes(data, pe, table + 16, 24))
+    if max(functions, names) > _MAX_FUNCTIONS:
+        raise _damaged(f"more than {_MAX_FUNCTIONS} exports")
+    places = struct.unpack(f"<{functions}I", _bytes(data, pe, addresses, 4 * functions)) if functions else ()
+    starts = struct.unpack(f"<{names}I", _bytes(data, pe, name_table, 4 * names)) if names else ()
+    indices = struct.unpack(f"<{names}H", _bytes(data, pe, ordinals, 2 * names)) if names and ordinals else ()
+    found = {f"#{base + index}" for index, place in enumerate(places) if place}
+    forwards = {}
+    for index, start in enumerate(starts):
+        name = _text(data, pe, start)
+        found.add(name)
+        place = places[indices[index]] if index < len(indices) and indices[index] < functions else 0
+        if table <= place < table + size:
+            forwards[name] = _text(data, pe, place)
+    return frozenset(found), forwards
+
+
+def _bytes(data: Buffer, pe: Pe, address: int, size: int) -> bytes:
+    start, end = pe.place(address)
+    if start + size > end:
+        raise _damaged("a table reaches beyond its section")
+    return data[start : start + size]
+
+
+def _text(data: Buffer, pe: Pe, address: int) -> str:
+    start, end = pe.place(address)
+    stop = data.find(b"\0", start, min(end, start + _MAX_NAME))
+    if stop < 0:
+        raise _damaged("a name without end")
+    return data[start:stop].decode("utf-8", "backslashreplace")
+
+
+def _damaged(what: str) -> VerificationFailedError:
+    return VerificationFailedError(f"damaged PE file: {what}")

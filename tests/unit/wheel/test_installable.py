@@ -1,0 +1,205 @@
+"""What installers refuse, or what they would overwrite."""
+
+import pytest
+
+from farm.wheel.policy import Policy
+from farm.wheel.verify import verify
+
+TAG = "cp311-cp311-manylinux_2_17_x86_64"
+WHEEL = f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {TAG}\n"
+METADATA = "Metadata-Version: 2.1\nName: canary\nVersion: 1.0\n%s\nText\n"
+
+
+@pytest.fixture
+def refused(tmp_path, make_wheel):
+    """The findings of a wheel with these files."""
+
+    def run(files=None, policy=None, **kwargs):
+        path = make_wheel(tmp_path, {"canary/__init__.py": b"", **(files or {})}, **{"tag": TAG, **kwargs})
+        report = verify(path, Policy(**(policy or {})))
+        return [(f.check, f.where, f.what) for f in report.findings]
+
+    return run
+
+
+def test_a_good_wheel_of_all_schemes(refused):
+    files = {f"canary-1.0.data/{where}": b"x" for where in ("scripts/run", "headers/c.h", "data/share/x", "data/bin/y")}
+    files |= {"canary-1.0.data/platlib/canary/extra.py": b"", "canary.pth": b""}
+    commands = b"[console_scripts]\ncanary = canary.cli:main [extra]\n[canary.plugins]\nx.y = canary\n"
+    assert refused({**files, "canary-1.0.dist-info/entry_points.txt": commands}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (WHEEL.replace("1.0", "2.0"), "Wheel-Version 2.0"),
+        (WHEEL.replace("Wheel-Version: 1.0\n", ""), "Wheel-Version is missing"),
+        (WHEEL.replace("1.0", "one"), "Wheel-Version is one"),
+        (WHEEL.replace("1.0", "1.0\nWheel-Version: 1.0"), "Wheel-Version is 1.0, 1.0"),
+        (WHEEL.replace("Root-Is-Purelib: false\n", ""), "Root-Is-Purelib is missing"),
+        (WHEEL.replace("false", "maybe"), "Root-Is-Purelib is maybe"),
+    ],
+)
+def test_wheel_file(refused, text, found):
+    [(check, where, what)] = refused(wheel_file=text.encode())
+    assert (check, where) == ("install", "canary-1.0.dist-info/WHEEL")
+    assert found in what
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("Requires-Python: <3.9\n", "excludes every Python that the tag cp311-cp311"),
+        ("Requires-Python: >=3.12\n", "excludes every Python that the tag cp311-cp311"),
+        ("Requires-Python: !=3.11.*\n", "excludes every Python that the tag cp311-cp311"),
+        ("Requires-Python: about 3\n", "cannot be read"),
+        ("Requires-Python: >=3.8\nRequires-Python: >=3.9\n", "2 Requires-Python headers"),
+        ("Requires-Dist: numpy >>1\n", "cannot be read"),
+        ("Requires-Dist: numpy; python_verson<'3'\n", "cannot be read"),
+        ("Requires-Dist: numpy @ https://example.org/numpy.whl\n", "a direct URL"),
+        ("Requires-Dist: canary\n", "requires itself"),
+        ("Provides-Extra: a b\n", "is no name"),
+    ],
+)
+def test_metadata(refused, lines, found):
+    [(check, where, what)] = refused(metadata=(METADATA % lines).encode())
+    assert (check, where) == ("install", "canary-1.0.dist-info/METADATA")
+    assert found in what
+
+
+@pytest.mark.parametrize("version", ["99.9", "2", "", "2.1\nMetadata-Version: 2.1"])
+def test_metadata_version(refused, version):
+    [(_, _, what)] = refused(metadata=(METADATA % "").replace("2.1", version).encode())
+    assert what.startswith("Metadata-Version is ")
+
+
+@pytest.mark.parametrize("lines", [f"Requires-Python: {each}\n" for each in (">=3.11", "~=3.11.4", "<4,>3.6")])
+def test_metadata_that_fits(refused, lines):
+    assert refused(metadata=(METADATA % lines).encode()) == []
+
+
+def test_a_direct_url_that_the_policy_allows(refused):
+    metadata = METADATA % "Requires-Dist: numpy @ https://example.org/numpy.whl\n"
+    assert refused(metadata=metadata.encode(), policy={"direct_urls": True}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[console_scripts]\n../x = canary:main\n",
+        b"[console_scripts]\n/bin/x = canary:main\n",
+        b"[console_scripts]\na b = canary:main\n",
+        b"[gui_scripts]\n.. = canary:main\n",
+        b"[console_scripts]\nx = canary\n",
+        b"[console_scripts]\nx = canary:main()\n",
+        b"[console_scripts]\nx = import os; os:system\n",
+        b"x = canary:main\n",
+        b"[console_scripts\nx = canary:main\n",
+        b"[console_scripts]\nx = canary:main\nx = canary:other\n",
+        b"[console_scripts]\nx\xff = canary:main\n",
+        b"[]\nx = canary\n",
+    ],
+)
+def test_entry_points(refused, text):
+    found = refused({"canary-1.0.dist-info/entry_points.txt": text})
+    assert {where for _, where, _ in found} == {"canary-1.0.dist-info/entry_points.txt"}
+
+
+@pytest.mark.parametrize(
+    ("member", "found"),
+    [
+        ("canary-1.0.data/wrong/x", "is no scheme"),
+        ("canary-1.0.data/x", "is no scheme"),
+        ("other-1.0.data/purelib/x", "data folder of another wheel"),
+        ("canary-1.0.data/platlib/canary/__init__.py", "the same path as canary/__init__.py"),
+        ("canary-1.0.data/purelib/Canary/__init__.py", "differs only by case"),
+        ("canary-1.0.data/data/lib/python3.11/site-packages/canary/__init__.py", "the same path"),
+        ("canary-1.0.data/data/Lib/site-packages/canary/__init__.py", "the same path"),
+        ("canary-1.0.data/purelib/canary", "which is a file"),
+        ("canary-1.0.data/data/lib/python3.11/os.py", "Python's own library"),
+        ("canary-1.0.data/data/Lib/os.py", "Python's own library"),
+        ("canary-1.0.data/data/bin/python3", "belongs to the environment"),
+        ("canary-1.0.data/scripts/python", "belongs to the environment"),
+        ("canary-1.0.data/data/pyvenv.cfg", "belongs to the environment"),
+        ("sitecustomize.py", "at its start"),
+        ("json/__init__.py", "has the name of json"),
+        ("os.py", "has the name of os"),
+    ],
+)
+def test_what_is_overwritten(refused, member, found):
+    [(check, _, what)] = refused({member: b"x"})
+    assert check == "install"
+    assert found in what
+
+
+def test_two_schemes_and_a_command_meet(refused):
+    commands = b"[console_scripts]\nrun = canary:main\n"
+    files = {
+        "canary-1.0.dist-info/entry_points.txt": commands,
+        "canary-1.0.data/scripts/run": b"",
+        "canary-1.0.data/data/bin/run": b"",
+    }
+    assert [what.partition(" as ")[2] for _, _, what in refused(files)] == [
+        "entry point run: one overwrites the other",
+        "entry point run: one overwrites the other",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["canary/" + "a" * 300 + ".py", "canary/é" * 1 + "é" * 130 + ".py", "canary/a\u202eyp.py", "canary/a\u200b.py"],
+)
+def test_names_that_no_disk_or_reader_takes(refused, name):
+    [(check, _, what)] = refused({name: b""})
+    assert check == "archive"
+    assert "255 bytes" in what or "invisible" in what
+
+
+@pytest.mark.parametrize(
+    ("tag", "member", "ok"),
+    [
+        ("cp311-cp311", "_C.cpython-311-x86_64-linux-gnu.so", True),
+        ("cp311-cp311", "_C.cpython-39-x86_64-linux-gnu.so", False),
+        ("cp311-cp311", "_C.cpython-311-aarch64-linux-gnu.so", False),
+        ("cp311-cp311", "_C.abi3.so", True),
+        ("cp37-abi3", "_C.abi3.so", True),
+        ("cp37-abi3", "_C.cpython-311-x86_64-linux-gnu.so", False),
+        ("cp313-cp313t", "_C.cpython-313t-x86_64-linux-gnu.so", True),
+        ("cp313-cp313t", "_C.cpython-313-x86_64-linux-gnu.so", False),
+        ("pp310-pypy310_pp73", "_C.pypy310-pp73-x86_64-linux-gnu.so", True),
+        ("cp311-cp311", "_C.pypy310-pp73-x86_64-linux-gnu.so", False),
+        ("py3-none", "_C.cpython-39-x86_64-linux-gnu.so", True),
+        ("cp311-cp311", "libplain.so", True),
+    ],
+)
+def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
+    found = refused({f"canary/{member}": make_elf(needed=["libc.so.6"])}, tag=f"{tag}-manylinux_2_17_x86_64")
+    assert [check for check, _, _ in found] == ([] if ok else ["abi"])
+
+
+@pytest.mark.parametrize(
+    ("tag", "member", "needed", "ok"),
+    [
+        ("cp311-cp311", "_C.cp311-win_amd64.pyd", "python311.dll", True),
+        ("cp311-cp311", "_C.pyd", "python39.dll", False),
+        ("cp311-cp311", "_C.cp311-win_amd64.pyd", "PYTHON39.dll", False),
+        ("cp311-cp311", "_C.cp39-win_amd64.pyd", "python311.dll", False),
+        ("cp37-abi3", "_C.pyd", "python3.dll", True),
+        ("cp37-abi3", "_C.pyd", "python311.dll", False),
+        ("cp311-cp311", "_C.cp311-win32.pyd", "python311.dll", False),
+        ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313t.dll", True),
+        ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313.dll", False),
+    ],
+)
+def test_the_python_that_a_dll_loads(refused, make_pe, tag, member, needed, ok):
+    found = refused({f"canary/{member}": make_pe(needed=[needed, "KERNEL32.dll"])}, tag=f"{tag}-win_amd64")
+    assert [check for check, _, _ in found] == ([] if ok else ["abi"])
+
+
+def test_the_python_that_a_library_needs(refused, make_elf):
+    files = {"canary/_C.so": make_elf(needed=["libpython3.9.so.1.0"])}
+    assert (
+        "abi",
+        "canary/_C.so",
+        "loads libpython3.9.so.1.0, another Python's library than that of cp311-cp311",
+    ) in refused(files)
