@@ -35,9 +35,7 @@ def runs_on(gpu: int | str, code: int | str) -> bool:
     """Whether machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
     if isinstance(gpu, str):
         return gpu == code
-    if isinstance(code, str) and code.endswith("a"):
-        return number(code) == gpu
-    return sass_runs(number(code), gpu)
+    return sass_runs(number(code), gpu, order(code)[1])
 
 
 def is_code_for(promised: int | str, code: int | str) -> bool:

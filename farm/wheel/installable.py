@@ -65,8 +65,9 @@ def _wheel_file(info: DistInfo) -> Iterator[str]:
     elif version.partition(".")[0] != "1":
         yield f"Wheel-Version {version}: installers know 1.x"
     pure = info.wheel_headers.get("root-is-purelib", [])
-    if len(pure) != 1 or pure[0].strip().lower() not in ("true", "false"):
-        yield f"Root-Is-Purelib is {', '.join(pure)[:80] or 'missing'}; there must be one, true or false"
+    # Installers take a missing one for false.
+    if len(pure) > 1 or any(each.strip().lower() not in ("true", "false") for each in pure):
+        yield f"Root-Is-Purelib is {', '.join(pure)[:80]}; there must be one, true or false"
 
 
 def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
