@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from farm.errors import VerificationFailedError
 from farm.wheel.arch import order
 from farm.wheel.archive import Buffer
-from farm.wheel.magic import ELF_MAGIC, PE_MAGIC
+from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC
 from farm.wheel.partial import PartialMember
 from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from farm.wheel.isa import IsaResult
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_NEW_CUBIN_ABI = 8
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
@@ -101,7 +102,8 @@ class Library:
 
 def magics(name: str) -> tuple[bytes, ...]:
     """What a file of this name begins with if it is a library."""
-    return (ELF_MAGIC, PE_MAGIC) if name.lower().endswith(_DLLS) else (ELF_MAGIC,)
+    known = (ELF_MAGIC, FATBIN_MAGIC)
+    return (*known, PE_MAGIC) if name.lower().endswith(_DLLS) else known
 
 
 def read_library(
@@ -111,13 +113,15 @@ def read_library(
     try:
         if data[:2] == PE_MAGIC:
             return _read_dll(path, sha256, data, level, on_load)
+        if data[:4] == FATBIN_MAGIC:
+            return _read_fatbin(path, sha256, data)
         from farm.wheel.elf import read_elf  # noqa: PLC0415 (as below: wheels for Windows do without)
 
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
         if not isinstance(data, PartialMember):
-            sets, empty = _fatbins(data, *_elf_ranges(data, elf))
+            sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
             instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
@@ -147,6 +151,25 @@ def _internals(data: Buffer | PartialMember, elf: "Elf") -> tuple[str, ...]:
 
     wanted = {"PyFPE_jbuf"}.union(*(internal_symbols().get(name, ()) for name in elf.needed))
     return tuple(sorted(taken(data, elf, wanted)))
+
+
+def _read_fatbin(path: str, sha256: str, data: Buffer | PartialMember) -> Library:
+    """A file of GPU code, which a program hands to the driver itself (cuModuleLoad)."""
+    found: tuple[tuple[FatbinSet, ...], int] = ((), 0)
+    if not isinstance(data, PartialMember):
+        found = _fatbins(data, [(0, len(data))], [(0, len(data))])
+    return Library(path=path, sha256=sha256, size=len(data), machine="cuda", fatbins=found[0], empty_fatbins=found[1])
+
+
+def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
+    """A file of machine code for one GPU. ELF's flags name it: the lowest byte, or with ABI 8 (CUDA 13) the second."""
+    from farm.wheel.cubin import has_kernel  # noqa: PLC0415 (wheels without device code do without)
+
+    flags = int.from_bytes(data[48:52], "little")
+    sm = (flags >> 8) & 0xFF if data[8] >= _NEW_CUBIN_ABI else flags & 0xFF
+    if not has_kernel(data[:]):
+        return (), 1
+    return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
 def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:

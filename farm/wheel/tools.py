@@ -39,8 +39,11 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         As `farm.wheel.repair.repair`.
     """
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
-        windows = windows_machine(read_dist_info(archive).tags) is not None
+        tags = read_dist_info(archive).tags
+        windows = windows_machine(tags) is not None
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
+    if all(tag.endswith("-any") for tag in tags):  # auditwheel fails on a wheel without libraries
+        return vendor(wheel, dest, options, libs, opens)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=dest if dest.is_dir() else None) as folder:
         made = Path(folder, "made")
         made.mkdir()

@@ -170,6 +170,8 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
             raise VerificationFailedError(f"member {library.path!r}: {library.error}")
     machine = platform_machine(info.tags) or windows_machine(info.tags)
     loadable = [library.path for library in contents.libraries if library.is_loadable]
+    if all(tag.rpartition("-")[2].startswith("android_") for tag in info.tags):
+        return None  # its tag is its API level, which no library shows (PEP 738): as it is, auditwheel keeps it too
     if machine is None and loadable:
         raise VerificationFailedError(
             f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",

@@ -7,9 +7,11 @@ CACHE is a folder for downloads and a virtual environment of the tools: about 1 
 
 Every tool does its job in turn, ROUNDS times over (default 3); the medians are printed. `cp` and `sha256sum` say what
 the machine can do. CPU time is user and system time of the process and its children; memory is the peak of the
-largest of them.
+largest of them. A small process of its own starts each command: Linux counts what a parent had in memory when it
+started a program to the program's peak, and this one has read a whole wheel.
 """
 
+import json
 import os
 import shutil
 import statistics
@@ -77,20 +79,31 @@ def without_dll(wheel: Path, folder: Path) -> Path:
     return target
 
 
+# Starts the command in argv[2:], and writes (exit status, user and system seconds, kB at the peak) to the file argv[1].
+STARTER = """
+import json, resource, subprocess, sys
+status = subprocess.call(sys.argv[2:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+json.dump([status, used.ru_utime + used.ru_stime, used.ru_maxrss], open(sys.argv[1], "w"))
+"""
+
+
 def measure(command: list[str], output: Path) -> Cost:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every tool runs as it does once it is installed
-    start = time.perf_counter()
+    used = output.with_suffix(".json")
     with (output / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=output, env=environ, stdout=log, stderr=log)
-        _, status, used = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - start
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+        starter = [sys.executable, "-S", "-c", STARTER, str(used), *command]
+        start = time.perf_counter()
+        subprocess.run(starter, cwd=output, env=environ, stdout=log, stderr=log, check=True)
+        wall = time.perf_counter() - start
+    status, cpu, peak = json.loads(used.read_text(encoding="utf-8"))
+    used.unlink()
+    if status:
         sys.exit(f"{' '.join(command)}:\n{(output / 'log').read_text(errors='replace')[-2000:]}")
-    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    return Cost(wall, cpu, peak * 1024)
 
 
 def compare(title: str, jobs: dict[str, Callable[[Path], list[str]]], folder: Path, rounds: int) -> None:

@@ -1,0 +1,126 @@
+"""What the loader refuses of a library that it has found: names not given, paths, stacks, copies of the system's."""
+
+import shutil
+import struct
+import subprocess
+
+import pytest
+
+from farm.wheel.policy import Policy
+from farm.wheel.verify import verify
+
+LINUX = "cp311-cp311-manylinux_2_17_x86_64"
+WINDOWS = "cp311-cp311-win_amd64"
+
+
+@pytest.fixture
+def found(tmp_path, make_wheel):
+    def run(files, tag=LINUX, **policy):
+        report = verify(make_wheel(tmp_path, files, tag=tag), Policy(**policy))
+        return [(f.where, f.what) for f in report.findings if f.check == "link"]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("runpath", "text"),
+    [
+        ("/home/builder/lib", "a folder of the machine that built it"),
+        ("$ORIGIN:/usr/local/cuda/lib64", "names /usr/local/cuda/lib64"),
+        ("", "an empty entry"),
+        ("$ORIGIN::$ORIGIN/lib", "an empty entry"),
+        ("lib", "relative to the folder"),
+        ("$ORIGIN/../..", "leads out of site-packages"),
+        ("$ORIGIN/../../../lib", "leads out of site-packages"),
+        ("$ORIGINAL/lib", "relative to the folder"),
+        ("$ORIGIN", None),
+        ("${ORIGIN}/../canary.libs", None),
+        ("$ORIGIN/..", None),
+        ("/opt/_internal/cpython-3.11.13/lib", None),
+    ],
+)
+def test_runpath(found, make_elf, runpath, text):
+    for kind in ("runpath", "rpath"):
+        wrong = found({"canary/_C.so": make_elf(needed=["libc.so.6"], **{kind: runpath})})
+        assert len(wrong) == (text is not None)
+        assert all(text in what for _, what in wrong)
+
+
+def test_an_executable_stack_and_text_relocations(found, make_elf):
+    raw = bytearray(make_elf(needed=["libc.so.6"]))
+    # The second program header, PT_DYNAMIC, stays: a third one takes the place of the padding behind the text.
+    stack = struct.pack("<IIQQQQQQ", 0x6474E551, 7, 0, 0, 0, 0, 0, 16)
+    moved = raw + raw[64:176] + stack
+    struct.pack_into("<Q", moved, 32, len(raw))
+    struct.pack_into("<H", moved, 56, 3)
+    assert found({"canary/_C.so": bytes(moved)}) == [("canary/_C.so", "asks for an executable stack")]
+    text = raw.replace(struct.pack("<QQ", 1, 1), struct.pack("<QQ", 22, 0), 1)
+    [(_, what)] = found({"canary/_C.so": bytes(text)})
+    assert "text relocations" in what
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("kernel32.dll", WINDOWS),
+        ("Python39.dll", WINDOWS),
+        ("nvcuda.dll", WINDOWS),
+        ("libc.so.6", LINUX),
+        ("ld-linux-x86-64.so.2", LINUX),
+        ("libcuda.so.1", LINUX),
+    ],
+)
+def test_copies_of_the_systems_libraries(found, make_elf, make_pe, name, tag):
+    raw = make_pe(needed=["user32.dll"]) if tag is WINDOWS else make_elf()
+    [(_, what)] = found({f"canary/{name}": raw}, tag=tag)
+    assert "is a copy of" in what
+
+
+def test_dlls_that_do_not_export_what_is_taken(found, make_pe):
+    files = {
+        "canary/_C.pyd": make_pe(needed=["one.dll"], takes={"one.dll": "wanted"}),
+        "canary/one.dll": make_pe(exports=["wanted", "other"]),
+    }
+    assert found(files, WINDOWS) == []
+    files["canary/one.dll"] = make_pe(exports=["other"])
+    text = "takes wanted from one.dll, which does not export it"
+    assert found(files, WINDOWS) == [("canary/_C.pyd", text)]
+    files["canary/_C.pyd"] = make_pe(needed=["one.dll"])  # by its ordinal, 1
+    assert found(files, WINDOWS) == []
+    files["canary/one.dll"] = make_pe(exports=[])
+    assert found(files, WINDOWS) == [("canary/_C.pyd", "takes #1 from one.dll, which does not export it")]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Libraries of a real linker: `give` defines a name, `take` uses it."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: real link errors are made with one")
+    folder = tmp_path_factory.mktemp("built")
+    sources = {"give": "int given(void) { return 1; }", "empty": "int unrelated;"}
+    sources["take"] = (
+        "#include <dlfcn.h>\nint given(void); void *run(void) { return (void *)(long)given() + (long)dlsym; }"
+    )
+    made = {}
+    for name, text in sources.items():
+        source = folder / f"{name}.c"
+        source.write_text(text, encoding="utf-8")
+        links = [f"-L{folder}", "-lgive", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed"] if name == "take" else []
+        soname = "libgive.so" if name != "take" else "take.so"
+        out = folder / ("libgive.so" if name == "give" else f"{name}.so")
+        command = ["cc", "-shared", "-fPIC", "-o", str(out), str(source), f"-Wl,-soname,{soname}", *links]
+        subprocess.run(command, check=True)
+        made[name] = out.read_bytes()
+    return made
+
+
+def test_symbols_that_no_library_gives(found, built):
+    """The loader of this machine is the judge: what it refuses is refused, what it loads passes."""
+    tag = "cp311-cp311-manylinux_2_39_x86_64"
+    assert found({"canary/take.so": built["take"], "canary/libgive.so": built["give"]}, tag) == []
+    wrong = found({"canary/take.so": built["take"], "canary/libgive.so": built["empty"]}, tag)
+    assert wrong == [("canary/take.so", "undefined symbol: given")]
+
+
+def test_names_that_glibc_gives_without_a_version(found, make_elf):
+    assert found({"canary/_C.so": make_elf(needed=["libc.so.6"])}) == []
