@@ -1,16 +1,18 @@
 """Tar streams to and from containers."""
 
+import errno
 import io
 import os
 import random
 import tarfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.engines import transfer
-from farm.engines.output import RefusedOutputError
+from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack
 from farm.errors import InfrastructureError
 
@@ -252,3 +254,23 @@ def test_a_mutated_tar_never_writes_outside(tmp_path_factory, seed, count, base,
         assert all(p.is_relative_to(dest) and ".." not in p.parts for p in written)
     assert {p for p in here.rglob("*") if not p.is_dir()} == {p for p in dest.rglob("*") if not p.is_dir()}
     assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT])
+def test_a_disk_that_takes_no_more_is_this_machines_fault_and_the_stream_is_left(tmp_path, monkeypatch, number):
+    """Not a refusal of the output, and no end of the stream is waited for: a build's 16 GiB might follow."""
+    sent = []
+
+    def chunks():
+        for piece in chunked(tar(("out/x.whl", b"x" * (3 << 20))), 1 << 16):
+            sent.append(len(piece))
+            yield piece
+
+    def fails(*_args, **_kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises(LocalDiskError, match=os.strerror(number)) as caught:
+        unpack(chunks(), tmp_path / "dest", 8 << 20)
+    assert sum(sent) < 2 << 20
+    assert "free disk space" in caught.value.hint

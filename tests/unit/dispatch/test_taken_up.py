@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from farm.engines.base import Observation
+from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError
+from farm.pipeline.context import StillRunningError
 from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes, Silent
 from farm.pipeline.run import request_for
@@ -59,3 +61,67 @@ def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
         (one,) = journal.jobs(run.id)[0].attempts
     assert (one.state, one.result, one.why) == ("lost", "infra", "node two is down")
     assert (engine.submitted, engine.released) == ([], ["service"])
+
+
+class Full(Lost):
+    """An engine with a build that has ended; the first times it is collected, this machine's disk is full."""
+
+    def __init__(self, times, error=None):
+        super().__init__()
+        self.left, self.collected = times, 0
+        self.error = error or LocalDiskError("run/built.part/x.whl: No space left on device")
+
+    def observe(self, _handle):
+        return Observation("done", exit_code=0)
+
+    def logs(self, _handle, **_since):
+        yield b"built\n"
+
+    def collect(self, _handle, dest, _max_bytes):
+        self.collected += 1
+        (dest / "wheel").mkdir(parents=True)
+        (dest / "wheel" / "x.whl").write_bytes(b"PK")
+        if self.left:
+            self.left -= 1
+            raise self.error
+
+
+@pytest.fixture
+def taken(tmp_path):
+    """A function that takes a build up which an engine has; and the journal's view of its attempt."""
+    workspace = Workspace(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)}), Silent())
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    with open_journal(workspace.project, workspace.settings) as journal:
+        request = request_for(plan, until="build", on="swarm", detached=True)
+        run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "two")
+        journal.set_handle(attempt.id, "service")
+        journal.set_state(attempt.id, "running")
+
+        def go(engine):
+            backend = SimpleNamespace(engine=engine)
+            MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda: backend, runner="two").steps("build")
+
+        yield go, lambda: journal.jobs(run.id)[0].attempts[0]
+
+
+def test_a_full_disk_costs_no_build(taken):
+    """The engine keeps the output, the reason is the true one, and the next try collects it."""
+    go, attempt = taken
+    engine = Full(1)
+    with pytest.raises(StillRunningError, match="No space left on device"):
+        go(engine)
+    assert (engine.collected, engine.released) == (1, [])
+    assert (attempt().state, "No space left on device" in attempt().why) == ("running", True)
+    go(engine)
+    assert (engine.collected, engine.released) == (2, ["service"])
+    assert (attempt().state, attempt().result) == ("done", "success")
+
+
+def test_output_that_is_refused_is_collected_once(taken):
+    go, attempt = taken
+    engine = Full(9, RefusedOutputError("the job's output holds '../evil', which is no plain file below its folder"))
+    with pytest.raises(RefusedOutputError):
+        go(engine)
+    assert (engine.collected, engine.released) == (1, ["service"])
+    assert (attempt().state, attempt().result) == ("done", "failure")

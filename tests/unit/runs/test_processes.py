@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.runs import Journal
+from farm.runs import Journal, Request
 from farm.runs.owner import Process, is_dead, this_process
 
 WRITER = """
@@ -139,3 +139,12 @@ def test_an_owner_survives_being_written_down():
     assert Process.from_json(process.to_json()) == process
     with pytest.raises(TypeError):
         Process.from_json('{"pid": 7}')
+
+
+def test_a_run_that_was_handed_over_is_anybodys_while_its_submitter_lives(path, python):
+    """The submitting process waits for the end: if the run were its own, no dispatcher could ever take it."""
+    with Journal(path) as journal:
+        run = journal.create_run("d", Request(detached=True), {})
+        kept = journal.create_run("d", Request(), {})
+        dispatcher = python(f"print(journal.claim_all([{run.id!r}, {kept.id!r}]))")
+        assert dispatcher.communicate(timeout=60)[0].strip() == str({run.id})
