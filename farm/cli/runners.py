@@ -1,6 +1,7 @@
 """`farm runners`: the machines of `ci/runners.yaml`, and whether they are there."""
 
 import argparse
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,9 +11,11 @@ from typing import Any
 from farm.cli import show
 from farm.engines.ask import Seen, ask, differences
 from farm.engines.github_api import connect
+from farm.engines.github_settings import missing_settings
 from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
+from farm.errors import FarmError
 from farm.matrix import load_matrix
-from farm.settings import JobKind, Runner, find_project, load_github, load_runners
+from farm.settings import Github, JobKind, Runner, find_project, load_github, load_runners
 
 NO_RUNNER = 4
 KINDS: tuple[JobKind, ...] = ("build", "smoke")
@@ -58,12 +61,26 @@ def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner
     jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in KINDS for build in builds]
     without = untaken(jobs, runners)
     waiting = stranded(jobs, runners, {name for name, found in seen.items() if found.online})
+    unsafe = _unsafe(github) if github.repository else []
     if args.json:
-        print(json.dumps(_to_json(seen, differing, without, waiting), indent=2))
+        print(json.dumps({**_to_json(seen, differing, without, waiting), "settings_missing": unsafe}, indent=2))
     else:
         _print(seen, differing, without, waiting)
-    fine = not (without or waiting or any(differing.values())) and all(found.online for found in seen.values())
+        for line in unsafe:
+            show.say(f"\nunsafe: {line}")
+    fine = not (unsafe or without or waiting or any(differing.values())) and all(
+        found.online for found in seen.values()
+    )
     return 0 if fine else NO_RUNNER
+
+
+def _unsafe(github: Github) -> list[str]:
+    """The settings at GitHub that are missing; where they cannot be read, that."""
+    try:
+        with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
+            return missing_settings(api)
+    except FarmError as error:
+        return [f"whether pull requests can reach the runners is not known: {error}"]
 
 
 def _to_json(

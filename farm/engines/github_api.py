@@ -19,7 +19,17 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from farm.engines.github_models import Artifact, Dispatched, Listed, Run, RunJob
+from farm.engines.github_models import (
+    Approval,
+    Artifact,
+    Dispatched,
+    Environment,
+    Listed,
+    Permissions,
+    Repository,
+    Run,
+    RunJob,
+)
 from farm.errors import InfrastructureError, UsageError
 from farm.text import plain
 
@@ -106,6 +116,28 @@ class GithubApi:
 
     def artifacts(self, run_id: int) -> list[Artifact]:
         return self._list(f"{self._prefix}/runs/{run_id}/artifacts?per_page=100", "artifacts", Artifact)
+
+    def visibility(self) -> str:
+        """`public`, `private` or `internal`."""
+        return self._setting("", Repository, Repository()).visibility
+
+    def approval_policy(self) -> str | None:
+        """Which pull requests from forks wait for approval; None where the repository has no such setting."""
+        path = "/actions/permissions/fork-pr-contributor-approval"
+        return self._setting(path, Approval, Approval(approval_policy="")).approval_policy or None
+
+    def pins_actions(self) -> bool:
+        """Whether only actions run that are pinned to a commit."""
+        return self._setting("/actions/permissions", Permissions, Permissions()).sha_pinning_required
+
+    def environment(self, name: str) -> Environment | None:
+        """An environment; None if there is none."""
+        found = self._get(f"/repos/{self.repository}/environments/{name}", absent=True)
+        return _read(Environment, found[0]) if found else None
+
+    def _setting(self, path: str, model: type[M], absent: M) -> M:
+        found = self._get(f"/repos/{self.repository}{path}", absent=True)
+        return _read(model, found[0]) if found else absent
 
     def log(self, job_id: int) -> Iterator[bytes]:
         """The log of an ended job, in pieces; nothing where GitHub has none."""

@@ -67,5 +67,28 @@ class Artifact(Answer):
     digest: str | None = None
 
 
+class Repository(Answer):
+    visibility: str = "public"
+
+
+class Approval(Answer):
+    """Which pull requests from forks wait for a maintainer before their workflows run."""
+
+    approval_policy: str
+
+
+class Permissions(Answer):
+    sha_pinning_required: bool = False
+
+
+class BranchPolicy(Answer):
+    protected_branches: bool
+    custom_branch_policies: bool
+
+
+class Environment(Answer):
+    deployment_branch_policy: BranchPolicy | None = None
+
+
 class Dispatched(Answer):
     workflow_run_id: int

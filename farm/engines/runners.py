@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from farm import catalog
 from farm.compat.gpu import driver_knows_gpu, driver_runs_cuda
 from farm.compat.stack import Stack
+from farm.engines.docker import DockerEngine
 from farm.matrix import Build
 from farm.recipe import recipe
 from farm.settings import Card, Github, JobKind, Runner
@@ -49,6 +50,8 @@ def fits(job: Needs, runner: Runner) -> list[str]:
     found = []
     if job.kind not in runner.jobs:
         found.append(f"takes {' and '.join(runner.jobs)} jobs, not {job.kind}")
+    if runner.engine == "docker" and job.kind == "build" and stack.platform not in DockerEngine.traits.platforms:
+        found.append(f"the docker engine builds nothing for {stack.platform}")
     if runner.platform != stack.platform:
         found.append(f"is a {runner.platform} machine, the job is for {stack.platform}")
     if runner.machine != variant.machine:

@@ -35,6 +35,11 @@ def kept(plan: Plan) -> dict[str, str]:
     return {TREE: f"farm-tree-{plan.digest[:24]}", CACHE: CACHE_VOLUME}
 
 
+def uses_cache(plan: Plan) -> bool:
+    """Whether the recipe compiles through the compiler cache."""
+    return "ccache" in plan.apt
+
+
 def make_job(
     plan: Plan,
     *,

@@ -137,21 +137,23 @@ class BuildStep:
     def _start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         """Submit the job; returns its handle, which the journal has then."""
         context, plan = self.context, self.context.plan
-        with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as (inputs, environment):
+        with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as inputs:
             labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
             places = engine.traits.places
             keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
             job = build.make_job(
                 plan,
                 image=image,
-                inputs=inputs,
+                inputs=inputs.folders,
                 capacity=engine.capacity(),
                 labels=labels,
                 volumes=build.kept(plan) if keeps else {},
-                environment=environment,
+                environment=inputs.environment,
                 runner=context.runner if places else None,
                 excluded=context.excluded if places else (),
             )
+            cache = engine.volume_id(build.CACHE_VOLUME) if keeps and build.uses_cache(plan) else None
+            context.journal.event(context.run.id, EventKind.INPUTS, None, attempt.id, wheels=inputs.wheels, cache=cache)
             context.journal.set_state(attempt.id, "starting")
             try:
                 context.check_cancelled()  # images and sources take minutes

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from farm.engines.base import Engine
@@ -14,11 +15,20 @@ from farm.platforms.registry import platform
 from farm.sources import gather
 
 
+@dataclass
+class Inputs:
+    """`folders`: in the job -> here; `wheels`: sha256 of the published wheels that it is built against, by name."""
+
+    folders: dict[str, Path]
+    environment: dict[str, str] = field(default_factory=dict)
+    wheels: dict[str, str] = field(default_factory=dict)
+
+
 @contextlib.contextmanager
 def gathered(
     workspace: Workspace, plan: Plan, engine: Engine, folder: Path, say: Callable[[str], None]
-) -> Iterator[tuple[dict[str, Path], dict[str, str]]]:
-    """The inputs of a build (folder in the job -> folder here) and its environment; removed when the block ends.
+) -> Iterator[Inputs]:
+    """The inputs of a build; its folders are removed when the block ends.
 
     Sources and packs have gigabytes, and the engine has copied them when its `submit` returns.
 
@@ -28,23 +38,23 @@ def gathered(
     system = platform(plan.platform)
     made = [folder / name for name in ("sources", "needs", "packs")]
     sources, needed, shared = made
-    inputs, environment = {"/farm/job": folder / "context" / "job"}, {}
+    given = Inputs({"/farm/job": folder / "context" / "job"})
     try:
         if not engine.traits.gathers:
             if not system.self_contained:
                 cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
-                inputs["/farm/source"] = sources
+                given.folders["/farm/source"] = sources
             if plan.needs:
-                needs.fetch(workspace, plan, needed)
-                inputs[system.needs_folder] = needed
+                given.wheels = needs.fetch(workspace, plan, needed)
+                given.folders[system.needs_folder] = needed
             if packs.wanted(workspace, plan):
                 packs.prepare(workspace, plan, engine, shared, say)
-                inputs[packs.INPUT] = shared
-                environment = dict(packs.ENVIRONMENT)
+                given.folders[packs.INPUT] = shared
+                given.environment = dict(packs.ENVIRONMENT)
         if not engine.traits.in_container:  # an image holds them
-            inputs["/farm/scripts"] = workspace.project / SCRIPTS
-        yield inputs, environment
+            given.folders["/farm/scripts"] = workspace.project / SCRIPTS
+        yield given
     finally:
         for each in made:
             shutil.rmtree(each, ignore_errors=True)

@@ -12,7 +12,7 @@ from farm.pipeline.context import RunContext
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
 from farm.pipeline.smoke import SmokeOptions, smoke
-from farm.runs import Until
+from farm.runs import EventKind, Until
 from farm.settings import LOCAL
 
 
@@ -43,6 +43,7 @@ class MainJob(RunContext):
             image = self.folder / IMAGE
             used = image.read_text(encoding="utf-8") if image.exists() else None
             shared = self.journal.happened(self.run.id, packs.KIND)
+            given = self.journal.happened(self.run.id, EventKind.INPUTS)
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
                 self.workspace,
@@ -51,6 +52,7 @@ class MainJob(RunContext):
                 report,
                 image=used,
                 packs=shared.data["held"] if shared else (),
+                inputs={name: given.data[name] for name in ("wheels", "cache")} if given else None,
                 run=self.run.id,
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )

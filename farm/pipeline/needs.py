@@ -85,8 +85,8 @@ def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     )
 
 
-def fetch(workspace: Workspace, plan: Plan, dest: Path) -> None:
-    """Put the wheels that the plan needs into the folder `dest`.
+def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
+    """Put the wheels that the plan needs into the folder `dest`; returns their sha256 by file name.
 
     Raises:
         UsageError: One is not published.
@@ -94,7 +94,8 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> None:
     """
     store = open_store(workspace.index_url)
     dest.mkdir(parents=True, exist_ok=True)
-    for need, file in _published(store, plan).items():
+    wheels = _published(store, plan)
+    for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")
         seen = hashlib.sha256()
         part = dest / f"{file.filename}.part"
@@ -109,3 +110,4 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> None:
                 hint="farm index check says more",
             )
         patiently(part.replace, dest / file.filename)
+    return {file.filename: file.hashes.sha256 for file in wheels.values()}

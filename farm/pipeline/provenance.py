@@ -1,7 +1,7 @@
 """What is said of a wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from farm import __version__
@@ -13,7 +13,14 @@ BUILD_TYPE = "urn:torch-farm:wheel:v1"
 
 
 def predicate(
-    plan: Plan, report: Report, *, image: str | None = None, run: str | None = None, packs: Iterable[str] = ()
+    plan: Plan,
+    report: Report,
+    *,
+    image: str | None = None,
+    run: str | None = None,
+    packs: Iterable[str] = (),
+    wheels: Mapping[str, str] | None = None,
+    cache: str | None = None,
 ) -> dict[str, Any]:
     """The predicate for the wheel of a plan.
 
@@ -23,6 +30,8 @@ def predicate(
         image: The id of the image that it was built in (`sha256:…`), where known.
         run: The id of the run, where there was one.
         packs: The sha256 of the packs of other machines that the compiler cache had.
+        wheels: The published wheels that it was built against: sha256 by name.
+        cache: Which compiler cache of the build's own machine it had; what was in it is not known by digest.
     """
     source = plan.source
     digest = {"gitCommit": source.commit} if source.kind == "git" else {"sha256": source.digest}
@@ -34,6 +43,9 @@ def predicate(
     for archive in plan.toolkit.archives if plan.toolkit else ():
         dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
     dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in packs]
+    dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted((wheels or {}).items())]
+    if cache is not None:
+        dependencies.append({"name": "local compiler cache", "annotations": {"volume": cache}})
     parameters = {
         "package": plan.package,
         "version": plan.version,

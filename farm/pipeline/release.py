@@ -3,9 +3,10 @@
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from farm.errors import PublishRefusedError
 from farm.index.backends import open_store
@@ -29,6 +30,7 @@ def publish_wheel(
     image: str | None = None,
     run: str | None = None,
     packs: Iterable[str] = (),
+    inputs: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     single_writer: bool = False,
 ) -> PublishResult:
@@ -42,6 +44,7 @@ def publish_wheel(
         image: The id of the image that it was built in, for the provenance.
         run: The run that built it, likewise.
         packs: The sha256 of the packs of other machines that its compiler cache had, likewise.
+        inputs: What the journal has as `EventKind.INPUTS` of the build, likewise.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
 
@@ -66,7 +69,7 @@ def publish_wheel(
                 "plan": plan.digest,
                 "verified": report.sha256,
                 "channel": plan.channel,
-                PREDICATE: predicate(plan, report, image=image, run=run, packs=packs),
+                PREDICATE: predicate(plan, report, image=image, run=run, packs=packs, **(inputs or {})),
                 **_waived(report),
             },
             channel=plan.channel,

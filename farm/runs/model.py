@@ -27,6 +27,8 @@ class EventKind(StrEnum):
     """`why` the scheduler has not started a run."""
     STATE = "state"
     """An attempt moved on."""
+    INPUTS = "inputs"
+    """What a build had beside its plan: `wheels` (name -> sha256), `cache` (the compiler cache of its machine)."""
     STEP = "step"
     PROGRESS = "progress"
 

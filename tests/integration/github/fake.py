@@ -53,6 +53,14 @@ def iso(when):
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+SETTINGS = {
+    "": published.FullRepository,
+    "actions/permissions": published.ActionsRepositoryPermissions,
+    "actions/permissions/fork-pr-contributor-approval": published.ActionsForkPrContributorApproval,
+    "environments/release": published.Environment,
+}
+
+
 class Fake:
     """GitHub's side. `faults` maps "METHOD path-part" to answers that are given first, in order."""
 
@@ -63,6 +71,14 @@ class Fake:
         self.inputs: dict[int, dict] = {}
         self.stops: set[int] = set()
         self.scopes = {"read", "write", "admin"}
+        self.settings = {  # as docs/runners.md asks for them
+            "": {"visibility": "public"},
+            "actions/permissions": {"sha_pinning_required": True},
+            "actions/permissions/fork-pr-contributor-approval": {"approval_policy": "all_external_contributors"},
+            "environments/release": {
+                "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}
+            },
+        }
         self.skew = timedelta(0)
         self.expired_links = 0
         self.problems: list[str] = []
@@ -187,6 +203,12 @@ class Fake:
             return self._error(401, "Bad credentials")
         if headers.get("x-github-api-version") != "2026-03-10":
             return self._error(400, "no API version")
+        setting = path.removeprefix(f"/repos/{REPOSITORY}").strip("/")
+        if method == "GET" and path.startswith(f"/repos/{REPOSITORY}") and setting in SETTINGS:
+            if setting not in self.settings:
+                return self._error(404, "Not Found")
+            SETTINGS[setting].model_validate({**sample(SETTINGS[setting]), **self.settings[setting]})
+            return self._json(sample(SETTINGS[setting]) | self.settings[setting], SETTINGS[setting])
         prefix = f"/repos/{REPOSITORY}/actions"
         if not path.startswith(prefix):
             return self._error(404, "Not Found")

@@ -73,3 +73,33 @@ def test_a_token_that_may_not_list_runners_leaves_the_rest_of_the_answer(fake, c
     assert "needs administration=read" in found["runners"]["k40"]["why"]
     monkeypatch.delenv("FARM_GITHUB_TOKEN")
     assert "no usable token" in check()[1]["runners"]["k40"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        (
+            "actions/permissions/fork-pr-contributor-approval",
+            {"approval_policy": "first_time_contributors"},
+            "a pull request of a stranger can run on the self-hosted runners",
+        ),
+        ("actions/permissions/fork-pr-contributor-approval", None, "a pull request of a stranger can run"),
+        ("actions/permissions", {"sha_pinning_required": False}, "actions run that are not pinned"),
+        ("environments/release", None, "there is no environment release"),
+        ("environments/release", {"deployment_branch_policy": None}, "every branch may publish"),
+    ],
+)
+def test_settings_that_let_strangers_in_are_named(fake, check, setting, value, text):
+    assert check("--channel", "kepler-debian")[1]["settings_missing"] == []
+    fake.settings[setting] = value
+    if value is None:
+        del fake.settings[setting]
+    code, found = check("--channel", "kepler-debian")
+    assert (code, len(found["settings_missing"])) == (4, 1)
+    assert text in found["settings_missing"][0]
+
+
+def test_nobody_is_called_safe_whom_the_token_may_not_look_at(fake, check):
+    fake.faults["GET /repos/owner/farm/actions/permissions"] = [fake._error(403, "Resource not accessible")] * 2
+    (line,) = check("--channel", "kepler-debian")[1]["settings_missing"]
+    assert "is not known" in line

@@ -1,5 +1,6 @@
 """torchvision is built against the published torch of its variant: found by name, checked by hash."""
 
+import hashlib
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +65,9 @@ def test_the_wheel_of_the_variant_is_fetched_whole(plan, workspace, put, tmp_pat
     put(version, "cp313-cp313-manylinux_2_28_aarch64")
     put(f"{version}.1", "cp313-cp313-manylinux_2_28_x86_64")
     wanted = put(version, "cp313-cp313-manylinux_2_28_x86_64")
-    needs.fetch(workspace, plan, tmp_path / "needs")
+    fetched = needs.fetch(workspace, plan, tmp_path / "needs")
+    files = {path.name: path for path in (tmp_path / "needs").iterdir()}
+    assert fetched == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     assert [path.name for path in (tmp_path / "needs").iterdir()] == [wanted.name]
     assert (tmp_path / "needs" / wanted.name).read_bytes() == wanted.read_bytes()
 

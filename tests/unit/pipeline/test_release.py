@@ -63,7 +63,8 @@ def publish(tmp_path, wheel):
             checks=(waive(check, waivers),),
             waivers=tuple(waivers),
         )
-        publish_wheel(workspace, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1")
+        inputs = {"wheels": {"torch-2.0.1-cp311-cp311-linux_x86_64.whl": "f" * 64}, "cache": "engine-1 farm-ccache"}
+        publish_wheel(workspace, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1", inputs=inputs)
         texts = [path.read_text() for path in (tmp_path / "index/records").iterdir()]
         return [json.loads(text)["provenance"] for text in texts]
 
@@ -93,6 +94,8 @@ def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_p
         {"name": "source", "uri": "git+https://git.example/canary.git@v1.0", "digest": {"gitCommit": "c" * 40}},
         {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
         {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
+        {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
+        {"name": "local compiler cache", "annotations": {"volume": "engine-1 farm-ccache"}},
     ]
     assert run["builder"]["id"] == "urn:torch-farm"
     assert run["metadata"] == {"invocationId": "r1"}

@@ -88,11 +88,19 @@ def test_builds_need_room():
 
 def test_a_windows_container_needs_the_hosts_own_build():
     """Under process isolation."""
-    host = Runner.model_validate({"engine": "docker", "platform": "windows", "os_version": "10.0.20348"})
+    host = Runner.model_validate(
+        {"engine": "github", "platform": "windows", "os_version": "10.0.20348", "labels": ["x"]}
+    )
     assert fits(build(platform="windows", os_version="10.0.20348"), host) == []
     assert fits(build(platform="windows", os_version="10.0.2034"), host) == [
         "has system version 10.0.20348, the job needs 10.0.2034"
     ]
+
+
+@pytest.mark.parametrize("platform", ["windows", "macos"])
+def test_no_docker_engine_is_promised_what_it_does_not_build(platform):
+    host = Runner.model_validate({"engine": "docker", "platform": platform})
+    assert f"the docker engine builds nothing for {platform}" in fits(build(platform=platform), host)
 
 
 def test_labels_count_on_github_alone():

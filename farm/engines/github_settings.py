@@ -1,0 +1,39 @@
+"""The settings of a repository without which strangers could reach its self-hosted runners or its index.
+
+Sources: GitHub Docs, "Secure use reference" (self-hosted runners), "Managing GitHub Actions settings for a repository",
+"Managing environments for deployment".
+"""
+
+from farm.engines.github_api import GithubApi
+
+RELEASE = "release"
+"""The environment of the job that publishes, whose name the index's role trusts."""
+EVERYBODY = "all_external_contributors"
+
+
+def missing_settings(api: GithubApi) -> list[str]:
+    """What is not set at GitHub and must be, each with where to set it; empty: all is.
+
+    Raises:
+        UsageError: The token may not read the settings.
+        InfrastructureError: GitHub does not answer.
+    """
+    found = []
+    if api.visibility() == "public" and api.approval_policy() != EVERYBODY:
+        found.append(
+            "a pull request of a stranger can run on the self-hosted runners: Settings, Actions, General, "
+            "'Require approval for all external contributors'"
+        )
+    if not api.pins_actions():
+        found.append(
+            "actions run that are not pinned: Settings, Actions, General, 'Require actions to be pinned to a "
+            "full-length commit SHA'"
+        )
+    environment = api.environment(RELEASE)
+    if environment is None:
+        found.append(f"there is no environment {RELEASE}: Settings, Environments; with reviewers, and for main alone")
+    elif environment.deployment_branch_policy is None:
+        found.append(
+            f"every branch may publish: Settings, Environments, {RELEASE}, 'Deployment branches and tags': main alone"
+        )
+    return found
