@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     traits = engine_kind(on).traits
     if args.carried and (args.detach or traits.places or not traits.in_container):
         raise UsageError(
-            "--carried takes the libraries out of the toolchain's image here", hint="--on docker, waited for"
+            "--carried takes the libraries out of the toolchain's image here", hint="--on docker, without --detach"
         )
     if not args.detach and not traits.places:
         return watched(args, project, settings, plan, until, args.carried)
