@@ -16,6 +16,7 @@ from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
 from farm.settings import Settings
+from farm.variant import Variant
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 
@@ -25,6 +26,7 @@ PLAN = SimpleNamespace(
     package="canary",
     version="1.0",
     variant="sm35-avx-py311",
+    parsed_variant=Variant.parse("sm35-avx-py311"),
     platform="linux",
     base="debian-bookworm",
     digest="d" * 64,
