@@ -103,7 +103,7 @@ def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_p
     assert run["metadata"] == {"invocationId": "r1"}
     assert [each["name"] for each in run["byproducts"]] == ["verify.json"]
     done = verify_index(open_reader(str(tmp_path / "index")), {key.keyid: key}, wheels=True)
-    assert (done.problems, done.wheels, done.pages) == ((), 1, 7)
+    assert (done.problems, done.wheels, done.pages) == ((), 1, 8)
     secret = (tmp_path / "farm.key").read_text().splitlines()[1]
     everything = b"".join(path.read_bytes() for path in (tmp_path / "index").rglob("*") if path.is_file())
     assert secret.encode() not in everything
