@@ -435,11 +435,12 @@ class NvidiaProvider(Model):
 
     `since` holds, by the CUDA version from which on they hold, other names for some components; `added_below` what
     is added for one of NVIDIA's platforms below a version. `platforms` gives NVIDIA's name for a platform and machine
-    (`linux-aarch64`).
+    (`linux-aarch64`). `cudnn` is what is taken out of a wheel where there is no archive of a release.
     """
 
     prefix: str
     env: dict[str, str]
+    cudnn: WheelPart
     platforms: dict[str, Literal["linux-x86_64", "linux-sbsa", "windows-x86_64"]]
     components: dict[str, list[str]]
     since: dict[str, dict[str, list[str]]]

@@ -5,6 +5,7 @@ that the catalogue marks as unconfirmed gives a warning. No error is a yes.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from farm.compat import gpu, host, torch
 from farm.compat.nearest import difference, nearest
@@ -19,7 +20,12 @@ MAX_ROUNDS = 8
 
 def check(stack: Stack) -> list[Reason]:
     """What the rules hold against the stack, in their order, without looking for what would work instead."""
-    return [reason for rule in RULES for reason in rule(stack)]
+    return list(_check(stack))
+
+
+@lru_cache(maxsize=1 << 14)
+def _check(stack: Stack) -> tuple[Reason, ...]:
+    return tuple(reason for rule in RULES for reason in rule(stack))
 
 
 def advise(stack: Stack, found: list[Reason]) -> list[Reason]:

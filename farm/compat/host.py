@@ -178,7 +178,9 @@ def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
             severity="unpinned",
             change=("cuda",),
         )
-    if stack.cudnn in catalog.cudnn_releases() and not cudnn_is_pinned(stack.cudnn, stack.cuda, platform):
+    release = catalog.cudnn_releases().get(stack.cudnn or "")
+    fits = release is not None and int(stack.cuda.partition(".")[0]) in release.cuda_majors
+    if stack.cudnn and fits and not cudnn_is_pinned(stack.cudnn, stack.cuda, platform):
         pinned = [name for name in catalog.cudnn_releases() if cudnn_is_pinned(name, stack.cuda, platform)]
         yield Reason(
             "cudnn-unpinned",

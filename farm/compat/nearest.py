@@ -151,7 +151,7 @@ def difference(stack: Stack, other: Stack) -> str:
     said = []
     for field in fields(Stack):
         before, after = getattr(stack, field.name), getattr(other, field.name)
-        if before == after:
+        if before == after or field.name == "base":  # a plan chooses the base image itself
             continue
         if field.name == "switches":
             said += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]

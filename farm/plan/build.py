@@ -6,6 +6,7 @@ from typing import Any
 
 from farm import catalog
 from farm.catalog.models import TorchRelease
+from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.plan import inputs
 from farm.plan.environment import environment, filled, placeholders
@@ -24,8 +25,8 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         UsageError: A name is unknown or a configuration file is wrong.
         NotBuildableError: The combination cannot be built; every reason is in the message.
     """
-    wanted = candidate(project, selectors)
-    judgement(wanted).require_buildable()
+    wanted, judged = _best(project, selectors, None)
+    judged.require_buildable()
     return _plan(wanted, environment(wanted))
 
 
@@ -35,7 +36,24 @@ def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None =
     Raises:
         UsageError: A name is unknown or a configuration file is wrong.
     """
-    return judgement(candidate(project, selectors, asked))
+    return _best(project, selectors, asked)[1]
+
+
+def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
+    """The candidate of the channel that was asked for; else of the default channel, else of the first that fits.
+
+    The default channel stays where none fits: its reasons say why not.
+    """
+    first = candidate(project, selectors, asked)
+    judged = judgement(first)
+    if selectors.channel or judged.complete:
+        return first, judged
+    for name, channel in load_matrix(project).channels.items():
+        if name != first.channel.name and selectors.package in channel.packages:
+            other = candidate(project, selectors, asked, name)
+            if (found := judgement(other)).complete:
+                return other, found
+    return first, judged
 
 
 def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:

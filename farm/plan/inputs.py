@@ -64,8 +64,14 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
         return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
     nvidias_name = redist_platform(stack)
     assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
-    archives = _archives(nvidias_name, stack.cuda, stack.cudnn, tuple(recipe_.components))
-    return ToolkitPlan(provider="nvidia", cuda=stack.cuda, components=recipe_.components, archives=archives)
+    major = int(stack.cuda.partition(".")[0])
+    archived = stack.cudnn and redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major)
+    archives = _archives(nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components))
+    pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda) if stack.cudnn and not archived else None
+    wheels = [SourcePlan(kind="wheel", **pinned.model_dump())] if pinned else []
+    return ToolkitPlan(
+        provider="nvidia", cuda=stack.cuda, components=recipe_.components, archives=archives, wheels=wheels
+    )
 
 
 @cache

@@ -21,7 +21,13 @@ class Judgement:
 
     @property
     def buildable(self) -> bool:
+        """Nothing forbids it; a file that it needs may still have to be pinned."""
         return not any(reason.severity == "error" for reason in (*self.offer, *self.rules))
+
+    @property
+    def complete(self) -> bool:
+        """It can be built, and every file that it needs is pinned: a plan can be made."""
+        return all(reason.severity == "warning" for reason in (*self.offer, *self.rules))
 
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
@@ -38,9 +44,9 @@ class Judgement:
         Raises:
             NotBuildableError: Every reason is in the message, the nearest that can be built in the hint.
         """
-        if self.buildable:
+        if self.complete:
             return
-        reasons = [reason for reason in self.advised() if reason.severity == "error"]
+        reasons = [reason for reason in self.advised() if reason.severity != "warning"]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
         nearest, single = self.nearest(), [reason.nearest for reason in reasons if reason.nearest]
         raise NotBuildableError(

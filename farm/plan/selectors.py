@@ -1,12 +1,13 @@
 """What was asked for, and the candidate that follows from it: channel, recipe and the choice of every option."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.compat import Stack
+from farm.compat import Stack, check, settle
+from farm.errors import UsageError
 from farm.matrix import Channel, Pins, load_matrix
 from farm.options import OPTIONS, Choice, Option, Value, option
 from farm.platforms.facts import DEFAULT
@@ -52,8 +53,13 @@ class Candidate:
         return self.chosen[name].value
 
 
-def candidate(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Candidate:
+def candidate(
+    project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None, channel_name: str | None = None
+) -> Candidate:
     """The build that the selectors mean; `asked` are further fields of the stack, such as a driver.
+
+    The base image and the cuDNN that nobody asked for give way where they alone stand against the build.
+    `channel_name` is a channel to try in the place of the default one.
 
     Raises:
         UsageError: A package, platform, channel, option or value is unknown; the nearest are given.
@@ -64,7 +70,8 @@ def candidate(project: Path, selectors: Selectors, asked: Mapping[str, Any] | No
     package = recipe(selectors.package).package
     system = platform(selectors.platform)
     matrix = load_matrix(project)
-    channel = matrix.channel(selectors.channel or matrix.default_channel(package, variant, selectors.platform))
+    name = channel_name or selectors.channel or matrix.default_channel(package, variant, selectors.platform)
+    channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
     recipe_ = recipe(pins.recipe)
     chosen = {one.name: _choose(one, recipe_, variant, options, pins, channel.name) for one in OPTIONS.values()}
@@ -82,14 +89,20 @@ def candidate(project: Path, selectors: Selectors, asked: Mapping[str, Any] | No
         components=tuple(recipe_.components),
         **(asked or {}),
     )
+    stack = system.completed(stack)
+    settled = settle(stack, {"base", "cudnn"} - set(options), check)
+    if settled.cudnn != stack.cudnn:
+        chosen["cudnn"] = Choice(
+            settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
+        )
     return Candidate(
         selectors=selectors,
         channel=channel,
-        channel_origin="--channel" if selectors.channel else "default",
-        pins=pins,
+        channel_origin="--channel" if selectors.channel else "default" if channel_name is None else "it fits",
+        pins=replace(pins, base=settled.base),
         recipe=recipe_,
         chosen=chosen,
-        stack=system.completed(stack),
+        stack=settled,
     )
 
 
@@ -109,11 +122,22 @@ def _choose(
 
 
 def _completed(one: Option, choice: Choice) -> Choice:
-    """`--torch 2.7` means the newest 2.7 of the catalogue; a version that is not there is left to the rules."""
+    """`--torch 2.7` means the newest 2.7 of the catalogue.
+
+    Raises:
+        UsageError: The catalogue has no such version, which does not say that it is impossible.
+    """
     if one.catalogue is None or not isinstance(choice.value, str):
         return choice
     known = getattr(catalog, one.catalogue)()
-    return choice._replace(value=catalog.find(known, choice.value) or choice.value)
+    found = catalog.find(known, choice.value)
+    if found is None:
+        names = {"cuda": "CUDA", "cudnn": "cuDNN"}
+        raise UsageError(
+            f"{names.get(one.name, one.name)} {choice.value} (from {choice.origin}) is not in the catalogue",
+            hint=f"known: {', '.join(known)}; what is newer: tools/refresh-catalogue, docs/compatibility.md",
+        )
+    return choice._replace(value=found)
 
 
 def _text(choice: Choice | None) -> str | None:

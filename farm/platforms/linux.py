@@ -103,5 +103,8 @@ def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
 
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:
     assert plan.toolkit
+    provider = catalog.nvidia_provider()
     archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
-    return redist.install_manifest(archives, catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"])
+    manifest = redist.install_manifest(archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
+    parts = [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(provider.cudnn) for wheel in plan.toolkit.wheels]
+    return manifest | ({"parts": parts} if parts else {})

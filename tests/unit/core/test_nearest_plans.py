@@ -1,0 +1,130 @@
+"""What a refusal calls the nearest is a plan: it is typed as it stands, and `farm plan` takes it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farm import catalog
+from farm.errors import NotBuildableError, UsageError
+from farm.options import Choice
+from farm.plan import Selectors, judge, resolve
+from farm.variant import PYTHONS, Variant, cpus, gpus
+
+ROOT = Path(__file__).parents[3]
+CARDS = [gpu for gpu in gpus() if gpu != "mps"]
+VERSIONS = {"cuda": catalog.toolkits, "torch": catalog.torch_releases, "cudnn": catalog.cudnn_releases}
+
+
+def followed(selectors: Selectors, nearest: str) -> Selectors:
+    """The selectors with the options that a refusal names, as a person types them."""
+    words = shlex.split(nearest)
+    options, variant = dict(selectors.options), selectors.variant
+    while words:
+        name = words.pop(0)
+        if name == "--variant":
+            variant = Variant.parse(words.pop(0))
+        elif name in {"--ptx", "--no-ptx"}:
+            options["ptx"] = Choice(name == "--ptx", name)
+        else:
+            options[name.removeprefix("--")] = Choice(words.pop(0), name)
+    return Selectors(variant, selectors.package, selectors.platform, selectors.channel, options)
+
+
+def hold(selectors: Selectors) -> bool:
+    """Whether there was a nearest to follow; fails where it is refused in its turn."""
+    try:
+        judged = judge(ROOT, selectors)
+    except UsageError:
+        return False  # a platform for which no channel builds the package
+    nearest = judged.nearest()
+    if judged.complete or not nearest or any(reason.severity == "error" for reason in judged.offer):
+        return False
+    try:
+        resolve(ROOT, followed(selectors, nearest))
+    except NotBuildableError as error:
+        pytest.fail(f"{selectors.variant} {dict(selectors.options)}: {nearest} is refused: {error}")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        ("sm52-avx2-py313", {"torch": "2.9.1", "cuda": "13.0"}),
+        ("sm35-avx-py311", {"cuda": "12.8"}),
+        ("sm61-avx2-py311", {"torch": "2.15.0", "cuda": "13.2"}),
+        ("sm120-avx2-py313", {"cuda": "12.3"}),
+        ("sm70-avx2-py314", {"cuda": "11.3"}),
+        ("sm86-avx2-py311", {"torch": "1.12.1", "cuda": "11.3", "cudnn": "8.3.2"}),
+        ("sm90-avx512-py313", {"torch": "2.15.0", "cuda": "13.2"}),
+        ("cpu-avx2-py311", {"blas": "mkl"}),
+    ],
+)
+def test_nearest_of_known_refusals(variant, options):
+    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
+    assert hold(Selectors(Variant.parse(variant), options=chosen))
+
+
+selectors_ = st.builds(
+    Selectors,
+    variant=st.builds(
+        Variant,
+        gpu=st.sampled_from(CARDS),
+        cpu=st.sampled_from(cpus()),
+        python=st.sampled_from([name for name in PYTHONS if name != "py314"]),  # Windows has no pinned numpy for 3.14
+    ),
+    package=st.sampled_from(["torch", "torchvision", "canary"]),
+    platform=st.sampled_from(["linux", "linux", "windows"]),
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            name: st.sampled_from(list(known())).map(lambda value: Choice(value, "test"))
+            for name, known in VERSIONS.items()
+        },
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(selectors_)
+def test_every_nearest_is_a_plan(selectors):
+    hold(selectors)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("gpu", ["sm61", "sm70", "sm75"])
+def test_every_python_is_planned_on_linux(gpu, python):
+    plan = resolve(ROOT, Selectors(Variant(gpu, "avx2", python)))
+    assert catalog.debian_releases()[plan.base].python == python
+
+
+@pytest.mark.parametrize("gpu", ["sm50", "sm52", "sm60", "sm61", "sm70"])
+@pytest.mark.parametrize("cpu", ["avx", "avx2", "avx512"])
+def test_old_cards_on_a_current_torch(gpu, cpu):
+    plan = resolve(ROOT, Selectors(Variant(gpu, cpu, "py313"), channel="legacy-2.14.1"))
+    assert plan.version == f"2.14.1+cu126.{gpu}.{cpu}"
+    assert {archive.component for archive in plan.toolkit.archives} >= {"cuda_nvcc", "cudnn"}
+
+
+def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
+    options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
+    plan = resolve(
+        ROOT, Selectors(Variant.parse("sm86-avx2-py311"), options={k: Choice(v, "t") for k, v in options.items()})
+    )
+    assert [wheel.file for wheel in plan.toolkit.wheels] == [
+        "nvidia_cudnn_cu12-8.9.2.26-py3-none-manylinux1_x86_64.whl"
+    ]
+    assert "cudnn" not in {archive.component for archive in plan.toolkit.archives}
+
+
+@pytest.mark.parametrize(("option", "value"), [("cuda", "11.9"), ("torch", "2.0.5"), ("cudnn", "9.99")])
+def test_an_unknown_version_is_not_called_impossible(option, value):
+    with pytest.raises(UsageError, match="not in the catalogue"):
+        resolve(ROOT, Selectors(Variant.parse("sm86-avx2-py311"), options={option: Choice(value, f"--{option}")}))
+
+
+def test_an_unknown_version_does_not_matter_to_what_has_none():
+    options = {"cuda": Choice("11.9", "--cuda"), "cudnn": Choice("9.99", "--cudnn")}
+    assert resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py313"), options=options)).toolkit is None
