@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import product
 
 from farm import catalog
+from farm.matrix.possible import problems
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.options import Value
 from farm.platforms.facts import facts
@@ -73,6 +74,7 @@ class Channel:
     def __post_init__(self) -> None:
         self._check_words()
         self._check_rules()
+        self._check_possible()
 
     @cached_property
     def packages(self) -> tuple[str, ...]:
@@ -188,6 +190,18 @@ class Channel:
             offered |= new
         self._check_hold("exclude", self.text.exclude, before, "excludes nothing")
         self._check_hold("exceptions", self.text.exceptions, offered, "matches no build")
+
+    def _check_possible(self) -> None:
+        """Nothing that is offered is impossible by the catalogue.
+
+        Raises:
+            RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
+        """
+        keys = [(b.package, b.platform, b.variant.gpu, b.variant.cpu, b.variant.python, b.cuda) for b in self.builds]
+        for text, name, word in problems(keys, self.text.options):
+            words = getattr(self.text, name)
+            place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
+            raise RuleError(text, *place)
 
     def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
         for index, rule in enumerate(rules):
