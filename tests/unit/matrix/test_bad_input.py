@@ -31,7 +31,7 @@ from farm.matrix import load_matrix
             "base: debian-bookworm",
             "base: debian-bookwrm",
             6,
-            "channels.one.base: unknown base image 'debian-bookwrm'; did you mean 'debian-bookworm'?",
+            "channels.one.base: unknown base image 'debian-bookwrm'; did you mean 'debian-bookworm' or 'debian-forky'?",
         ),
         # a key that is needed
         ("    pythons: [py311, py312]\n", "", 2, "channels.one: the channel has no pythons"),
