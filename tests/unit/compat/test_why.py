@@ -32,7 +32,7 @@ def test_the_rtx_5070_log(why):
     assert code == 3
     assert {"cuda-sm", "arch-list-gpu", "cuda-msvc"} <= set(found)
     assert "NVIDIA GeForce RTX 5070 (sm_120)" in found["arch-list-gpu"]["text"]
-    assert json.loads(said.out)["nearest"] == "--cuda 12.8 --cudnn 9.7.1 --arch-list '12.0'"
+    assert json.loads(said.out)["nearest"] == "--cuda 12.8 --arch-list '12.0'"
 
 
 def test_a_warning_does_not_forbid(why):
