@@ -5,7 +5,7 @@ Source: Microsoft, "PE Format", sections "The .edata Section" and "The .idata Se
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from farm.errors import VerificationFailedError
@@ -58,14 +58,19 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
     width = 8 if pe.wide else 4
     top = 1 << (8 * width - 1)
     start, end = pe.place(table)
+    names: list[int] = []
     for index in range(_MAX_FUNCTIONS):
         at = start + index * width
         if at + width > end:
             raise _damaged("a table of imports has no end")
         value = int.from_bytes(data[at : at + width], "little")
         if not value:
+            yield from _texts(data, pe, names)
             return
-        yield f"#{value & 0xFFFF}" if value & top else _text(data, pe, (value & 0x7FFFFFFF) + 2)
+        if value & top:
+            yield f"#{value & 0xFFFF}"
+        else:
+            names.append((value & 0x7FFFFFFF) + 2)
     raise _damaged(f"more than {_MAX_FUNCTIONS} imports")
 
 
@@ -81,8 +86,7 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
     indices = struct.unpack(f"<{names}H", _bytes(data, pe, ordinals, 2 * names)) if names and ordinals else ()
     found = {f"#{base + index}" for index, place in enumerate(places) if place}
     forwards = {}
-    for index, start in enumerate(starts):
-        name = _text(data, pe, start)
+    for index, name in enumerate(_texts(data, pe, starts)):
         found.add(name)
         place = places[indices[index]] if index < len(indices) and indices[index] < functions else 0
         if table <= place < table + size:
@@ -97,12 +101,22 @@ def _bytes(data: Buffer, pe: Pe, address: int, size: int) -> bytes:
     return data[start : start + size]
 
 
+def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
+    """The names at many addresses: most lie in one section, which is looked up once."""
+    low = high = shift = end = 0
+    for address in addresses:
+        if not low <= address < high:
+            start, end = pe.place(address)
+            low, high, shift = address, address + end - start, start - address
+        at = address + shift
+        stop = data.find(b"\0", at, min(end, at + _MAX_NAME))
+        if stop < 0:
+            raise _damaged("a name without end")
+        yield data[at:stop].decode("utf-8", "backslashreplace")
+
+
 def _text(data: Buffer, pe: Pe, address: int) -> str:
-    start, end = pe.place(address)
-    stop = data.find(b"\0", start, min(end, start + _MAX_NAME))
-    if stop < 0:
-        raise _damaged("a name without end")
-    return data[start:stop].decode("utf-8", "backslashreplace")
+    return next(_texts(data, pe, [address]))
 
 
 def _damaged(what: str) -> VerificationFailedError:
