@@ -22,8 +22,9 @@ $(VENV)/.dev: $(VENV)/.installed requirements-dev.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@
 
-demo: $(VENV)/.installed  ## from nothing to a smoke-tested wheel: the main job, end to end
-	tools/docker-engine ensure
+demo:  ## from nothing to a smoke-tested wheel: the main job, end to end
+	tools/docker-engine ensure  # first: without an engine there is nothing to install for
+	$(MAKE) --no-print-directory $(VENV)/.installed
 	$(BIN)/farm submit --variant $(VARIANT) --package $(PACKAGE)
 
 test: lint unit  ## everything that needs no root and no system packages
@@ -46,8 +47,8 @@ bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/plan_all.py
 
 lock: $(VENV)/.dev  ## renew the locked versions
-	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-build.lock
 
 generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and docs/options.md

@@ -75,6 +75,11 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         client.ping()
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         where = url or "DOCKER_HOST or this machine"
+        if "PermissionError" in str(error):  # docker-py passes on the text alone
+            raise NoRunnerError(
+                f"this user may not use the Docker engine at {where}: no permission for its socket",
+                hint="as root: usermod -aG docker USER; then log in again",
+            ) from error
         raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
     return client
 

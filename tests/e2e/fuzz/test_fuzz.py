@@ -29,6 +29,8 @@ MEMORY_MB = 256
 
 
 def need_atheris() -> None:
+    if sys.version_info >= (3, 14):
+        pytest.skip("atheris has no wheels for Python 3.14 and newer")
     if importlib.util.find_spec("atheris") is None:
         message = "atheris is missing: pip install atheris"
         if os.environ.get("FARM_REQUIRE") == "all":

@@ -2,8 +2,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+import distlib
 import pefile
-import pip
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,10 +143,10 @@ def test_agrees_with_pefile(library):
     agrees(library)
 
 
-REAL = sorted((Path(pip.__file__).parent / "_vendor" / "distlib").glob("*.exe"))
+REAL = sorted(Path(distlib.__file__).parent.glob("*.exe"))
 
 
-def test_agrees_with_pefile_on_the_launchers_that_pip_brings():
+def test_agrees_with_pefile_on_the_launchers_that_distlib_brings():
     assert len(REAL) >= 2
     for path in REAL:
         agrees(path.read_bytes())
