@@ -42,6 +42,9 @@ unit: $(VENV)/.dev
 e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
 	tests/e2e/run $(BIN)
 
+distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubuntu 24.04, with their own Python
+	tests/distributions
+
 bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/main_job.py
 	$(BIN)/python tests/bench/plan_all.py

@@ -3,16 +3,26 @@
 repeat (the default): each run draws the same inputs, so that a test fails always or never.
 explore: new inputs each run, and ten times as many; a failure prints the line `@reproduce_failure(...)` that draws it
 again, and `.hypothesis` keeps it. Such an input then becomes an `@example` of its test.
+random: new inputs, and no more than usual.
 
-How long an input takes is no part of either: machines are slow and busy.
+How long an input takes is no part of any: machines are slow and busy.
 """
 
 import os
+import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ANY_SPEED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
 settings.register_profile("repeat", **ANY_SPEED, max_examples=60, derandomize=True)
+settings.register_profile("random", **ANY_SPEED, max_examples=60, print_blob=True)
 settings.register_profile("explore", **ANY_SPEED, max_examples=600, print_blob=True)
 settings.load_profile(os.environ.get("FARM_HYPOTHESIS", "repeat"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """FARM_TEST_ORDER=SEED: in a random order, the same for the same seed."""
+    if seed := os.environ.get("FARM_TEST_ORDER"):
+        random.Random(seed).shuffle(items)

@@ -1,0 +1,54 @@
+"""After all other groups: the machine is as it was. `tests/e2e/run` notes before them how it was."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.afterwards.machine import differences, state
+
+BEFORE = os.environ.get("FARM_E2E_BEFORE")
+ENDING_S = 60
+"""What was told to end (containers, a shell's children) may take so long on a busy machine."""
+
+
+@pytest.mark.skipif(BEFORE is None, reason="tests/e2e/run alone notes how the machine was before")
+def test_the_machine_is_as_it_was():
+    before = json.loads(Path(BEFORE).read_text())
+    end = time.monotonic() + ENDING_S
+    while (found := differences(before, state())) and time.monotonic() < end:
+        time.sleep(1)
+    assert found == []
+
+
+def test_what_is_left_behind_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FARM_E2E_RUN", "this-test")
+    before = state()
+    (tmp_path / ".wine").mkdir()
+    sleeper = subprocess.Popen(["sleep", "600"])
+    try:
+        found = differences(before, state())
+        assert f"files: new: {tmp_path}/.wine" in found
+        assert f"processes: new: {sleeper.pid} sleep 600 " in found
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes a network link and a file in /etc: root")
+def test_a_link_and_a_file_that_stay_are_noticed():
+    before, name, path = state(), "farmtest0", Path("/etc/farm-test-left")
+    try:
+        path.write_text("x")
+        made = subprocess.run(["ip", "link", "add", name, "type", "dummy"], check=False, capture_output=True)
+        found = differences(before, state())
+    finally:
+        path.unlink()
+        subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+    assert any(line.startswith(f"files: new: {path} 1 ") for line in found)
+    assert (f"network links: new: {name}" in found) is (made.returncode == 0), "a container may forbid links"
