@@ -10,6 +10,8 @@ How long an input takes is no part of any: machines are slow and busy.
 
 import os
 import random
+import socketserver
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,3 +28,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """FARM_TEST_ORDER=SEED: in a random order, the same for the same seed."""
     if seed := os.environ.get("FARM_TEST_ORDER"):
         random.Random(seed).shuffle(items)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet_servers():
+    """A client that goes away is no failure of a test's server; socketserver would print a traceback among the dots."""
+    report = socketserver.BaseServer.handle_error
+
+    def handle_error(server: socketserver.BaseServer, request: object, client_address: object) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            report(server, request, client_address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socketserver.BaseServer, "handle_error", handle_error)
+        yield

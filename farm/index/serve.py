@@ -6,6 +6,7 @@ Folders are answered with their page, pages with the media type that clients ask
 
 import gzip
 import re
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,9 +38,16 @@ def server(root: Path, port: int = 0, *, quiet: bool = False) -> ThreadingHTTPSe
         silent = quiet
 
     try:
-        return ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         raise UsageError(f"port {port} of {HOST} cannot be used: {error}", hint="choose another, or 0") from error
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A traceback for what nobody expected; a client that went away is nothing to report."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def media_type(key: str) -> str:

@@ -2,6 +2,8 @@
 
 import gzip
 import http.client
+import socket
+import struct
 import threading
 
 import pytest
@@ -78,8 +80,6 @@ def test_ranges_and_conditions_and_heads(ask):
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
-        "/whl/",
         "/none",
         "/whl/../../secret",
         "/whl/%2e%2e/%2e%2e/secret",
@@ -103,3 +103,20 @@ def test_no_directory_and_no_port(tmp_path, ask):
         server(tmp_path / "none")
     with server(tmp_path) as first, pytest.raises(UsageError, match="cannot be used"):
         server(tmp_path, first.server_port)
+
+
+def test_a_client_that_goes_away_is_not_reported(tmp_path, capsys):
+    handled = threading.Event()
+    with server(tmp_path) as serving:
+        done = serving.shutdown_request
+        serving.shutdown_request = lambda request: (done(request), handled.set())  # type: ignore[method-assign]
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        client = socket.create_connection(("127.0.0.1", serving.server_port), timeout=30)
+        client.send(b"GET ")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets the connection
+        client.close()
+        assert handled.wait(30)
+        serving.shutdown()
+        thread.join()
+    assert capsys.readouterr().err == ""
