@@ -29,7 +29,8 @@ def plan_of(root, build) -> Plan:
 @pytest.fixture(scope="module")
 def every(root):
     matrix = load_matrix(root)
-    builds = [b for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy")) for b in matrix.builds(name)]
+    branches = [name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy"))]
+    builds = [build for name in branches for build in matrix.builds(name)]
     return [(build, plan_of(root, build)) for build in builds]
 
 
