@@ -11,6 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm import catalog
     from farm.cli import show
     from farm.cli.selected import plan_of
 
@@ -22,6 +23,11 @@ def run(args: argparse.Namespace) -> int:
     env, options, origins = data.pop("env"), data.pop("options"), data.pop("origins")
     rows = [("channel", plan.channel, origins["channel"])]
     rows += [(name, "" if value is None else str(value), origins[name]) for name, value in options.items()]
+    if plan.base:
+        glibc = catalog.debian_releases()[plan.base].glibc
+        rows.append(
+            ("base", plan.base, f"glibc {glibc}: runs on {', '.join(catalog.reach(plan.base)) or 'newer ones'}")
+        )
     rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
     show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
     return 0

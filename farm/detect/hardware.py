@@ -113,6 +113,11 @@ def _usable(
         )
     if branch and last and branch > last:
         notes.append(f"driver {driver} is newer than {last}, the last branch for {name} ({dotted(sm)}): install {last}")
+    first = known[sm].first_driver if sm in known else None
+    if branch and first and branch < first:
+        notes.append(
+            f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or no wheel sees the card"
+        )
     if sm in known:
         return sm, told, tuple(notes)
     lower = compatible(sm)

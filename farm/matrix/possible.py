@@ -42,7 +42,9 @@ def _impossible(every: list[Key], torch: str | None) -> Iterator[Problem]:
                 yield f"{gpu} is part of an Arm chip: there is no {gpu}-{cpu}", "gpus", gpu
     for gpu, cuda in dict.fromkeys((key[2], key[5]) for key in every):
         toolkit = catalog.toolkits().get(cuda or "")
-        for name in sets.get(gpu, [gpu]) if toolkit and cuda else ():
+        if toolkit is None:
+            continue
+        for name in sets.get(gpu, [gpu]):
             if sm_number(name) not in {*toolkit.sm, *toolkit.sm_unconfirmed}:
                 yield f"CUDA {cuda} cannot compile for {name}", "gpus", gpu
     if release is None:
