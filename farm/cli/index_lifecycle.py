@@ -1,4 +1,4 @@
-"""`farm index remove | prune | promote`: what happens to wheels after they were published."""
+"""`farm index remove | prune | promote | copy`: what happens to wheels after they were published."""
 
 import argparse
 import json
@@ -31,7 +31,10 @@ def add(commands: "Commands") -> None:
     promoting = command(commands, "promote", "list wheels in a further group, without copying them", run_promote)
     promoting.add_argument("wheels", nargs="+", metavar="WHEEL")
     promoting.add_argument("--to", required=True, metavar="GROUP", help="sm35-avx for one")
-    for parser in (removing, pruning, promoting):
+    copying = command(commands, "copy", "copy an index, or what is missing, to another store, and verify it", run_copy)
+    copying.add_argument("--to", required=True, metavar="URL", help="a folder or s3://bucket/prefix")
+    copying.add_argument("--group", help="one group alone, sm35-avx for one (default: all)")
+    for parser in (removing, pruning, promoting, copying):
         parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be done")
         add_index(parser)
         add_signing_key(parser)
@@ -62,6 +65,26 @@ def run_promote(args: argparse.Namespace) -> int:
     if not args.dry_run:
         promote(store_of(args), args.wheels, args.to, signer=signer_of(args))
     return _print(args, args.wheels, f"listed in {args.to}")
+
+
+def run_copy(args: argparse.Namespace) -> int:
+    """Print what was copied; 7 when names stand for other bytes there."""
+    from farm.cli import show
+    from farm.index.backends import open_store
+    from farm.index.copying import copy_index
+
+    done = copy_index(
+        store_of(args), open_store(args.to), group=args.group, signer=signer_of(args), dry_run=args.dry_run
+    )
+    if args.json:
+        show.json_document({**done._asdict(), "dry_run": args.dry_run})
+    else:
+        for name in done.wheels:
+            show.say(name)
+        for name in done.taken:
+            show.say(f"left out: {name} stands for other bytes there")
+        show.say(f"{len(done.wheels)} {'would be ' if args.dry_run else ''}copied")
+    return 7 if done.taken else 0
 
 
 def _print(args: argparse.Namespace, wheels: list[str], done: str) -> int:

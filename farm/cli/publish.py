@@ -13,6 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_waivers(parser)
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
     add_single_writer(parser)
+    text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
+    parser.add_argument("--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selected import plan_of
     from farm.cli.upload import uploading
     from farm.cli.verify import waivers_of
+    from farm.index.admission import Admission
     from farm.pipeline.check import refusal
     from farm.pipeline.release import pip_line, pip_source, publish_wheel
     from farm.pipeline.report import Silent
@@ -34,7 +37,15 @@ def run(args: argparse.Namespace) -> int:
     if not report.passed:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
-        result = publish_wheel(workspace, plan, args.wheel, report, progress=progress, single_writer=args.single_writer)
+        result = publish_wheel(
+            workspace,
+            plan,
+            args.wheel,
+            report,
+            policy=Admission("direct-urls" in args.allow, "similar-names" in args.allow),
+            progress=progress,
+            single_writer=args.single_writer,
+        )
     source = pip_source(workspace, plan.parsed_variant.group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import PublishRefusedError
+from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
 from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
@@ -31,6 +32,7 @@ def publish_wheel(
     run: str | None = None,
     packs: Iterable[str] = (),
     inputs: Mapping[str, Any] | None = None,
+    policy: Admission = PYPI_RULES,
     progress: Progress | None = None,
     single_writer: bool = False,
 ) -> PublishResult:
@@ -45,6 +47,7 @@ def publish_wheel(
         run: The run that built it, likewise.
         packs: The sha256 of the packs of other machines that its compiler cache had, likewise.
         inputs: What the journal has as `EventKind.INPUTS` of the build, likewise.
+        policy: What the index takes beyond PyPI's rules.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
 
@@ -74,6 +77,7 @@ def publish_wheel(
             },
             channel=plan.channel,
             signer=workspace.signer,
+            policy=policy,
             progress=progress,
             single_writer=single_writer,
         )

@@ -1,0 +1,115 @@
+"""Copies an index to another store: a mirror, a backup, a move. Run again it copies what is missing.
+
+Immutable objects travel: records, events, wheels and their `.metadata`, each compared with its digest. Pages do not:
+they follow from these, and `reconcile` writes them at the destination, signed with the destination's key.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from farm.errors import PublishRefusedError, VerificationFailedError
+from farm.index import pages
+from farm.index.probe import prove
+from farm.index.reconcile import reconcile
+from farm.index.records import Record, parse_record
+from farm.index.signing import Signer
+from farm.index.stores import Store
+
+
+class Copied(NamedTuple):
+    """Wheels whose bytes were copied (or would be), and names that stand for other bytes at the destination."""
+
+    wheels: tuple[str, ...]
+    taken: tuple[str, ...]
+
+
+def copy_index(
+    source: Store,
+    destination: Store,
+    *,
+    group: str | None = None,
+    signer: Signer | None = None,
+    dry_run: bool = False,
+    progress: Callable[[str], None] = lambda _name: None,
+) -> Copied:
+    """Copies all wheels, or those published in one group, with their events; then rebuilds the destination's pages.
+
+    Args:
+        source: Where from; only read.
+        destination: Where to; it may hold other wheels too.
+        group: One group; None for all.
+        signer: Signs the destination.
+        dry_run: Only say what is missing.
+        progress: Told the name of each wheel that was copied.
+
+    Raises:
+        VerificationFailedError: An object of the source is not what its record says; what came before it is copied.
+        InfrastructureError: A store failed; run it again.
+    """
+    if not dry_run:
+        prove(destination)
+    present = frozenset(destination.list(""))
+    copied, taken = [], []
+    for key in sorted(source.list("records/")):
+        record = _record(source, key)
+        if group is not None and group not in record.groups:
+            continue
+        theirs = _record(destination, key) if key in present else record
+        if theirs.sha256 != record.sha256:
+            taken.append(record.filename)
+            continue
+        files = [file for file in _files(record) if file[0] not in present]
+        there = [file for file in files if source.stat(file[0]) is not None]  # a removed wheel has none
+        if there:
+            copied.append(record.filename)
+        if dry_run:
+            continue
+        if key not in present:
+            destination.create(key, record.render(), content_type="application/json")
+        _events(source, destination, record.filename, present)
+        for place, sha256 in there:
+            _copy(source, destination, place, sha256)
+        if there:
+            progress(record.filename)
+    if not dry_run:
+        for target in sorted({key.split("/")[1] for key in source.list("events/")}):
+            if not target.endswith(".whl"):
+                _events(source, destination, target, present)
+        reconcile(destination, signer)
+    return Copied(tuple(copied), tuple(taken))
+
+
+def _record(store: Store, key: str) -> Record:
+    found = store.get(key)
+    if found is None:
+        raise PublishRefusedError(f"{store.url(key)} was listed and is not there", hint="run it again")
+    return parse_record(found.data, key)
+
+
+def _files(record: Record) -> Iterator[tuple[str, str]]:
+    yield pages.metadata_key(record.filename), record.metadata_sha256
+    yield pages.wheel_key(record.filename), record.sha256
+
+
+def _events(source: Store, destination: Store, target: str, present: frozenset[str]) -> None:
+    """Before the bytes: a yank must hold from the first moment. The destination's own events stay."""
+    for key in sorted(source.list(f"events/{target}/")):
+        if key not in present and (found := source.get(key)) is not None:
+            destination.create(key, found.data, content_type="application/json")
+
+
+def _copy(source: Store, destination: Store, key: str, sha256: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="farm-copy-") as folder:
+        path, digest = Path(folder) / "object", hashlib.sha256()
+        with path.open("wb") as file:
+            for chunk in source.chunks(key):
+                digest.update(chunk)
+                file.write(chunk)
+        if digest.hexdigest() != sha256:
+            raise VerificationFailedError(
+                f"{source.url(key)} is not what its record says", hint="farm index check says what else is broken there"
+            )
+        destination.create(key, path, content_type="application/octet-stream", sha256=sha256)

@@ -1,0 +1,191 @@
+"""The configurations of docs/servers: real nginx and Caddy, before a folder and before Ceph, read by real clients."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from farm.index.backends import open_store
+from farm.index.events import record_event
+from farm.index.reader import open_reader
+from farm.index.signing import load_public, load_signer, new_key
+from farm.index.verify import verify_index
+from tests.indexes.fixtures import build_wheel, publish_wheel
+from tests.servers import web
+from tests.servers.buckets import make_bucket
+from tests.servers.process import MissingError, environment
+
+FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
+SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+JSON = "application/vnd.pypi.simple.v1+json"
+PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+PUBLIC = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject", "s3:ListBucket"],
+         "Resource": ["arn:aws:s3:::web", "arn:aws:s3:::web/*"]}
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def key(tmp_path):
+    public = load_public(new_key(tmp_path / "farm.key"))
+    return load_signer(tmp_path / "farm.key"), {public.keyid: public}
+
+
+def fill(store, folder, signer):
+    for name in (FIRST, SECOND):
+        publish_wheel(
+            store, build_wheel(folder / "made", name), channel="kepler", signer=signer, provenance={"slsa": {}}
+        )
+    record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
+
+
+@pytest.fixture(params=["nginx", "caddy", "ceph", "ceph-decoded"])
+def served(request, tmp_path, key, require):
+    """The URL of an index with a yanked and another wheel; `ceph-decoded`: a proxy that always decodes pages."""
+    try:
+        if request.param in {"nginx", "caddy"}:
+            fill(open_store(str(tmp_path / "index")), tmp_path, key[0])
+            root = tmp_path / "index"
+            server = (
+                web.nginx(tmp_path / "nginx", "nginx-folder.conf", **{"/srv/wheels": str(root)})
+                if request.param == "nginx"
+                else web.caddy(tmp_path / "caddy", root)
+            )
+        else:
+            ceph = request.getfixturevalue("ceph")
+            store = open_store(make_bucket(ceph.http, "web"))
+            for old in list(store.list("")):
+                store.client.delete_object(Bucket="web", Key=store.full(old))
+            fill(store, tmp_path, key[0])
+            store.client.put_bucket_policy(Bucket="web", Policy=json.dumps(PUBLIC))
+            words = {
+                "127.0.0.1:7480": ceph.http.removeprefix("http://"),
+                "http://farm_store/wheels": "http://farm_store/web",
+                "/var/cache/nginx/wheels": str(tmp_path / "cache"),
+            }
+            if request.param == "ceph-decoded":
+                words["gunzip on;"] = 'gunzip on; proxy_set_header Accept-Encoding ""; gzip off;'
+            server = web.nginx(tmp_path / "nginx", "nginx-bucket.conf", **words)
+        with server as url:
+            yield url
+    except MissingError as error:
+        require("a web server", error)
+
+
+def get(url, **headers):
+    request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.headers, answer.read()
+
+
+@pytest.mark.parametrize(
+    ("accept", "json_wanted"),
+    [
+        (PIP, True),
+        (BROWSER, False),
+        (None, False),
+        ("*/*", False),
+        (JSON, True),
+        (f"{JSON};q=0.2, text/html;q=0.8", False),
+        (f"{JSON};q=0.8, text/html;q=0.2", True),
+        (f"text/html, {JSON};q=0.9", False),
+        (f"{JSON}, text/html", True),
+        (f"{JSON};q=0, text/html", False),
+        ("application/vnd.pypi.simple.latest+json", True),
+    ],
+)
+def test_a_client_gets_the_form_that_it_asks_for(served, accept, json_wanted):
+    for page in ("canary/", ""):
+        headers, data = get(f"{served}/whl/sm35-avx/simple/{page}", **({"Accept": accept} if accept else {}))
+        kind = headers.get_content_type()
+        assert kind == (JSON if json_wanted else "text/html"), (page, accept)
+        assert "Accept" in " ".join(headers.get_all("Vary") or [])
+        if json_wanted:
+            assert json.loads(data)["meta"]["api-version"] == "1.4"
+
+
+def test_roots_types_and_caching(served):
+    for place, kind in {
+        "": "text/html",
+        "whl/": "text/html",
+        "whl/sm35-avx/links.html": "text/html",
+        "whl/kepler/sm35-avx/simple/": "text/html",
+        "whl/sm35-avx/v1-json/": JSON,
+        "whl/sm35-avx/v1-json/canary/": JSON,
+        "catalog.json": "application/json",
+    }.items():
+        headers, _data = get(f"{served}/{place}")
+        assert headers.get_content_type() == kind, place
+        assert headers["Cache-Control"] in {"no-cache", None} or not place, place
+        assert headers["Access-Control-Allow-Origin"] == "*", place
+    headers, data = get(f"{served}/whl/files/{FIRST.replace('+', '%2B')}")
+    assert "immutable" in headers["Cache-Control"]
+    assert headers.get("Content-Encoding") is None
+    assert data[:2] == b"PK"
+    for absent in ("whl/sm35-avx/simple/torch/", ".lock", "whl/files/none.whl"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{served}/{absent}")
+        assert caught.value.code == 404, absent
+
+
+def test_a_stranger_with_one_public_key_verifies_it(served, key, tmp_path):
+    for _ in range(2):
+        done = verify_index(open_reader(served), key[1], state=tmp_path / "seen", wheels=True)
+        assert (done.problems, done.wheels) == ((), 2)
+
+
+@pytest.mark.parametrize("client", ["pip", "uv"])
+def test_installers(served, client, tmp_path):
+    target = tmp_path / "target"
+    start = {
+        "pip": [sys.executable, "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check"],
+        "uv": [Path(sys.executable).with_name("uv"), "pip", "install", "--no-cache", "--python", sys.executable],
+    }[client]
+    for where in (
+        ["--index-url", f"{served}/whl/sm35-avx/simple/"],
+        ["--index-url", f"{served}/whl/sm35-avx/v1-json/"],
+        ["--no-index", "--find-links", f"{served}/whl/sm35-avx/links.html"],
+    ):
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null", "UV_NO_CONFIG": "1"}
+        command = [*map(str, start), "--target", str(target), *where, "canary"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        [info] = target.glob("*.dist-info")
+        assert info.name == "canary-1.0+cu118.sm35.avx.dist-info", "the other is yanked"
+        shutil.rmtree(target)
+
+
+READ = """
+import sys
+from pypi_simple import PyPISimple, ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY
+for accept in (ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY):
+    with PyPISimple(sys.argv[1], accept=accept) as client:
+        assert client.get_index_page().projects == ["canary"]
+        packages = client.get_project_page("canary").packages
+        print([(p.filename, p.digests["sha256"], p.is_yanked, p.has_metadata) for p in packages])
+"""
+
+
+def test_pypi_simple_reads_both_forms(served, tmp_path, require):
+    try:
+        python = environment("pypi-simple", "pypi-simple") / "python"
+    except MissingError as error:
+        require("pypi-simple", error)
+    done = subprocess.run(
+        [python, "-c", READ, f"{served}/whl/sm35-avx/simple/"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    digests = [hashlib.sha256((tmp_path / "made" / name).read_bytes()).hexdigest() for name in (FIRST, SECOND)]
+    wanted = str([(FIRST, digests[0], False, True), (SECOND, digests[1], True, True)])
+    assert done.stdout.splitlines() == [wanted, wanted]
