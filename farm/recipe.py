@@ -1,4 +1,8 @@
-"""Recipes: what is built and how. One folder a package under `farm/recipes/`, `recipe.yaml` inside."""
+"""Recipes: what is built and how. One folder a package, `recipe.yaml` inside.
+
+The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two with one name the project's is taken.
+A process works on one project, which `use_project` names, as `sys.path` names the folders of modules.
+"""
 
 import hashlib
 from functools import cache
@@ -14,6 +18,7 @@ from farm.wheel.policy import Rules
 from farm.yamlfile import Model, load
 
 FOLDER = Path(__file__).parent / "recipes"
+_folders = [FOLDER]
 
 
 class PathSource(Model):
@@ -85,12 +90,27 @@ class VerifyRules(Rules):
     numpy: bool = False
 
 
+class SmokeTest(Model):
+    """How an installed wheel is tested.
+
+    Attributes:
+        interface: `torch` for a package that multiplies matrices as torch does: the whole probe is run.
+        imports: Modules that must be importable; without an interface, by default the package's own.
+        script: A Python file beside the recipe that is run in the environment; an exit code other than 0 fails.
+    """
+
+    interface: Literal["torch"] | None = None
+    imports: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]] = []
+    script: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$")] | None = None
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
     `gcc` is the newest host compiler that it takes. `apt` are Debian's packages of the build environment, `wheels` the
     Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports.
+    `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
     delvewheel put them into `<name>.libs`. `opens`: libraries that those of CUDA and of cuDNN open by name on
     Linux (for Windows: farm/wheel/windows.yaml).
@@ -109,6 +129,7 @@ class Recipe(Model):
     platforms: list[PlatformName]
     components: list[str]
     cudnn: bool = False
+    device_code: bool = True
     gcc: int | None = None
     apt: list[str]
     wheels: list[str] = []
@@ -126,6 +147,7 @@ class Recipe(Model):
     opens: dict[Literal["cuda", "cudnn"], list[str]] = {}
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
+    smoke: SmokeTest = SmokeTest()
 
 
 class Edit(Model):
@@ -167,8 +189,18 @@ class Patches(Model):
     patches: list[Patch]
 
 
+def use_project(project: Path) -> None:
+    """Take recipes from `project`/recipes as well."""
+    own = project / "recipes"
+    wanted = [own, FOLDER] if own.is_dir() else [FOLDER]
+    if wanted != _folders:
+        _folders[:] = wanted
+        recipe.cache_clear()
+        patches.cache_clear()
+
+
 def names() -> tuple[str, ...]:
-    return tuple(sorted(folder.parent.name for folder in FOLDER.glob("*/recipe.yaml")))
+    return tuple(sorted({file.parent.name for root in _folders for file in root.glob("*/recipe.yaml")}))
 
 
 @cache
@@ -181,7 +213,7 @@ def recipe(package: str) -> Recipe:
     if package not in names():
         near = nearest(package, names()) or list(names())
         raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near)}")
-    return load(FOLDER / package / "recipe.yaml", Recipe)
+    return load(folder(package) / "recipe.yaml", Recipe)
 
 
 @cache
@@ -197,7 +229,8 @@ def patches(package: str) -> list[dict[str, Any]]:
 
 
 def folder(package: str) -> Path:
-    return FOLDER / package
+    """The folder of a recipe: the project's own where it has one, else the farm's."""
+    return next((root / package for root in _folders if (root / package / "recipe.yaml").is_file()), FOLDER / package)
 
 
 def tree_files(root: Path) -> list[Path]:
@@ -222,7 +255,7 @@ def _digest(files: dict[str, Path]) -> str:
 
 def job_files(name: str) -> dict[str, Path]:
     """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
-    root = FOLDER / name / "job"
+    root = folder(name) / "job"
     return {path.relative_to(root).as_posix(): path for path in tree_files(root)} if root.is_dir() else {}
 
 

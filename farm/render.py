@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from farm import catalog, patches, recipe
+from farm import catalog, patches, recipe, shipped
 from farm.errors import UsageError
 from farm.plan.file import Plan
 from farm.platforms.registry import platform
@@ -49,15 +49,15 @@ class Rendered:
 
 
 def render(project: Path, plan: Plan) -> Rendered:
-    """Render a plan with the templates of `project`/dockerfiles.
+    """Render a plan with the farm's templates; a folder of the project's own `dockerfiles/` stands before the farm's.
 
     Raises:
         UsageError: There is no template for the plan's platform, or a template is wrong.
     """
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
-    folder = project / "dockerfiles"
-    templates = Templates(folder / plan.platform, folder / "scripts")
+    folder = shipped.path(project, f"dockerfiles/{plan.platform}")
+    templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
     try:
         image, job = platform(plan.platform).render(templates, plan, _values(plan))
     except jinja2.TemplateError as error:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from farm import catalog
+from farm import catalog, shipped
 from farm.catalog import gpus as cards
 from farm.errors import UsageError
 from farm.platforms.facts import DEFAULT
@@ -38,6 +38,9 @@ class Swarm(Model):
     memory_gb: float | None = Field(default=None, gt=0)
 
 
+PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
+
+
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
@@ -48,15 +51,15 @@ class Settings(Model):
     machine has its own cache alone.
     """
 
-    artifacts: str
-    index: str
-    index_public_url: str | None
+    artifacts: str = "artifacts"
+    index: str = "artifacts/index"
+    index_public_url: str | None = None
     signing_key: str | None = None
     compiler_cache: str | None = None
-    pull_timeout_s: int = Field(gt=0, le=600)
-    debian_mirror: str | None
-    smoke_timeout_s: int = Field(gt=0, le=7200)
-    options: dict[str, str | bool | int]
+    pull_timeout_s: int = Field(default=20, gt=0, le=600)
+    debian_mirror: str | None = None
+    smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
+    options: dict[str, str | bool | int] = {}
     swarm: Swarm | None = None
     grace_s: int = Field(default=600, ge=0)
 
@@ -179,22 +182,23 @@ class Runners(Model):
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` that holds `ci/matrix.yaml`.
+    """The nearest folder at or above `start` that is a project (has one of PROJECT_FILES), else `start` itself.
+
+    A folder without any is a project with the farm's own defaults.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no such folder.
     """
+    if not start.is_dir():
+        raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):
-        if (folder / "ci" / "matrix.yaml").is_file():
+        if any((folder / name).is_file() for name in PROJECT_FILES):
             return folder
-    raise UsageError(
-        f"no ci/matrix.yaml in {start} or above it",
-        hint="run farm in a checkout of the project, or name one with --project DIR",
-    )
+    return start.resolve()
 
 
 def load_settings(project: Path) -> Settings:
-    return load(project / "ci" / "farm.yaml", Settings)
+    return load(shipped.default(project, "ci/farm.yaml"), Settings)
 
 
 def load_runners(project: Path) -> dict[str, Runner]:
@@ -203,7 +207,7 @@ def load_runners(project: Path) -> dict[str, Runner]:
     Raises:
         UsageError: The file is wrong, or names no `local` runner.
     """
-    path = project / "ci" / "runners.yaml"
+    path = shipped.default(project, "ci/runners.yaml")
     runners = load(path, Runners).runners
     if LOCAL not in runners:
         raise UsageError(f"{path}: names no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
@@ -216,7 +220,7 @@ def load_github(project: Path) -> Github:
     Raises:
         UsageError: `ci/runners.yaml` is wrong or has none.
     """
-    path = project / "ci" / "runners.yaml"
+    path = shipped.default(project, "ci/runners.yaml")
     labels = load(path, Runners).github
     if labels is None:
         raise UsageError(f"{path}: no key 'github': the labels of build and smoke jobs are not known")

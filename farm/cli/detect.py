@@ -8,6 +8,7 @@ from pathlib import Path
 from farm.cli import show
 from farm.detect.choose import Offer, Recommendation, choose
 from farm.detect.machine import ThisMachine
+from farm.detect.published import with_published
 from farm.detect.readings import Readings, take
 from farm.errors import UsageError
 from farm.index.backends import open_store
@@ -27,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     offers = tuple(_offers(project, readings.os.system)) if project else None
     index = _index_url(args.index, project)
     recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index)
+    if place := _index(args.index, project):
+        recommendation = with_published(recommendation, readings, place)
     if args.json:
         found = {"readings": readings, "recommendation": recommendation}
         print(
@@ -55,16 +58,21 @@ def _offers(project: Path, platform: str) -> Iterator[Offer]:
             yield Offer(build.channel, str(torch), build.cuda, build.variant)
 
 
-def _index_url(named: str | None, project: Path | None) -> str | None:
-    """The root of the index as pip sees it: `--index`, else `index:` of ci/farm.yaml."""
-    if named and named.startswith(("https://", "http://")):
+def _index(named: str | None, project: Path | None) -> str | None:
+    """Where the index can be asked: `--index`, else `index:` of ci/farm.yaml."""
+    if named or project is None:
         return named
-    if named:
-        return open_store(named).url("")
-    if project is None:
-        return None
     index = load_settings(project).index
-    return open_store(index if "://" in index else str(project / index)).url("")
+    return index if "://" in index else str(project / index)
+
+
+def _index_url(named: str | None, project: Path | None) -> str | None:
+    """The root of the same index as pip sees it."""
+    index = _index(named, project)
+    if index is None or index.startswith(("https://", "http://")):
+        return index
+    public = load_settings(project).index_public_url if project and not named else None
+    return public or open_store(index).url("")
 
 
 def _print(readings: Readings, found: Recommendation) -> None:

@@ -20,6 +20,7 @@ INTERRUPTED = 130
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
+        "init": "write a small project to start from: ci/, a recipe, a workflow",
         "submit": "build, repair, verify, publish, install and smoke-test a wheel",
         "plan": "show the resolved build, each value with its origin",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
@@ -45,11 +46,13 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
         "runners": "list the machines of ci/runners.yaml, or check that they are online",
+        "clean": "remove what old runs left: folders, build trees, sources, images; never the index",
         "cache": "report hits and misses of the compiler cache",
     },
     "Knowledge": {
         "why": "explain whether a combination can be built, and the nearest that can",
         "matrix": "list the builds of the channels as a table, names, JSON or a workflow's matrix",
+        "completion": "print a script that completes commands and options in bash, zsh or fish",
         "patches": "show which declared patches a source tree needs, as a diff",
     },
 }
@@ -117,7 +120,7 @@ def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
     for name in commands:
         text = COMMANDS[name]
         one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
-        if name != "index":  # each of its subcommands has one
+        if name not in ("index", "completion"):  # each subcommand has one; a script is no JSON
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         module(name).add_arguments(one)
     return top
@@ -132,7 +135,7 @@ def overview() -> str:
     lines = []
     for group, commands in GROUPS.items():
         lines.append(f"{group}:")
-        lines += [f"  {name:<10}{text}" for name, text in commands.items()]
+        lines += [f"  {name:<11}{text}" for name, text in commands.items()]
         lines.append("")
     return "\n".join([*lines, "`farm COMMAND --help` shows the options of a command.", "", EPILOG])
 

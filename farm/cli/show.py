@@ -61,7 +61,11 @@ def outcomes(result: Outcomes) -> None:
     rows = [(s.name, f"{s.seconds:.1f}", s.outcome, s.result) for s in result.steps]
     total = sum(step.seconds for step in result.steps)
     print()
-    table(f"run {result.run}", ("step", "seconds", "outcome", "result"), [*rows, ("all", f"{total:.1f}", "", "")])
+    table(
+        f"run {result.run}" if result.run else "no new run",
+        ("step", "seconds", "outcome", "result"),
+        [*rows, ("all", f"{total:.1f}", "", "")],
+    )
     if result.wheel and not result.pip_line:
         print(f"\n{result.wheel}")
     if result.pip_line:

@@ -5,9 +5,16 @@ from pathlib import Path
 
 from farm.cli.options import add_detach, add_engine, add_selectors
 
+AGAIN = -2
+"""Stands for `--rebuild` without a number."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser)
+    # `--rebuild` alone is a word of this command; `--rebuild N` is the option of every command, for the version.
+    (rebuild,) = (action for action in parser._actions if "--rebuild" in action.option_strings)
+    rebuild.nargs, rebuild.const = "?", AGAIN
+    rebuild.help = "build even if the wheel of this plan is published; with N the N-th rebuild, with .N in the version"
     parser.add_argument("--no-publish", action="store_true", help="stop after verify")
     parser.add_argument("--no-smoke", action="store_true", help="stop after publish")
     add_engine(parser)
@@ -20,14 +27,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli.runs import detached, follow
     from farm.cli.selected import plan_of
-    from farm.cli.watched import watched
+    from farm.cli.watched import shown, watched
     from farm.errors import UsageError
-    from farm.pipeline.backends import engine_for, engine_kind
+    from farm.pipeline.backends import check_engine, engine_for, engine_kind
+    from farm.pipeline.published import find_published, use_published
     from farm.pipeline.report import Silent
     from farm.pipeline.run import create_detached, request_for
     from farm.pipeline.workspace import Workspace
     from farm.runs import Until
 
+    forced, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plan = plan_of(args)
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     on = engine_for(plan, args.on)
@@ -36,6 +45,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "--carried takes the libraries out of the toolchain's image here", hint="--on docker, without --detach"
         )
+    if until != "verify" and not forced and not args.carried:
+        check_engine(Workspace(project, settings, Silent()), on, plan)
+        workspace = Workspace(project, settings, Silent())
+        record = find_published(workspace, plan)
+        if record is not None:
+            return shown(args, use_published(workspace, plan, record, test=until == "smoke"))
     if not args.detach and not traits.places:
         return watched(args, project, settings, plan, until, args.carried)
     workspace = Workspace(project, settings, Silent())

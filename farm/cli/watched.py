@@ -6,6 +6,7 @@ from pathlib import Path
 
 from farm.cli import show
 from farm.pipeline.backends import engine_for
+from farm.pipeline.report import Outcomes
 from farm.pipeline.run import submit
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
@@ -25,6 +26,11 @@ def watched(
     finally:
         if isinstance(watcher, show.TerminalWatcher):
             watcher.close()
+    return shown(args, result)
+
+
+def shown(args: argparse.Namespace, result: Outcomes) -> int:
+    """The table at the end, or JSON."""
     if args.json:
         show.json_document(result.to_json())
     else:

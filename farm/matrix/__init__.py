@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from farm import recipe, shipped
 from farm.errors import UsageError
 from farm.matrix.channel import Build, Channel, Pins, RuleError
 from farm.matrix.shape import ChannelText, MatrixText
+from farm.options import OPTIONS
 from farm.text import nearest
 from farm.variant import Variant
 from farm.yamlfile import load, where
 
 __all__ = ["Build", "Channel", "Matrix", "Pins", "load_matrix"]
 
+SHIPPED = shipped.ROOT / "ci" / "matrix.yaml"
 REQUIRED = ("packages", "platforms", "gpus", "cpus", "pythons", "toolkit", "cuda")
 
 
@@ -86,13 +89,19 @@ def load_matrix(project: Path) -> Matrix:
     Raises:
         UsageError: It is wrong; file, line and the likely intended key or word are given.
     """
-    path = project / "ci" / "matrix.yaml"
-    return _load(path, path.read_bytes() if path.is_file() else b"")
+    recipe.use_project(project)
+    path = shipped.path(project, "ci/matrix.yaml")
+    return _load(path, path.read_bytes() if path.is_file() else b"", recipe.names())
 
 
 @lru_cache(maxsize=4)
-def _load(path: Path, content: bytes) -> Matrix:  # noqa: ARG001 the content is what the cache goes by
-    written = load(path, MatrixText).channels
+def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # noqa: ARG001 the cache goes by them
+    text = load(path, MatrixText)
+    written = text.channels
+    if text.defaults:
+        written = written | {
+            name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
+        }
     merged: dict[str, ChannelText] = {}
     owners: dict[str, dict[str, str]] = {}
     for name in written:
@@ -147,7 +156,12 @@ def _merge(
 
 def _check_complete(text: ChannelText) -> None:
     needed = list(REQUIRED)
-    if any(package != "canary" for package in text.packages):
+    for package in text.packages:
+        if package not in recipe.names():
+            near = nearest(package, recipe.names())
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
+            raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
+    if any(OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(package, package))) for package in text.packages):
         needed.append("torch")
     if missing := [key for key in needed if not getattr(text, key)]:
         also = f", nor has {text.extends}" if text.extends else ""

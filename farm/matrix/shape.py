@@ -14,7 +14,7 @@ from farm.text import nearest
 from farm.variant import PYTHONS, cpus, gpus
 from farm.yamlfile import Model
 
-Package = Literal["torch", "torchvision", "torchaudio", "canary"]
+Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="a folder with a recipe")]
 AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
 """The axes in the order in which builds are listed: the last one changes fastest."""
 
@@ -148,4 +148,7 @@ class ChannelText(Axes):
 class MatrixText(Model):
     """`ci/matrix.yaml`."""
 
+    defaults: Annotated[bool, Field(description="the channels that come with the farm follow those of this file")] = (
+        False
+    )
     channels: Annotated[dict[ChannelName, ChannelText], Field(min_length=1)]

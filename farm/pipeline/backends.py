@@ -10,7 +10,7 @@ import docker
 import docker.errors
 import requests
 
-from farm import catalog
+from farm import catalog, shipped
 from farm.engines import images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
@@ -252,12 +252,17 @@ def _bytes(gigabytes: float | None) -> int | None:
     return int(gigabytes * 1e9) if gigabytes else None
 
 
+def short_path(path: Path, project: Path) -> Path:
+    """Relative to the project where it is inside; `artifacts:` may name a folder anywhere."""
+    return path.relative_to(project) if path.is_relative_to(project) else path
+
+
 def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
     """Renders a plan into `folder/context`."""
     rendered = render(workspace.project, plan)
     with outcomes.timed("render", workspace.watcher) as step:
         files = rendered.write(folder / "context")
-        step.result = f"{len(files)} files in {(folder / 'context').relative_to(workspace.project)}"
+        step.result = f"{len(files)} files in {short_path(folder / 'context', workspace.project)}"
     return rendered
 
 
@@ -275,7 +280,7 @@ def toolchain(
     if backend.engine.traits.gathers:  # `farm build` on the runner makes it
         return ""
     if client is None:
-        prove_host(workspace, plan, workspace.project / SCRIPTS / "prove_toolchain.py", outcomes)
+        prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
         return ""
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others

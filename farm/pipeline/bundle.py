@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import farm
+from farm import shipped
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import UsageError
@@ -147,7 +148,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
         rendered = render(workspace.project, plan)
         rendered.write(folder / "context")
         image = toolchain(workspace, backend, plan, rendered, folder, Outcomes())
-        script = workspace.project / SCRIPTS / "pack_toolchain.py"
+        script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
         workspace.watcher.line(f"packing {image}, once an image")
         tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
         sources = folder / "sources"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from farm import shipped
 from farm.engines.base import Engine
 from farm.pipeline import needs, packs
 from farm.pipeline.backends import SCRIPTS
@@ -53,7 +54,7 @@ def gathered(
                 given.folders[packs.INPUT] = shared
                 given.environment = dict(packs.ENVIRONMENT)
         if not engine.traits.in_container:  # an image holds them
-            given.folders["/farm/scripts"] = workspace.project / SCRIPTS
+            given.folders["/farm/scripts"] = shipped.path(workspace.project, SCRIPTS)
         yield given
     finally:
         for each in made:

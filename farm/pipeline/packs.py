@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
+from farm import shipped
 from farm.engines.base import Engine
 from farm.errors import FarmError, InfrastructureError
 from farm.index.backends import open_store
@@ -129,7 +130,7 @@ def prepare(workspace: Workspace, plan: Plan, engine: Engine, dest: Path, say: S
     """Write the input folder of a build: the script, the request, and the packs that its machine has not had."""
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir(parents=True)
-    shutil.copyfile(workspace.project / SCRIPTS / SCRIPT, dest / SCRIPT)
+    shutil.copyfile(shipped.path(workspace.project, SCRIPTS) / SCRIPT, dest / SCRIPT)
     here: list[str] | None = None
     try:
         store = _open(workspace)

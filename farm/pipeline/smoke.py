@@ -12,6 +12,8 @@ from farm.index.records import record_key
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
+from farm.recipe import folder as recipe_folder
+from farm.recipe import recipe
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
 from farm.smoke.report import SmokeReport
@@ -110,6 +112,13 @@ def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
     quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
+    test = recipe(plan.recipe).smoke
+    if test.interface is None:
+        return Expectation(
+            version=version,
+            imports=tuple(test.imports) or (plan.package.replace("-", "_"),),
+            script=recipe_folder(plan.recipe) / test.script if test.script else None,
+        )
     return Expectation(
         version=version,
         cuda=str(plan.options["cuda"] or "none"),

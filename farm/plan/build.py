@@ -105,7 +105,7 @@ def _policy(wanted: Candidate, version: str) -> Policy:
     recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
     rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
     release = catalog.torch_releases().get(wanted.stack.torch or "")
-    sms = sorted(variant.sms)
+    sms = sorted(variant.sms) if recipe.device_code else []
     return Policy(
         **rules
         | {

@@ -12,7 +12,7 @@ from farm.index.stores import Store
 from farm.site import charts, pages
 from farm.site.conflicts import conflicts
 from farm.site.feed import feed
-from farm.site.offers import Offer
+from farm.site.offers import Offer, by_builds
 from farm.site.payload import Source, payload
 from farm.site.state import STATES, Known, RunView
 from farm.text import plain
@@ -60,12 +60,12 @@ def files(offered: Sequence[Offer], known: Known, *, source: Source, links: Sour
 
 
 def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
-    """A badge a variant, of its best torch build: `badges/sm35-avx-py311.svg`."""
-    order = list(STATES)
+    """A badge a variant, of the best build of its main package: `badges/sm35-avx-py311.svg`."""
+    order, packages = list(STATES), by_builds(offered)
     best: dict[str, tuple[int, Offer]] = {}
     for offer in offered:
-        if offer.package in ("torch", "canary") and not offer.blocked:
-            rank = order.index(known.state(offer)[0]) + (len(order) if offer.package == "canary" else 0)
+        if not offer.blocked:
+            rank = packages.index(offer.package) * len(order) + order.index(known.state(offer)[0])
             if offer.variant not in best or rank < best[offer.variant][0]:
                 best[offer.variant] = (rank, offer)
     made = {}

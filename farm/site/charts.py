@@ -22,6 +22,7 @@ BAR = (220, 14)
 CHART = (640, 160)
 _BADGE = {
     "smoked": "#1c6b3a",
+    "tested": "#14635c",
     "published": "#14635c",
     "running": "#8a5200",
     "waiting": "#8a5200",

@@ -1,6 +1,7 @@
 """What the farm offers: every build of the matrix with its wheel's version, its switches and its driver."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +10,6 @@ from farm.errors import NotBuildableError
 from farm.matrix import Build, load_matrix
 from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
-
-PACKAGES = ("torch", "torchvision", "torchaudio", "canary")
-"""In the order in which the site shows them."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,11 @@ class Offer:
     def key(self) -> str:
         """What ties a build to its runs and its wheel: one wheel a key in the whole index."""
         return wheel_key(self.package, self.version, self.python, self.platform)
+
+
+def by_builds(offers: Iterable["Offer"]) -> list[str]:
+    """The packages in the order in which the site shows them: the one with the most builds first."""
+    return [package for package, _ in Counter(offer.package for offer in offers).most_common()]
 
 
 def wheel_key(package: str, version: str, python: str, platform: str) -> str:

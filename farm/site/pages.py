@@ -26,6 +26,7 @@ from farm.site.state import STATES, Known, RunView, Wheel
 TEMPLATES = Path(__file__).parent / "templates"
 MARKS = {
     "smoked": "✔✔",
+    "tested": "✔",
     "published": "✔",
     "running": "▶",
     "waiting": "…",
@@ -148,7 +149,7 @@ def _grids(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, Any]]:
             "name": channel,
             "title": f"{len(builds)} builds",
             "summary": ", ".join(f"{counts[state]} {STATES[state]}" for state in STATES if counts[state]),
-            "open": any(counts[state] for state in ("smoked", "published", "running", "waiting", "failed")),
+            "open": any(counts[state] for state in ("smoked", "tested", "published", "running", "waiting", "failed")),
             "cpus": cpus,
             "rows": [
                 dict(zip(("package", "platform", "gpu", "python", "cuda"), key, strict=True))

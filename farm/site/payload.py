@@ -7,7 +7,7 @@ from farm import catalog
 from farm.catalog import gpus
 from farm.platforms.facts import PLATFORMS
 from farm.site.conflicts import Conflict
-from farm.site.offers import PACKAGES, Offer
+from farm.site.offers import Offer, by_builds
 from farm.site.state import Known
 from farm.variant import PYTHONS, Variant, cpus
 from farm.variant import gpus as gpu_words
@@ -68,7 +68,7 @@ def _words(offers: Sequence[Offer], axis: str) -> list[str]:
     """The values that are offered, in the order that a person expects."""
     there = {value for offer in offers if not offer.blocked and (value := getattr(offer, axis)) is not None}
     order: dict[str, Sequence[str]] = {
-        "package": PACKAGES,
+        "package": by_builds(offers),
         "platform": tuple(PLATFORMS),
         "gpu": gpu_words(),
         "cpu": cpus(),

@@ -20,10 +20,11 @@ from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.text import plain
 
-State = Literal["smoked", "published", "running", "waiting", "failed", "cancelled", "open", "blocked"]
+State = Literal["smoked", "tested", "published", "running", "waiting", "failed", "cancelled", "open", "blocked"]
 STATES: dict[State, str] = {
-    "smoked": "published and smoke-tested",
-    "published": "published, verified",
+    "smoked": "published, CPU and GPU part tested",
+    "tested": "published, CPU part tested",
+    "published": "published, not tested",
     "running": "being built",
     "waiting": "waiting",
     "failed": "the last run failed",
@@ -41,11 +42,21 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Smoke:
-    """One smoke test of a wheel: on which card or emulated CPU, when, and how it ended."""
+    """One smoke test of a wheel.
+
+    Attributes:
+        where: The CPU, emulated or not, and the card where the GPU part ran.
+        date: When, ISO 8601.
+        outcome: What ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`.
+        passed: Nothing failed, and something passed.
+        gpu: The GPU part ran, and passed.
+    """
 
     where: str
     date: str
     outcome: str
+    passed: bool = False
+    gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -199,12 +210,38 @@ def _smokes(run: Run, files: Iterable[Path]) -> Iterator[Smoke]:
             continue
         try:
             report = json.loads(path.read_bytes())
-            facts = report.get("facts") or {}
-            where = facts.get("gpu") or (f"{report['emulated']} (emulated)" if report.get("emulated") else "this CPU")
-            outcome = report["outcome"]
-        except (ValueError, KeyError, AttributeError, RecursionError):
+            yield _smoke(report, run.created[:10])
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             continue  # a report of another version tells nothing here
-        yield Smoke(short(where), run.created[:10], short(outcome))
+
+
+def _smoke(report: dict[str, Any], date: str) -> Smoke:
+    """What ran, on what, and how it ended, of one report of the probe."""
+    parts: dict[str, list[dict[str, Any]]] = {"CPU": [], "GPU": []}
+    for check in report.get("checks") or ():
+        parts["GPU" if check["group"] in ("cuda", "speed") else "CPU"].append(check)
+    cards = [str(check["seen"]) for check in parts["GPU"] if check["name"] == "devices" and check["status"] == "passed"]
+    machine = str((report.get("facts") or {}).get("machine") or "this machine")
+    cpu = f"{report['emulated']} (emulated)" if report.get("emulated") else f"a real CPU ({machine})"
+    told = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
+    return Smoke(
+        where=short(", ".join([cpu, *cards])),
+        date=date,
+        outcome=short("; ".join(told) or report["outcome"]),
+        passed=report["outcome"] == "passed",
+        gpu=report["outcome"] == "passed" and any(check["status"] == "passed" for check in parts["GPU"]),
+    )
+
+
+def _ended(checks: list[dict[str, Any]]) -> str:
+    """`passed`, `failed: devices`, or `not run` with the first reason."""
+    failed = [str(check["name"]) for check in checks if check["status"] == "failed"]
+    if failed:
+        return f"failed: {', '.join(failed)}"
+    if any(check["status"] == "passed" for check in checks):
+        return "passed"
+    reason = next((check.get("reason") for check in checks if check.get("reason")), None)
+    return f"not run: {reason}" if reason else "not run"
 
 
 @dataclass(frozen=True)
@@ -227,6 +264,13 @@ class Known:
         stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
         return self.current.get(offer.key) or self.current.get(stable)
 
+    def _tested(self, offer: Offer) -> State:
+        """A wheel for a GPU counts as smoke-tested only if its GPU part ran on a card."""
+        passed = [smoke for smoke in self.smokes(offer.key) if smoke.passed]
+        if not passed:
+            return "published"
+        return "smoked" if offer.cuda is None or any(smoke.gpu for smoke in passed) else "tested"
+
     def smokes(self, key: str) -> tuple[Smoke, ...]:
         return next((run.smokes for run in self.runs if run.key == key and run.smokes), ())
 
@@ -238,8 +282,7 @@ class Known:
         if run is not None and not run.phase.ended:
             return "waiting" if run.phase is Phase.QUEUED else "running", run.why
         if self.wheel(offer):
-            passed = any(smoke.outcome == "passed" for smoke in self.smokes(offer.key))
-            return ("smoked" if passed else "published"), ""
+            return self._tested(offer), ""
         if run is not None and run.phase is not Phase.SUCCEEDED:
             return "cancelled" if run.phase is Phase.CANCELLED else "failed", run.why
         return "open", ""

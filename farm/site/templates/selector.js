@@ -85,12 +85,15 @@
         input.parentElement.classList.toggle("off", why !== null);
         input.parentElement.title = why || "";
         byId(`${input.id}-why`).textContent = why || "";
+        const there = input.value && builds.some((build) => build.wheel && fits(build, { ...chosen, [axis]: input.value }));
+        input.parentElement.classList.toggle("there", Boolean(there));
+        if (!why) input.parentElement.title = there ? "a wheel is published" : input.value ? "no wheel is published; it can be built" : "";
       }
     }
     drawAnswer();
   }
 
-  const RANK = ["smoked", "published", "running", "waiting", "failed", "cancelled", "open"];
+  const RANK = ["smoked", "tested", "published", "running", "waiting", "failed", "cancelled", "open"];
   const best = (found) => [...found].sort((a, b) => (a.wheel ? 0 : 1) - (b.wheel ? 0 : 1) || RANK.indexOf(a.state[0]) - RANK.indexOf(b.state[0]) || a.number - b.number)[0];
   const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const group = (build) => `${build.gpu}-${build.cpu}`;
@@ -107,7 +110,7 @@
   };
 
   const STATE = {
-    smoked: "published, and tested by running it", published: "published", running: "being built now", waiting: "waiting",
+    smoked: "published, CPU and GPU part tested", tested: "published, CPU part tested; GPU part not run", published: "published, not tested", running: "being built now", waiting: "waiting",
     failed: "the last build failed", open: "not built yet",
   };
 
@@ -123,7 +126,9 @@
       back.addEventListener("click", () => choose(axis, axis === "package" ? data.axes.package[0] : null));
       parts.push(back);
     } else if (missing.length) {
-      parts.push(make("h2", {}, `${found.length} ${found.length === 1 ? "wheel" : "wheels"}`));
+      const there = found.filter((build) => build.wheel).length;
+      parts.push(make("h2", {}, `${there || "No"} published ${there === 1 ? "wheel" : "wheels"}`));
+      if (found.length > there) parts.push(make("p", { class: "note" }, `${found.length - there} more can be built on request: choose one to see the command.`));
       parts.push(make("p", {}, `Still to choose: ${missing.map((axis) => TITLES[axis]).join(", ")}.`));
     } else {
       parts.push(...describe(best(found), found));
@@ -144,7 +149,7 @@
   function describe(build, found) {
     const [state, why] = build.state;
     const parts = [make("h2", {}, `${build.gpu}-${build.cpu}-${build.python}`)];
-    parts.push(make("p", { class: `state ${state}` }, STATE[state] + (why ? `: ${why}` : "")));
+    parts.push(make("p", { class: `state ${state}` }, (state === "smoked" && !build.cuda ? "published, CPU part tested" : STATE[state]) + (why ? `: ${why}` : "")));
     if (build.wheel) {
       for (const [name, line] of lines(build)) parts.push(command(name, line));
     } else {
@@ -158,13 +163,13 @@
     }
     if (build.wheel) facts.push(["Size", `${(build.wheel[1] / 1e6).toFixed(1)} MB`], ["Published", build.wheel[3]]);
     if (build.off.length) facts.push(["Switched off", build.off.join(", ")]);
-    for (const [where, date, outcome] of data.smokes[build.key] || []) facts.push([`Tested on ${where}`, `${outcome}, ${date}`]);
+    for (const [where, date, outcome] of data.smokes[build.key] || []) facts.push([`Tested ${date}`, `${where}: ${outcome}`]);
     const list = make("dl");
     for (const [name, value] of facts) list.append(make("dt", {}, name), make("dd", {}, value));
     parts.push(list);
     if (found.length > 1) {
       const open = AXES.filter((axis) => chosen[axis] === null && new Set(found.map((other) => other[axis])).size > 1);
-      parts.push(make("p", { class: "note" }, `${found.length} wheels fit; this is the first of them.` + (open.length ? ` Choose ${open.map((axis) => TITLES[axis]).join(" or ")} to see the others.` : "")));
+      parts.push(make("p", { class: "note" }, `${found.length} builds fit; this is the first of them.` + (open.length ? ` Choose ${open.map((axis) => TITLES[axis]).join(" or ")} to see the others.` : "")));
     }
     return parts;
   }
@@ -195,22 +200,38 @@
   // --- "What have I got?"
   const norm = (text) => text.toLowerCase().replace(/nvidia|\(r\)|\(tm\)/g, " ").replace(/[^a-z0-9]+/g, " ").trim();
   const cards = data.cards.map(([name, sm]) => [norm(name), name, sm]).sort((a, b) => b[0].length - a[0].length);
+  // "k40", "GTX1080", "tesla-t4": without spaces and without the words of a series, as people type them.
+  const short = (text) => norm(text).replace(/\b(geforce|quadro|tesla|titan (?=rtx|v\b))\b/g, " ").replace(/\b(gtx|rtx|gt)(?=\d)/g, " ").replace(/\b(gtx|rtx|gt)\b/g, " ").replaceAll(" ", "");
+  const squeezed = (text) => norm(text).replaceAll(" ", "");
   const cardOf = (text) => {
     const words = ` ${norm(text)} `;
-    return cards.find(([name]) => words.includes(` ${name} `)) || cards.find(([name]) => ` ${name} `.includes(words) && words.trim().length > 3) || null;
+    return cards.find(([name]) => words.includes(` ${name} `)) || typedCard(text);
   };
+  function typedCard(text) {
+    if (text.length > 60) return null;
+    const whole = squeezed(text), core = short(text);
+    if (core.length < 2) return null;
+    const exact = cards.find(([name]) => squeezed(name) === whole) || cards.find(([name]) => short(name) === core);
+    if (exact) return exact;
+    // K40 stands for K40c, K40m and K40s, where all of them have one architecture.
+    const begun = cards.filter(([name]) => short(name).startsWith(core) && !/^\d/.test(short(name).slice(core.length)));
+    return begun.length && begun.every(([, , sm]) => sm === begun[0][2]) ? begun[begun.length - 1] : null;
+  }
 
   function setGpu(card) {
     const [, name, sm] = card;
     if (data.axes.gpu.includes(sm)) { chosen.gpu = sm; return `${name} is ${sm}.`; }
+    chosen.gpu = null;
     return data.tooOld[sm] || `${name} is ${sm}; the farm has no wheels for it.`;
   }
 
   function readPasted(text) {
     const variant = text.match(/\b((?:cpu|mps|kepler|legacy|sm\d{2,3})-[a-z0-9_]{2,16}-py\d{2,3})\b/);
     if (variant) { setVariant(variant[1]); return `This machine's variant is ${variant[1]}.`; }
+    if (/NVIDIA-SMI has failed|couldn't communicate with the NVIDIA driver/i.test(text)) return "nvidia-smi found no driver that runs. Paste what `lspci -d 10de:` prints, or type the card's name below; the page then names the driver for it.";
+    if (/command not found|is not recognized/i.test(text)) return "There is no nvidia-smi on that machine: no NVIDIA driver is installed. Type the card's name below.";
     const card = cardOf(text);
-    if (!card) return "No GPU that the farm knows is named there.";
+    if (!card) { chosen.gpu = null; return "No GPU that the farm knows is named there."; }
     let said = setGpu(card);
     const driver = text.match(/Driver Version:\s*(\d{3,4}(?:\.\d+)*)/) || text.match(/,\s*(\d{3,4}\.\d+(?:\.\d+)?)\s*(?:,|$)/m);
     if (driver && data.lastDriver[chosen.gpu] && parseInt(driver[1], 10) > data.lastDriver[chosen.gpu]) said += ` Driver ${driver[1]} does not run it: ${data.lastDriver[chosen.gpu]} is the last branch that does.`;
@@ -246,8 +267,10 @@
   recall();
   byId("card").addEventListener("input", (event) => {
     const card = event.target.value.trim() ? cardOf(event.target.value) : null;
+    if (!card) chosen.gpu = null;  // what another card had chosen is not this one's
     byId("card-said").textContent = card ? setGpu(card) : event.target.value.trim() ? "No such card in the list: choose its architecture below." : "";
-    if (card) { draw(); remember(); }
+    draw();
+    remember();
   });
   byId("pasted").addEventListener("input", (event) => {
     byId("pasted-said").textContent = event.target.value.trim() ? readPasted(event.target.value.slice(0, 100000)) : "";

@@ -38,6 +38,9 @@ ON_THE_CARD: dict[str, Callable[[Any, str], str]] = {
 
 def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
     """All checks, in order. Without the module there is only one."""
+    if options.imports or options.script:
+        check_package(recorder, options)
+        return
     loaded: list[Any] = []
 
     def load() -> str:
@@ -59,6 +62,15 @@ def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
     limit_s = recorder.check_limit_s or 900
     code = functools.partial(check_code, module, recorder.document["facts"], options.module, limit_s)
     check_cuda(recorder, module, options.seed, options.cpu_only, code)
+
+
+def check_package(recorder: Recorder, options: argparse.Namespace) -> None:
+    """A package without torch's interface: its version, its imports and a script of its own."""
+    recorder.run("package", "version", lambda: package.check_installed(options.module, options.expect_version))
+    for name in options.imports:
+        recorder.run("package", "import " + name, lambda name=name: package.check_import(name))  # type: ignore[misc]
+    if options.script:
+        recorder.run("package", "smoke script", lambda: package.check_script(options.script))
 
 
 def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> None:

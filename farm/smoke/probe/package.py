@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import subprocess
+import sys
 import warnings
 from typing import Any
 
 from .outcome import FailedError, NotRunError
+
+
+def check_installed(distribution: str, expected: str | None) -> str:
+    """The version in the METADATA of an installed distribution."""
+    try:
+        metadata = importlib.import_module("importlib.metadata")
+    except ImportError:
+        raise NotRunError("Python 3.7 cannot tell") from None
+    try:
+        seen = str(metadata.version(distribution))
+    except metadata.PackageNotFoundError:
+        raise FailedError(f"{distribution} is not installed", expected or "a version") from None
+    if expected is not None and seen != expected:
+        raise FailedError(seen, expected)
+    return seen
+
+
+def check_import(name: str) -> str:
+    importlib.import_module(name)
+    return "imported"
+
+
+def check_script(path: str) -> str:
+    """Runs a script in a process of its own; what it prints last is the result."""
+    done = subprocess.run(
+        [sys.executable, "-I", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        check=False,
+    )  # fmt: skip
+    printed = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode:
+        raise FailedError(f"exit code {done.returncode}: {printed[-2000:]}", "exit code 0")
+    return printed[-200:] or "exit code 0"
 
 
 def arch_list(module: Any) -> list[str]:

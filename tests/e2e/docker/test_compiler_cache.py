@@ -25,7 +25,7 @@ from tests.servers import moto
 from tests.servers.buckets import make_bucket
 
 FILES = 6
-ARGUMENTS = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-smoke", "--json")
+ARGUMENTS = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-smoke", "--json", "--rebuild")
 Machines = Callable[..., Farm]
 
 

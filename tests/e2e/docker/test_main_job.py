@@ -113,12 +113,22 @@ def test_nothing_of_the_run_is_left_in_the_engine(finished, client):
 def test_a_second_run_reuses_the_image_and_makes_the_same_bytes(finished):
     farm, said = finished
     before = published(farm.index)
-    again = json.loads(farm.submit("--json").stdout)
+    again = json.loads(farm.submit("--json", "--rebuild").stdout)
     assert again["run"] != said["run"]
     assert steps(again)["image"]["result"].endswith("reused")
     assert steps(again)["publish"]["result"].startswith("already there")
     assert Path(again["wheel"]).read_bytes() == Path(said["wheel"]).read_bytes()
     assert published(farm.index) == before
+
+
+def test_a_repeated_submit_builds_nothing(finished):
+    farm, said = finished
+    before = len(farm.json("status"))
+    again = json.loads(farm.submit("--json").stdout)
+    assert again["pip"] == said["pip"]
+    assert steps(again)["publish"]["result"].startswith("already there, from the same plan: ")
+    assert steps(again)["smoke"]["result"].startswith("passed here before")
+    assert len(farm.json("status")) == before
 
 
 def test_status_and_logs_tell_what_happened(finished):

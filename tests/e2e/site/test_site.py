@@ -3,6 +3,7 @@
 import http.server
 import os
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -198,6 +199,15 @@ def test_an_impossible_choice_says_why_in_the_words_of_the_rules(page, served):
         ("GTX 1080 Ti", "sm61"),
         ("NVIDIA GeForce RTX 5070", "sm120"),
         ("geforce rtx 3090", "sm86"),
+        ("K40", "sm35"),
+        ("k40m", "sm35"),
+        ("k80", "sm37"),
+        ("P40", "sm61"),
+        ("T4", "sm75"),
+        ("gtx1080", "sm61"),
+        ("gtx 1080ti", "sm61"),
+        ("rtx3090", "sm86"),
+        ("v100", "sm70"),
     ],
 )
 def test_a_card_is_found_by_its_name(page, served, typed, gpu):
@@ -205,6 +215,22 @@ def test_a_card_is_found_by_its_name(page, served, typed, gpu):
     page.goto(f"{url}/index.html")
     page.fill("#card", typed)
     assert page.locator("input[name=gpu]:checked").get_attribute("value") == gpu
+
+
+def test_a_card_that_is_not_known_takes_back_the_choice_before(page, served):
+    _, url, _ = served
+    page.goto(f"{url}/index.html")
+    page.fill("#card", "K40")
+    page.fill("#card", "Voodoo 2")
+    assert page.locator("#card-said").inner_text().startswith("No such card")
+    assert page.locator("input[name=gpu]:checked").get_attribute("value") == ""
+
+
+def test_only_published_wheels_are_counted_as_wheels(page, served):
+    _, url, _ = served
+    page.goto(f"{url}/index.html?gpu=sm35")
+    assert re.match(r"(No|\d+) published wheels?$", page.locator("#answer h2").inner_text())
+    assert "can be built on request" in page.locator("#answer").inner_text()
 
 
 NVIDIA_SMI = """\
@@ -226,6 +252,8 @@ def test_what_have_i_got_reads_both_commands(page, served):
     page.fill("#pasted", "variant  sm61-avx2-py313\nchannel  main\n")
     assert page.locator("input[name=gpu]:checked").get_attribute("value") == "sm61"
     assert "variant=sm61-avx2-py313" in page.url
+    page.fill("#pasted", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+    assert page.locator("#pasted-said").inner_text().startswith("nvidia-smi found no driver that runs.")
     page.fill("#pasted", EVIL)
     assert page.locator("#pasted-said").inner_text() == "No GPU that the farm knows is named there."
 

@@ -58,7 +58,7 @@ def test_every_command_has_help_that_works(capsys):
         assert caught.value.code == 0
         out = capsys.readouterr().out
         assert out.startswith(f"usage: farm {name}")
-        assert "--json" in out or name == "index"  # which has commands below it
+        assert "--json" in out or name in ("index", "completion")  # commands below it; a script
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
     assert "exit codes: 0 done, 2 usage" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_help_lists_every_command_in_one_group(capsys):
     out = capsys.readouterr().out
     assert [line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "] == ["options", *GROUPS]
     for name, text in COMMANDS.items():
-        assert out.count(f"  {name:<10}{text}\n") == 1
+        assert out.count(f"  {name:<11}{text}\n") == 1
 
 
 def test_a_command_imports_no_other(root):
@@ -147,8 +147,12 @@ def test_why_gives_reasons_facts_and_sources(farm):
 
 
 def test_outside_a_project(farm_process, tmp_path):
-    text = failed(farm_process("plan", *CANARY, cwd=tmp_path), 2)
-    assert f"no ci/matrix.yaml in {tmp_path}" in text
+    """Any folder will do: the farm's own channels are taken, and nothing is written where nothing is built."""
+    answer = farm_process("plan", *CANARY, cwd=tmp_path)
+    assert (answer.returncode, "kepler-debian" in answer.stdout) == (0, True), answer.stderr
+    assert list(tmp_path.iterdir()) == []
+    text = failed(farm_process("--project", tmp_path / "absent", "plan", *CANARY), 2)
+    assert "absent: no such folder" in text
     assert "--project DIR" in text
 
 
@@ -176,8 +180,9 @@ def test_bad_yaml(farm, project):
     )
     path.write_text("channels: [\n")
     assert f"{path}:2: not valid YAML" in failed(farm("--project", project, "plan", *CANARY), 2)
-    (project / "ci" / "farm.yaml").unlink()
-    assert "farm.yaml: cannot be read" in failed(farm("--project", project, "plan", *CANARY), 2)
+    (project / "ci" / "matrix.yaml").unlink()
+    (project / "ci" / "matrix.yaml").mkdir()
+    assert "matrix.yaml: cannot be read" in failed(farm("--project", project, "plan", *CANARY), 2)
 
 
 def test_an_unknown_option_in_the_settings(farm, project):
@@ -344,3 +349,13 @@ def test_a_terminal_gets_a_bar_and_no_control_characters_of_the_build(monkeypatc
     assert "[red]cc[/red] red2J" in err
     assert "owned" not in err
     assert "\x9b" not in err
+
+
+def test_rebuild_alone_forces_and_with_a_number_is_the_version(capsys):
+    from farm.cli.submit import AGAIN
+
+    assert parse(["submit", "--variant", "x", "--rebuild"]).rebuild == AGAIN
+    assert parse(["submit", "--variant", "x", "--rebuild", "2"]).rebuild == 2
+    assert parse(["submit", "--variant", "x"]).rebuild is None
+    with pytest.raises(SystemExit):
+        parse(["plan", "--variant", "x", "--rebuild"])

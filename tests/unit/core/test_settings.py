@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from farm.errors import UsageError
-from farm.settings import find_project, load_runners, load_settings
+from farm.matrix import load_matrix
+from farm.settings import Settings, find_project, load_runners, load_settings
 
 
 def change(path, **values):
@@ -15,9 +16,25 @@ def test_a_project_is_found_from_below(project, tmp_path):
     below = project / "ci" / "deep"
     below.mkdir()
     assert find_project(below) == project.resolve()
-    with pytest.raises(UsageError, match=r"no ci/matrix\.yaml in .* or above it") as caught:
-        find_project(tmp_path)
+    with pytest.raises(UsageError, match="no such folder") as caught:
+        find_project(tmp_path / "absent")
     assert "--project DIR" in caught.value.hint
+
+
+def test_a_folder_without_configuration_has_the_farms_own(tmp_path):
+    assert find_project(tmp_path) == tmp_path.resolve()
+    settings = load_settings(tmp_path)
+    assert (settings.artifacts, settings.index, settings.smoke_timeout_s) == ("artifacts", "artifacts/index", 300)
+    assert list(load_runners(tmp_path)) == ["local"]
+    assert {build.package for build in load_matrix(tmp_path).builds()} >= {"torch", "canary"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_setting_of_the_example_is_the_default(tmp_path):
+    assert load_settings(tmp_path) == Settings()
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text("index: elsewhere\n")
+    assert load_settings(tmp_path) == Settings(index="elsewhere")
 
 
 def test_the_configuration_of_the_project_is_read(project):

@@ -1,11 +1,15 @@
 """`farm detect` on recorded machines, with the project's own channels."""
 
 import json
+import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from farm.cli.main import main
+from farm.index.backends import open_store
+from farm.index.publish import publish
 from farm.matrix import load_matrix
 
 ROOT = Path(__file__).parents[3]
@@ -33,14 +37,14 @@ OFFERED = {
 
 
 @pytest.mark.parametrize(("name", "expected"), OFFERED.items())
-def test_the_projects_channels(on, capsys, name, expected):
+def test_the_projects_channels(on, capsys, tmp_path, name, expected):
     on(name)
-    assert main(["--project", str(ROOT), "detect", "--json", "--index", "https://w.example/idx"]) == 0
+    publish_torch(tmp_path, expected[0])
+    assert main(["--project", str(ROOT), "detect", "--json", "--index", str(tmp_path)]) == 0
     found = json.loads(capsys.readouterr().out)["recommendation"]
     assert (found["variant"], found["channel"]) == expected
     group = expected[0].rsplit("-", 1)[0]
-    assert found["pip"].startswith("pip install torch")
-    assert found["pip"].endswith(f" --index-url https://w.example/idx/whl/{group}/simple/")
+    assert found["pip"] == f"pip install torch==2.0.1 --index-url {tmp_path.as_uri()}/whl/{group}/simple/"
 
 
 def test_only_what_is_offered_for_the_platform_counts(on, capsys):
@@ -60,8 +64,6 @@ def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     assert "Tesla K40c, 11441 MiB (nvidia-smi)" in out
     assert "GPUs by NVML: NVML Shared Library Not Found" in out
     assert "470 is the last driver branch for Tesla K40c" in out
-    assert "--index-url file://" in out  # the folder that ci/farm.yaml names
-    assert "/artifacts/index/whl/sm35-avx/simple/" in out
 
 
 def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
@@ -70,12 +72,61 @@ def test_outside_a_project(on, capsys, tmp_path, monkeypatch):
     assert main(["detect"]) == 0
     out = capsys.readouterr().out
     assert "sm61-avx2-py313" in out
-    assert "no index is configured" in out
-    assert "no ci/matrix.yaml here" in out
+    assert "no wheel for sm61-avx2-py313 is published; it is built by: farm submit --variant sm61-avx2-py313" in out
     assert "pip install" not in out
+    assert list(tmp_path.iterdir()) == []
+    publish_torch(tmp_path / "an index", "sm61-avx2-py313")
     assert main(["detect", "--index", str(tmp_path / "an index")]) == 0
     uri = (tmp_path / "an index").as_uri()
-    assert f"pip install torch --index-url {uri}/whl/sm61-avx2/simple/" in capsys.readouterr().out
+    assert f"pip install torch==2.0.1 --index-url {uri}/whl/sm61-avx2/simple/" in capsys.readouterr().out
+
+
+def publish_torch(index, variant, *, platform=None, version="2.0.1"):
+    """A wheel with nothing in it, by the farm's own publish."""
+    group, python = variant.rsplit("-", 1)
+    machine = "aarch64" if "armv" in group else "x86_64"
+    platform = platform or ("macosx_12_0_arm64" if "mps" in group else f"manylinux_2_17_{machine}")
+    index.mkdir(exist_ok=True)
+    info, tag = f"torch-{version}.dist-info", f"cp{python[2:]}-cp{python[2:]}-{platform}"
+    metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n".encode()
+    wheel = index.parent / f"torch-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{info}/METADATA", metadata)
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
+        archive.writestr(f"{info}/RECORD", "")
+    now = datetime.now(UTC)
+    publish(open_store(str(index)), wheel, group=group, metadata=metadata, upload_time=now, provenance={})
+    wheel.unlink()
+
+
+def test_a_wheel_for_a_newer_glibc_is_not_offered(on, capsys, tmp_path):
+    on("gtx1080ti-haswell")
+    publish_torch(tmp_path / "index", "sm61-avx2-py313", platform="manylinux_2_99_x86_64")
+    assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
+    out = capsys.readouterr().out
+    assert "manylinux_2_99_x86_64.whl needs a newer C library than this machine's glibc 2." in out
+    assert "pip install" not in out
+    publish_torch(tmp_path / "index", "sm61-avx2-py313", version="2.0.0")
+    assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
+    assert "pip install torch==2.0.0 " in capsys.readouterr().out
+
+
+def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_path):
+    on("gtx1080ti-haswell")
+    publish_torch(tmp_path / "index", "sm61-avx-py313")
+    assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "no wheel for sm61-avx2-py313 is published" in out
+    assert "installs sm61-avx-py313, which is published and runs here too" in out
+    assert "/whl/sm61-avx/simple/" in out
+
+
+def test_an_index_that_does_not_answer_gives_no_pip_line(on, capsys):
+    on("gtx1080ti-haswell")
+    assert main(["--project", str(ROOT), "detect", "--index", "http://127.0.0.1:1/x"]) == 0
+    out = capsys.readouterr().out
+    assert "the index cannot be asked, so there is no pip command" in out
+    assert "pip install" not in out
 
 
 def test_a_machine_without_a_variant_is_exit_code_3(on, capsys):
@@ -86,6 +137,6 @@ def test_a_machine_without_a_variant_is_exit_code_3(on, capsys):
 
 def test_a_wrong_project_or_index_is_a_usage_error(on, capsys, tmp_path):
     on("laptop-haswell")
-    assert main(["--project", str(tmp_path), "detect"]) == 2
+    assert main(["--project", str(tmp_path / "absent"), "detect"]) == 2
     assert main(["--project", str(ROOT), "detect", "--index", "ftp://w.example"]) == 2
     assert "no kind of store is called 'ftp'" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from farm.index.reader import open_reader
 from farm.index.signing import load_public, new_key, opened
 from farm.index.verify import verify_index
 from farm.pipeline.check import refusal
+from farm.pipeline.published import find_published
 from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
@@ -155,3 +156,23 @@ def test_a_refusal_names_only_what_is_open():
     assert isinstance(error, VerificationFailedError)
     assert "other: has no place" in str(error)
     assert "canary/x_test.so" not in str(error)
+
+
+def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tmp_path):
+    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    assert find_published(workspace, PLAN) is None
+    publish()
+    assert find_published(workspace, PLAN).filename == "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+    assert find_published(workspace, SimpleNamespace(**{**vars(PLAN), "digest": "e" * 64})) is None
+    page = tmp_path / "index" / "whl" / "sm35-avx" / "v1-json" / "canary" / "index.json"
+    data = json.loads(page.read_text())
+    data["files"][0]["yanked"] = "it crashes"
+    page.write_text(json.dumps(data))
+    assert find_published(workspace, PLAN) is None
+
+
+def test_a_published_wheel_whose_file_is_gone_is_built_again(publish, tmp_path):
+    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    publish()
+    (tmp_path / "index/whl/files/canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl").unlink()
+    assert find_published(workspace, PLAN) is None

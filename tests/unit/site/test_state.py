@@ -60,15 +60,26 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
     run = journal.create_run("a" * 64, Request(), PLAN)
     folder = tmp_path / "runs" / run.id
     folder.mkdir(parents=True)
-    report = {"outcome": "failed", "emulated": "SandyBridge", "facts": {}}
+    cpu = {"group": "cpu", "name": "matmul float32 on cpu", "status": "passed", "reason": None, "seen": "5 sizes"}
+    driver = {"group": "cuda", "name": "driver", "status": "not_run", "reason": "no NVIDIA driver", "seen": None}
+    card = {"group": "cuda", "name": "devices", "status": "passed", "reason": None, "seen": "0: Tesla K40m (sm_35)"}
+    report = {"outcome": "failed", "emulated": "SandyBridge", "facts": {}, "checks": [cpu, driver]}
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report))
     journal.finish_run(run.id, "failure", 8)
     both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "published"
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report | {"outcome": "passed"}))
     both = Known.of(known.wheels, view(journal, tmp_path))
+    assert both.state(offer)[0] == "tested"  # for a GPU, whose part was not run
+    assert both.state(replace(offer, cuda=None))[0] == "smoked"
+    told = "CPU part passed; GPU part not run: no NVIDIA driver"
+    assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", told)]
+    on_card = report | {"outcome": "passed", "emulated": None, "checks": [cpu, card], "facts": {"machine": "x86_64"}}
+    (folder / "smoke.json").write_text(json.dumps(on_card))
+    both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "smoked"
-    assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", "passed")]
+    where = "a real CPU (x86_64), 0: Tesla K40m (sm_35)"
+    assert (where, "CPU part passed; GPU part passed") in [(s.where, s.outcome) for s in both.smokes(KEY)]
 
 
 def test_what_the_compiler_cache_answered_is_added_up(journal, tmp_path):

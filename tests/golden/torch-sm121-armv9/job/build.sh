@@ -38,6 +38,11 @@ rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
 exec 9< .
+# Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
+mkdir -p "$FARM_ROOT/bin"
+for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+export PATH="$PATH:$FARM_ROOT/bin"
 packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
     [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
 }

@@ -1,0 +1,135 @@
+"""`farm clean`: remove what runs left behind. The index, the journal and runs that have not ended are never touched."""
+
+import argparse
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from farm.pipeline.workspace import Workspace
+
+IMAGES = "farm/toolchain"
+TREES = "farm-tree-"
+UNITS = {"d": "days", "h": "hours", "w": "weeks"}
+CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
+"""Folders under `artifacts/` that are made again when they are needed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--older-than", type=age, default=timedelta(0), metavar="AGE", help="such as 30d, 12h or 4w (default: all)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+
+
+def age(text: str) -> timedelta:
+    """The length of time that `30d`, `12h` or `4w` names."""
+    match = re.fullmatch(r"(\d{1,5})([dhw])", text, re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number and d, h or w, such as 30d")
+    return timedelta(**{UNITS[match[2]]: int(match[1])})
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli import show
+    from farm.cli.project import project_of
+    from farm.pipeline.report import Silent
+    from farm.pipeline.workspace import Workspace
+
+    workspace = Workspace(*project_of(args), Silent())
+    before = datetime.now(UTC) - args.older_than
+    found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
+    images = old_images(before)
+    if not args.dry_run:
+        for path, _ in found:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        remove_images(images)
+    rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in images]
+    if args.json:
+        entries = [{"what": what, "bytes": size} for what, size in rows]
+        show.json_document({"removed": not args.dry_run, "found": entries})
+        return 0
+    for what, size in rows:
+        show.say(f"{size / 1e6:10.1f} MB  {what}")
+    total = sum(size for _, size in rows) / 1e6
+    show.say(f"{total:10.1f} MB  {'would be removed' if args.dry_run else 'removed'}; the index is kept")
+    return 0
+
+
+def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
+    """Folders of runs that ended before, and of caches and build trees that nothing changed since."""
+    from farm.pipeline.workspace import open_journal
+
+    artifacts = workspace.artifacts
+    if not artifacts.is_dir():
+        return
+    kept: set[str] = set()
+    if (artifacts / "farm.db").is_file():
+        with open_journal(workspace.project, workspace.settings) as journal:
+            kept = {run.id for run in journal.open_runs()}
+    for folder in (artifacts / "runs").glob("*"):
+        if folder.name not in kept and changed(folder) <= before:
+            yield folder
+    if kept:
+        return  # a run that is under way uses the caches
+    for cache in (*CACHES, "host"):
+        for entry in (artifacts / cache).glob("*"):
+            if changed(entry) <= before and not _holds_index(entry, workspace.index_url):
+                yield entry
+
+
+def _holds_index(entry: Path, index: str) -> bool:
+    """An index that somebody put there is not a leftover."""
+    return "://" not in index and Path(index).resolve().is_relative_to(entry.resolve())
+
+
+def changed(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files under a folder; links are not followed."""
+    if path.is_symlink() or path.is_file():
+        return path.lstat().st_size
+    return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+
+
+def old_images(before: datetime) -> list[tuple[str, int]]:
+    """Toolchain images and build trees in Docker that no container uses, made before; none where no engine answers.
+
+    A tree's name begins with `TREE`; its size is not known without reading it all.
+    """
+    from farm.engines.docker import connect
+    from farm.errors import FarmError
+
+    try:
+        client = connect()
+    except FarmError:
+        return []
+    containers = client.containers.list(all=True)
+    used = {container.image.id for container in containers if container.image}
+    found = []
+    for image in client.images.list(name=IMAGES):
+        if image.id not in used and _made(image.attrs["Created"]) <= before:
+            found += [(tag, int(image.attrs.get("Size", 0))) for tag in image.tags if tag.startswith(f"{IMAGES}:")]
+    mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
+    for volume in client.volumes.list():
+        if volume.name.startswith(TREES) and volume.name not in mounted and _made(volume.attrs["CreatedAt"]) <= before:
+            found.append((volume.name, 0))
+    return found
+
+
+def _made(text: str) -> datetime:
+    return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC)
+
+
+def remove_images(images: list[tuple[str, int]]) -> None:
+    from farm.engines.docker import connect
+
+    if images:
+        client = connect()
+        for name, _ in images:
+            client.volumes.get(name).remove() if name.startswith(TREES) else client.images.remove(name)

@@ -1,0 +1,102 @@
+"""Which published wheel installs on this machine: the pip line is resolved against the index before it is shown."""
+
+import re
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from farm.detect.choose import Recommendation
+from farm.detect.readings import Os, Readings
+from farm.errors import FarmError
+from farm.index.pages import File, json_key, parse_page
+from farm.index.reader import Reader, open_reader
+from farm.variant import Variant
+
+PACKAGE = "torch"
+_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+# The names of the first three policies (PEPs 513, 571, 599).
+_OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+
+
+def with_published(found: Recommendation, readings: Readings, index: str) -> Recommendation:
+    """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
+
+    `index`: the root of the index, as `farm.index.reader.open_reader` takes it.
+    """
+    if found.variant is None or found.pip is None:
+        return found
+    reasons = list(found.reasons)
+    try:
+        reader = open_reader(index)
+        names = [found.variant, *(other.variant for other in found.alternatives)]
+        there = [(name, newest(reader, Variant.parse(name), readings.os)) for name in dict.fromkeys(names)]
+    except FarmError as error:
+        reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
+        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+    chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
+    (_, why) = there[0][1]
+    if chosen is None or chosen[0] != found.variant:
+        reasons.append(why or f"no wheel for {found.variant} is published; it is built by: {_submit(found)}")
+    if chosen is None:
+        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+    name, wheel = chosen
+    if name != found.variant:
+        reasons.append(f"the command below installs {name}, which is published and runs here too")
+    group = Variant.parse(name).group
+    root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
+    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
+    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons)})
+
+
+def _submit(found: Recommendation) -> str:
+    channel = f" --channel {found.channel}" if found.channel else ""
+    return f"farm submit --variant {found.variant}{channel}"
+
+
+def newest(reader: Reader, variant: Variant, os: Os) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system takes; else None, and why if some are there."""
+    key = json_key(variant.group, PACKAGE)
+    data = reader.get(key)
+    files = parse_page(data, key).files if data else ()
+    rising = sorted(
+        (file for file in files if file.url and file.yanked is False and _for_python(file, variant)),
+        key=lambda file: parse_wheel_filename(file.filename)[1],
+    )
+    fitting = [file for file in rising if _installs(file, os)]
+    if fitting:
+        return fitting[-1], None
+    if rising and os.libc:
+        return None, f"{rising[-1].filename} needs a newer C library than this machine's {os.libc}"
+    return None, None
+
+
+def _for_python(file: File, variant: Variant) -> bool:
+    wanted = f"cp{variant.python.removeprefix('py')}"
+    tags = parse_wheel_filename(file.filename)[3]
+    return any(tag.interpreter == wanted or tag.abi == "abi3" for tag in tags)
+
+
+def _installs(file: File, os: Os) -> bool:
+    """Whether one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
+    platforms = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
+    if os.system != "linux":
+        return any(
+            platform.startswith({"windows": "win", "macos": "macosx"}.get(os.system, "?")) for platform in platforms
+        )
+    return any(_floor(platform) <= glibc(os) for platform in platforms if "linux" in platform)
+
+
+def glibc(os: Os) -> tuple[int, int]:
+    """`(2, 17)`; `(0, 0)` for another C library."""
+    if not os.libc or not os.libc.startswith("glibc "):
+        return 0, 0
+    release = Version(os.libc.split()[1]).release
+    return release[0], release[1] if len(release) > 1 else 0
+
+
+def _floor(platform: str) -> tuple[int, int]:
+    """The oldest glibc of a platform tag; one that names none takes any."""
+    match = _GLIBC.match(platform)
+    if match:
+        return int(match[1]), int(match[2])
+    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 1))

@@ -1,0 +1,90 @@
+"""Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
+
+import json
+from typing import Any
+
+from farm.errors import SmokeFailedError
+from farm.index.backends import open_store
+from farm.index.records import Record, parse_record, record_key
+from farm.pipeline.release import pip_line, pip_source, public_url
+from farm.pipeline.report import Outcomes, Step
+from farm.pipeline.smoke import smoke
+from farm.pipeline.workspace import Workspace, open_journal
+from farm.plan import Plan
+from farm.variant import Variant
+from farm.wheel.metadata import parse_wheel_name
+
+MAX_RUNS = 1000
+"""How far back the journal is searched for a smoke test."""
+
+
+def find_published(workspace: Workspace, plan: Plan) -> Record | None:
+    """The record of the wheel that was built by this very plan and verified, and that users can install now.
+
+    None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
+    or where it is yanked or quarantined.
+    """
+    with open_journal(workspace.project, workspace.settings) as journal:
+        if journal.unfinished(plan.digest):
+            return None  # a run whose controller was killed is taken up and ended first
+    store = open_store(workspace.index_url)
+    project = plan.package.lower().replace("-", "_").replace(".", "_")
+    for key in store.list(record_key(f"{project}-{plan.version}-").removesuffix(".json")):
+        found = store.get(key)
+        record = parse_record(found.data, key) if found else None
+        if record is None or record.provenance.get("plan") != plan.digest:
+            continue
+        name = parse_wheel_name(record.filename)
+        if str(name.version) == plan.version and record.provenance.get("verified") == record.sha256:
+            return record if _is_offered(store, plan, record) else None
+    return None
+
+
+def _is_offered(store: Any, plan: Plan, record: Record) -> bool:
+    """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
+    page = store.get(f"whl/{Variant.parse(plan.variant).group}/v1-json/{record.project}/index.json")
+    if page is None or store.stat(f"whl/files/{record.filename}") is None:
+        return False
+    files = json.loads(page.data).get("files", [])
+    return any(
+        file["filename"] == record.filename and file["hashes"].get("sha256") == record.sha256 and not file.get("yanked")
+        for file in files
+    )
+
+
+def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
+    """What a run would have given; the smoke test is run where `test` is set and it never passed here.
+
+    Raises:
+        SmokeFailedError: It failed.
+    """
+    outcomes = Outcomes(wheel=None)
+    address = public_url(workspace, f"whl/files/{record.filename}")
+    outcomes.steps.append(Step("publish", result=f"already there, from the same plan: {address}"))
+    requirement = f"{plan.package}=={plan.version}"
+    source = pip_source(workspace, Variant.parse(plan.variant).group)
+    outcomes.pip_line = pip_line(requirement, source)
+    if not test:
+        return outcomes
+    folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
+    if was_tested(workspace, plan):
+        outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
+        return outcomes
+    folder.mkdir(parents=True, exist_ok=True)
+    failed = smoke(workspace, plan, folder, outcomes, requirement, source)
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    (folder / "passed").write_text(plan.digest, encoding="utf-8")
+    return outcomes
+
+
+def was_tested(workspace: Workspace, plan: Plan) -> bool:
+    """A run of this plan passed its smoke test on this machine, or `use_published` did."""
+    mark = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}" / "passed"
+    if mark.is_file() and mark.read_text(encoding="utf-8") == plan.digest:
+        return True
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return any(
+            run.plan_digest == plan.digest and run.result == "success" and run.request.until == "smoke"
+            for run in journal.runs(MAX_RUNS)
+        )

@@ -1,0 +1,26 @@
+"""The files that come with the farm: channels, templates and scripts; a project's own stand before them.
+
+In a checkout they stand at its root, where they are edited; a wheel of the farm carries them inside the package
+(`setup.py` puts them there).
+"""
+
+from pathlib import Path
+
+_IN_WHEEL = Path(__file__).parent / "_shipped"
+ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[1]
+"""The folder that has `ci/matrix.yaml` and `dockerfiles/`."""
+
+EXAMPLE = Path(__file__).parent / "example"
+"""What `farm init` copies. Its `ci/farm.yaml` and `ci/runners.yaml` are also the defaults of a project without them."""
+
+
+def path(project: Path, relative: str) -> Path:
+    """The project's own file or folder where it has one, else the farm's."""
+    own = project / relative
+    return own if own.exists() else ROOT / relative
+
+
+def default(project: Path, relative: str) -> Path:
+    """The project's own configuration file where it has one, else that of the example."""
+    own = project / relative
+    return own if own.exists() else EXAMPLE / relative

@@ -1,0 +1,26 @@
+"""What pyproject.toml cannot say: a wheel carries ci/ and dockerfiles/, which a checkout has beside the package."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).parent
+SHIPPED = ("ci", "dockerfiles")
+
+
+class BuildPy(build_py):
+    """Copies the folders into the package `farm`, where `farm.shipped` finds them; not for an editable install."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        target = Path(self.build_lib, "farm", "_shipped")
+        shutil.rmtree(target, ignore_errors=True)  # a build folder that was used before
+        for name in SHIPPED:
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+setup(cmdclass={"build_py": BuildPy})

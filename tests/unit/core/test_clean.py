@@ -1,0 +1,116 @@
+"""`farm clean` removes what is old and what can be made again, and nothing else; `farm completion` in a real bash."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from farm.cli.main import main
+from farm.runs import Journal, Request
+
+DAY_S = 86400
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")  # this machine's images stay
+    artifacts = tmp_path / "artifacts"
+    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+    with Journal(_made(artifacts) / "farm.db") as journal:
+        done = journal.create_run("a" * 64, request, {})
+        journal.finish_run(done.id, "success", 0)
+    for name in (f"runs/{done.id}/build.log", "sources/x.tar", "bundles/given-up/part", "index/whl/files/a.whl", "own"):
+        _made((artifacts / name).parent)
+        (artifacts / name).write_bytes(b"x" * 1000)
+    return tmp_path
+
+
+def _made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def files(project):
+    return sorted(p.relative_to(project / "artifacts").as_posix() for p in project.rglob("*") if p.is_file())
+
+
+def clean(project, capsys, *options):
+    assert main(["--project", str(project), "clean", "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_dry_run_removes_nothing(project, capsys):
+    before = files(project)
+    found = clean(project, capsys, "--dry-run")
+    assert found["removed"] is False
+    assert sorted(entry["bytes"] for entry in found["found"]) == [1000, 1000, 1000]
+    assert files(project) == before
+
+
+def test_the_index_the_journal_and_what_is_not_the_farms_stay(project, capsys):
+    clean(project, capsys)
+    assert files(project) == ["farm.db", "index/whl/files/a.whl", "own"]
+
+
+def test_what_is_younger_stays(project, capsys):
+    assert clean(project, capsys, "--older-than", "1d")["found"] == []
+    old = project / "artifacts" / "sources" / "x.tar"
+    past = old.stat().st_mtime - 2 * DAY_S
+    os.utime(old, (past, past))
+    assert [entry["what"] for entry in clean(project, capsys, "--older-than", "1d")["found"]] == [str(old)]
+
+
+def test_while_a_run_is_under_way_its_folder_and_the_caches_stay(project, capsys):
+    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+    with Journal(project / "artifacts" / "farm.db") as journal:
+        run = journal.create_run("b" * 64, request, {})
+    _made(project / "artifacts" / "runs" / run.id)
+    found = [entry["what"] for entry in clean(project, capsys)["found"]]
+    assert len(found) == 1
+    assert run.id not in found[0]
+    assert (project / "artifacts/sources/x.tar").exists()
+
+
+def test_a_folder_without_runs_has_nothing_to_clean(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
+    assert clean(tmp_path, capsys)["found"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["30", "d", "1.5d", "30x", ""])
+def test_a_wrong_age(text, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["clean", "--older-than", text])
+    assert caught.value.code == 2
+    assert "expected a number and d, h or w" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["farm", "smo"], ["smoke"]),
+        (["farm", "matrix", "--format", "gi"], ["github"]),
+        (["farm", "submit", "--no-p"], ["--no-ptx", "--no-publish"]),
+        (["farm", "completion", "f"], ["fish"]),
+    ],
+)
+def test_bash_completes(words, completed, capsys):
+    assert main(["completion", "bash"]) == 0
+    line = " ".join(f"'{word}'" for word in words)
+    script = f"{capsys.readouterr().out}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _farm; "
+    script += "printf '%s\\n' \"${COMPREPLY[@]}\""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == completed
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_take_the_script(shell, capsys, tmp_path):
+    assert main(["completion", shell]) == 0
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} on this machine")
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    done = subprocess.run([program, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
