@@ -67,9 +67,9 @@ def candidate(
     variant, options = selectors.variant, {name: Choice(*given) for name, given in selectors.options.items()}
     for name, choice in options.items():
         option(name).check(choice)
+    matrix = load_matrix(project)
     package = recipe(selectors.package).package
     system = platform(selectors.platform)
-    matrix = load_matrix(project)
     name = channel_name or selectors.channel or matrix.default_channel(package, variant, selectors.platform)
     channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
