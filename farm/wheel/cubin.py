@@ -52,6 +52,9 @@ def _unpack_zstd(data: bytes, size: int) -> bytes | None:
     import zstandard  # noqa: PLC0415 (seldom needed)
 
     try:
+        # A frame may declare any length, which the decompressor would ask memory for.
+        if zstandard.frame_content_size(data) > size:
+            return None
         return zstandard.ZstdDecompressor(max_window_size=1 << 23).decompress(data, max_output_size=size)
     except zstandard.ZstdError:
         return None

@@ -16,18 +16,22 @@ import atheris
 with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.errors import VerificationFailedError
     from farm.wheel.archive import Archive
-    from farm.wheel.elf import function_symbols, read_elf, section_ranges, symbol_name
-    from farm.wheel.fatbin import read_fatbins
+    from farm.wheel.cubin import has_kernel, unpack
+    from farm.wheel.elf import code_sections, function_symbols, read_elf, section_ranges, symbol_name
+    from farm.wheel.entrypoints import read_entry_points
+    from farm.wheel.fatbin import find_fatbins, read_fatbins
     from farm.wheel.initscan import scan_starts
     from farm.wheel.inspect import inspect
     from farm.wheel.isa import scan_isa
     from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_platforms, with_version
     from farm.wheel.pe import read_pe
     from farm.wheel.peisa import scan_dll
+    from farm.wheel.pesymbols import read_dll_symbols
     from farm.wheel.policy import Policy
     from farm.wheel.record import parse_record, render_record
     from farm.wheel.repair import RepairOptions, repair
     from farm.wheel.requires import check_metadata
+    from farm.wheel.symbols import read_symbols
     from farm.wheel.verify import verify
 
 NAME = "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
@@ -116,15 +120,31 @@ def elf(data: bytes) -> None:
     section_ranges(data, [section for section in seen.sections if section.is_code])
     for name in function_symbols(data, seen).names:
         symbol_name(data, name)
+    code_sections(data, seen)
+    read_symbols(data, seen)
 
 
 def pe(data: bytes) -> None:
-    read_pe(data)
+    read_dll_symbols(data, read_pe(data))
 
 
 def fatbin(data: bytes) -> None:
     for container in read_fatbins(data, 0, len(data)):
         assert container.sass <= {entry.sm for entry in container.entries}
+    find_fatbins(data, [])
+
+
+def cubin(data: bytes) -> None:
+    """One byte that chooses the compression, then the data."""
+    for zstd in (False, True):
+        content = unpack(data[1:], 4096, zstd=zstd)
+        assert content is None or len(content) <= 4096
+    has_kernel(data[1:])
+
+
+def commands(data: bytes) -> None:
+    names, wrong = read_entry_points(data)
+    assert all("/" not in name for name in names) or wrong
 
 
 def isa(data: bytes) -> None:
@@ -140,7 +160,8 @@ def peisa(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, isa, peisa)
+    each.__name__: each
+    for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, cubin, commands, isa, peisa)
 }
 
 
