@@ -21,11 +21,15 @@ NVTX_BELOW = (12, 0)
 
 
 def visual_studio(stack: Stack) -> tuple[str, BuildTools]:
-    """The first product whose pinned toolset CUDA and the release take; where none does, the first."""
+    """The newest product whose pinned toolset CUDA and the release take; where none does, the oldest.
+
+    Without CUDA, the oldest that the release takes.
+    """
     toolkit = catalog.toolkits().get(stack.cuda or "")
     release = catalog.torch_releases().get(stack.torch or "")
     products = windows_tools().visual_studio
-    for name, product in products.items():
+    newest_first = sorted(products.items(), key=lambda item: msc_ver(item[1].toolset), reverse=toolkit is not None)
+    for name, product in newest_first:
         version = msc_ver(product.toolset)
         if toolkit and not toolkit.msvc_min <= version <= toolkit.msvc_max:
             continue

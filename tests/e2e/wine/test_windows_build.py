@@ -260,7 +260,7 @@ def test_it_stops_at_the_first_failure_with_the_reason(machine, tool, part, acti
     assert f"step {step} FAILED" in machine.log.read_text()
 
 
-@pytest.mark.parametrize("part", ["reset --quiet --hard", "clean -ffdxq", "submodule"])
+@pytest.mark.parametrize("part", ["src reset --quiet --hard", "src clean -ffdxq", "submodule --quiet foreach"])
 def test_a_used_tree_that_cannot_be_cleaned_is_cloned_again(machine, part):
     """A git that was killed leaves index.lock, which stops every later one."""
     assert machine.run()[0] == 0

@@ -29,7 +29,7 @@ def plan_of(root, build) -> Plan:
 @pytest.fixture(scope="module")
 def every(root):
     matrix = load_matrix(root)
-    branches = [name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy"))]
+    branches = [name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy", "rtx50"))]
     builds = [build for name in branches for build in matrix.builds(name)]
     return [(build, plan_of(root, build)) for build in builds]
 

@@ -27,7 +27,9 @@ SINGLE_FILES = {"patches.py"}  # copied to machines without the farm: it imports
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
     ("wheel/metadata.py", "win32"),  # the wheel tag of 32-bit Windows
+    ("wheel/abi.py", "win32"),
     ("wheel/pe.py", "win32"),
+    ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
 SINGLE_FOLDERS = ("recipes/", "standalone/", "smoke/probe")
 

@@ -179,7 +179,8 @@ def test_the_channels_of_the_guide(root, variant, channel, tools):
 
 
 @pytest.mark.parametrize(
-    ("torch", "cuda", "studio"), [("2.8.0", "12.8", "2022"), ("2.7.1", "12.8", "2019"), ("2.10.0", "13.0", "2022")]
+    ("torch", "cuda", "studio"),
+    [("2.8.0", "12.8", "2022"), ("2.7.1", "12.8", "2022"), ("2.7.1", "11.7", "2019"), ("2.10.0", "13.0", "2022")],
 )
 def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
     stack = Stack(package="torch", variant=Variant.parse("sm80-avx2-py311"), platform="windows", base=None,

@@ -25,7 +25,7 @@ from farm.variant import Variant
         ("torch", "sm35-avx-py313", "linux", "kepler-2.0.1"),
         ("torch", "sm90-avx512-py314", "linux", "main"),
         ("torch", "sm121-avx-py311", "linux", "pytorch-2.10-python313"),
-        ("torch", "sm120-avx2-py311", "windows", "kepler-2.0.1"),
+        ("torch", "sm120-avx2-py311", "windows", "rtx50-windows"),
     ],
 )
 def test_default_channel(shipped, package, variant, platform, channel):

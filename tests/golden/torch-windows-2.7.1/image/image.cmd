@@ -34,7 +34,7 @@ if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:9db3c4348ffe35bd-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:17a864dc10fa3a07-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:9db3c4348ffe35bd-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:17a864dc10fa3a07-%FARM_CHOSEN%"
 exit /b 0

@@ -34,7 +34,7 @@ if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:fe105013b5e6a049-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:648f32bdde433f46-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:fe105013b5e6a049-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:648f32bdde433f46-%FARM_CHOSEN%"
 exit /b 0

@@ -1,6 +1,8 @@
 @echo off
 rem Installs one thing into the image: python, git or packages. Rendered by farm.
 setlocal EnableExtensions DisableDelayedExpansion
+if not exist get.cmd cd /d "%~dp0"
+if not exist get.cmd exit /b 9
 if not exist C:\farm\t\ mkdir C:\farm\t
 set "FARM_FILE=C:\farm\t\download.exe"
 if "%~1"=="python" goto :python
@@ -12,8 +14,8 @@ exit /b 2
 :python
 set "FARM_URL=https://www.python.org/ftp/python/3.10.11/python-3.10.11-amd64.exe"
 set "FARM_SHA256=d8dede5005564b408ba50317108b765ed9c3c510342a598f9fd42681cbe0648b"
-call "%~dp0get.cmd"
-if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
+call get.cmd
+if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 start /w "" "%FARM_FILE%" /quiet InstallAllUsers=1 TargetDir=C:\farm\python PrependPath=0 AssociateFiles=0 Shortcuts=0 Include_launcher=0 Include_doc=0 Include_test=0
 set "FARM_EXIT=%ERRORLEVEL%"
 del "%FARM_FILE%"
@@ -26,8 +28,8 @@ exit /b 9
 set "FARM_FILE=C:\farm\t\git.zip"
 set "FARM_URL=https://github.com/git-for-windows/git/releases/download/v2.45.2.windows.1/MinGit-2.45.2-64-bit.zip"
 set "FARM_SHA256=7ed2a3ce5bbbf8eea976488de5416894ca3e6a0347cee195a7d768ac146d5290"
-call "%~dp0get.cmd"
-if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
+call get.cmd
+if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 mkdir C:\farm\git
 if not exist C:\farm\git\ exit /b 9
 tar.exe -xf "%FARM_FILE%" -C C:\farm\git

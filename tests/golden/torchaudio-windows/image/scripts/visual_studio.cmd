@@ -1,12 +1,14 @@
 @echo off
 rem Installs Visual Studio into the image. Rendered by farm. Nothing of a channel stands here: images share this layer.
 setlocal EnableExtensions DisableDelayedExpansion
+if not exist get.cmd cd /d "%~dp0"
+if not exist get.cmd exit /b 9
 if not exist C:\farm\t\ mkdir C:\farm\t
 set "FARM_FILE=C:\farm\t\download.exe"
 set "FARM_URL=https://download.visualstudio.microsoft.com/download/pr/173680e6-f352-4b2b-975f-96e006bf9720/8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe/vs_BuildTools.exe"
 set "FARM_SHA256=8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe"
-call "%~dp0get.cmd"
-if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
+call get.cmd
+if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
 start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041
 

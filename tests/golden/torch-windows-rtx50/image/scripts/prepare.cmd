@@ -1,0 +1,24 @@
+@echo off
+rem Toolkit, tools and Python packages below C:\farm; called by build.cmd and by the image's install.cmd.
+rem What is there already is not fetched again.
+if not exist C:\farm\downloads\ mkdir C:\farm\downloads
+set "FARM_STEP=toolkit"
+set "FARM_NEXT=the last lines of the log name the archive; is C: full, is NVIDIA's server reached?"
+"%FARM_PYTHON%" install_toolkit.py toolkit.json --prefix C:\farm\cuda-12.8-9.7.1 --cache C:\farm\downloads >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+set "FARM_STEP=archives"
+set "FARM_NEXT=the last lines of the log name the archive"
+"%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+set "FARM_STEP=python packages"
+set "FARM_NEXT=the last lines of the log name the package; does pip reach its index?"
+if exist C:\farm\venv\55a3efb3cdf2.ok exit /b 0
+if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
+if exist C:\farm\venv\ exit /b 9
+"%FARM_PYTHON%" -m venv C:\farm\venv >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+copy /y nul C:\farm\venv\55a3efb3cdf2.ok >nul
+if not "%ERRORLEVEL%"=="0" exit /b 9
+exit /b 0
