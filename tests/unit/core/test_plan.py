@@ -174,7 +174,7 @@ def test_a_value_of_the_wrong_kind_is_a_usage_error(root, options, message):
         ("gpus", ["sm3500"], "unknown GPU 'sm3500'"),
         ("cpus", ["avx22"], "unknown CPU 'avx22'; did you mean 'avx2'"),
         ("pythons", ["py27"], "unknown Python 'py27'"),
-        ("packages", ["canari"], "'torch', 'torchvision', 'torchaudio' or 'canary'"),
+        ("packages", ["canari"], "no recipe for package 'canari'; did you mean 'canary'?"),
         ("cuda", 11.8, 'write versions in quotes: "11.8"'),
     ],
 )
