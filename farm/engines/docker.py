@@ -72,7 +72,11 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             if url
             else docker.from_env(timeout=timeout_s)
         )
-        client.ping()
+        try:
+            client.ping()
+        except BaseException:
+            client.close()  # its socket: a dispatcher that asks again and again would run out of them
+            raise
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         where = url or "DOCKER_HOST or this machine"
         if "PermissionError" in str(error):  # docker-py passes on the text alone
