@@ -37,7 +37,7 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, cli
     said = json.loads(result.stdout)
     steps = {step["step"]: step["result"] for step in said["steps"]}
     told = json.loads((out / "result.json").read_text())
-    assert steps["build"].startswith(f"carried: {told['wheel']}")
+    assert steps["build"].startswith(f"from a bundle: {told['wheel']}")
     assert {"repair", "verify", "publish", "install", "smoke"} <= steps.keys()
     assert containers_of(client, said["run"]) == []
     again = Farm(make_project(tmp_path / "project"))

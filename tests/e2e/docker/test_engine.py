@@ -12,6 +12,7 @@ from farm import catalog
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
 from farm.engines.docker import DockerEngine
 from farm.engines.images import base_image, ensure_image
+from farm.engines.output import RefusedOutputError
 from farm.errors import BuildFailedError, InfrastructureError
 
 Start = Callable[..., str]
@@ -137,14 +138,14 @@ def test_a_second_attempt_replaces_what_a_dead_controller_left(engine, start):
 def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
     handle = start(f"mkdir -p /farm/out; {script}")
     end(engine, handle)
-    with pytest.raises(InfrastructureError, match="no plain file"):
+    with pytest.raises(RefusedOutputError, match="no plain file"):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 
 
 def test_output_beyond_its_bound_is_refused(engine, start, tmp_path):
     handle = start("mkdir -p /farm/out; head -c 9000000 /dev/zero > /farm/out/big")
     end(engine, handle)
-    with pytest.raises(InfrastructureError, match="larger than allowed"):
+    with pytest.raises(RefusedOutputError, match="larger than allowed"):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 
 

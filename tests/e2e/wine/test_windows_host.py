@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.engines.base import FINAL, Job, Observation
+from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.errors import NoRunnerError
 from tests.e2e.wine.windows_host import SECRET, WindowsHost, windows_path
 
@@ -89,7 +89,7 @@ def test_a_cancel_ends_three_generations(host, tmp_path):
     handle, pids = generations(host, tmp_path, "wait")
     assert all(map(host.alive, pids))
     host.cancel(handle)
-    assert host.observe(handle) == Observation("cancelled", why="cancelled", exit_code=143)
+    assert host.observe(handle) == Observation("cancelled", exit_code=143, cause=Cause.CANCELLED)
     assert not any(map(host.alive, pids))
 
 

@@ -12,7 +12,8 @@ from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from farm import errors
-from farm.engines.base import Capacity, Job, Observation
+from farm.engines import output
+from farm.engines.base import Capacity, Cause, Job, Observation
 from farm.engines.host import HostEngine
 from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
 
@@ -63,7 +64,8 @@ class WindowsHost:
             raise AssertionError(f"{call}: the controller ended: {self.process.stderr.read()}")
         answer = json.loads(line)
         if "error" in answer:
-            raise getattr(errors, answer["error"])(answer["message"], hint=answer["hint"])
+            raised = getattr(errors, answer["error"], None) or getattr(output, answer["error"])
+            raise raised(answer["message"], hint=answer["hint"])
         return answer["result"]
 
     def capacity(self) -> Capacity:
@@ -77,7 +79,8 @@ class WindowsHost:
         return self._ask("find", dict(labels))
 
     def observe(self, handle: str) -> Observation:
-        return Observation(**self._ask("observe", handle))
+        seen = self._ask("observe", handle)
+        return Observation(**{**seen, "cause": Cause[seen["cause"]] if seen["cause"] else None})
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         log = self._ask("open_log", handle, since)

@@ -33,7 +33,8 @@ class Controller:
         return self.engine.find(labels)
 
     def observe(self, handle):
-        return asdict(self.engine.observe(handle))
+        seen = asdict(self.engine.observe(handle))
+        return {**seen, "cause": seen["cause"].name if seen["cause"] else None}
 
     def open_log(self, handle, since):
         self.logs[str(len(self.logs))] = self.engine.logs(handle, since)
