@@ -56,6 +56,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     """
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
         raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
+    recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
     try:

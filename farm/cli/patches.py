@@ -9,7 +9,8 @@ from farm.cli import show
 from farm.errors import BuildFailedError, UsageError
 from farm.patches import PatchError, compiler_name, facts_here, plan_patches, write
 from farm.platforms.facts import PLATFORMS
-from farm.recipe import patches
+from farm.recipe import patches, use_project
+from farm.settings import find_project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show each patch with its reason and diff; write only with --apply."""
+    use_project(find_project(args.project or Path.cwd()))
     if not args.source.is_dir():
         raise UsageError(f"{args.source}: no such folder", hint="give the root of the source tree")
     given = {name: value for name in ("system", "setuptools", "cmake") if (value := getattr(args, name)) is not None}

@@ -3,12 +3,10 @@
 import argparse
 from pathlib import Path
 
-from farm.recipe import use_project
 from farm.settings import Settings, find_project, load_settings
 
 
 def project_of(args: argparse.Namespace) -> tuple[Path, Settings]:
     """The checkout and its settings."""
     project = find_project(args.project or Path.cwd())
-    use_project(project)
     return project, load_settings(project)

@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -18,9 +17,7 @@ from farm import processes
 from farm.cli import show
 from farm.cli.project import project_of
 from farm.errors import ExitCode, FarmError, InfrastructureError, UsageError
-from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
 from farm.pipeline.report import Silent
-from farm.pipeline.run import cancel, create_detached, plan_of
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.runs import EventKind, Journal, Run, state_of
 from farm.runs.progress import progress
@@ -88,6 +85,8 @@ def _watch(args: argparse.Namespace, journal: Journal) -> int:
     def rows() -> list[dict[str, Any]]:
         runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
         return [summary(journal, run) for run in runs]
+
+    from rich.live import Live
 
     with Live(_table(rows()), console=show.ERR, refresh_per_second=4) as live:
         while any(row["result"] is None for row in rows()):
@@ -179,6 +178,8 @@ def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, 
 
 
 def cmd_cancel(args: argparse.Namespace) -> int:
+    from farm.pipeline.run import cancel
+
     run = cancel(_setting(args), args.run)
     if args.json:
         _print_json({"id": run.id, "result": run.result, "exit_code": run.exit_code})
@@ -188,6 +189,8 @@ def cmd_cancel(args: argparse.Namespace) -> int:
 
 
 def cmd_retry(args: argparse.Namespace) -> int:
+    from farm.pipeline.run import create_detached, plan_of
+
     workspace = _setting(args)
     with open_journal(workspace.project, workspace.settings) as journal:
         old = journal.run(args.run)
@@ -198,6 +201,8 @@ def cmd_retry(args: argparse.Namespace) -> int:
 
 
 def cmd_dispatch(args: argparse.Namespace) -> int:
+    from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
+
     workspace = _setting(args)
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
@@ -284,6 +289,8 @@ def _dispatch_log(journal: Journal) -> Path:
 
 def _start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
+    from farm.pipeline.dispatch import AlreadyDispatchingError, sole
+
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
         with sole(workspace.artifacts, 0.0):

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +14,9 @@ from rich.text import Text
 from farm.errors import FarmError
 from farm.pipeline.report import Outcomes
 from farm.text import plain
-from farm.wheel.inspect import WheelContents
+
+if TYPE_CHECKING:
+    from farm.wheel.inspect import WheelContents
 
 ERR = Console(stderr=True, highlight=False)
 OUT = Console(highlight=False)
@@ -131,7 +133,7 @@ class TerminalWatcher:
         self._progress.stop()
 
 
-def inspection(contents: WheelContents) -> None:
+def inspection(contents: "WheelContents") -> None:
     """What is inside a wheel, a table for each question."""
     say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
     say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
@@ -161,7 +163,7 @@ def inspection(contents: WheelContents) -> None:
     table("imports", ("library", "needs", "on", "answered by", "member"), needs)
 
 
-def components(contents: WheelContents) -> Iterator[str]:
+def components(contents: "WheelContents") -> Iterator[str]:
     """A line for each of NVIDIA's components inside a wheel."""
     for part in contents.components:
         sass = " ".join(f"sm_{sm}" for sm in part.sass) or "no machine code"
@@ -170,7 +172,7 @@ def components(contents: WheelContents) -> Iterator[str]:
         yield f"{part.name} inside ({len(part.libraries)} libraries), which supports {which}"
 
 
-def _floor(contents: WheelContents) -> str:
+def _floor(contents: "WheelContents") -> str:
     """The oldest system that the libraries allow, as far as it follows from them."""
     linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
     if linkers:

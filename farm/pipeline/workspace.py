@@ -3,12 +3,15 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.errors import UsageError
-from farm.index.signing import Signer, load_signer, parse_signer
 from farm.pipeline.report import Watcher
 from farm.runs import Journal
 from farm.settings import Settings
+
+if TYPE_CHECKING:
+    from farm.index.signing import Signer
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Workspace:
         return place if "://" in place else str(self.project / place)
 
     @property
-    def signer(self) -> Signer | None:
+    def signer(self) -> "Signer | None":
         """What signs wheels and pages; None when no key is configured.
 
         Raises:
@@ -49,11 +52,13 @@ class Workspace:
         return configured_signer(self.project, self.settings)
 
 
-def configured_signer(project: Path, settings: Settings) -> Signer | None:
+def configured_signer(project: Path, settings: Settings) -> "Signer | None":
     """The signer that `signing_key` of ci/farm.yaml names."""
     where = settings.signing_key
     if where is None:
         return None
+    from farm.index.signing import load_signer, parse_signer  # noqa: PLC0415 heavy, and needed only with a key
+
     if not where.startswith("env:"):
         return load_signer(project / where)
     name = where.removeprefix("env:")
