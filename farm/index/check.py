@@ -5,6 +5,7 @@ Reads pages with a parser of its own, follows every link, and hashes every wheel
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -91,10 +92,14 @@ class _Walk:
         for target in sorted({key.split("/")[1] for key in self.store.list("events/")}):
             yield from _guarded(f"events/{target}", self._events(target))
         yield from _guarded(CATALOGUE_KEY, self._catalogue())
-        groups = {match[1] for key in keys if (match := re.match(r"whl/([^/]+)/(?:simple/|v1-json/|links)", key))}
-        yield from _guarded(GROUPS_KEY, self._groups(groups))
-        for group in sorted(groups - {"variant"}):
-            yield from self._group(group, keys)
+        # all keys are looked at once, not once for each group
+        groups: dict[str, set[str]] = defaultdict(set)
+        for key in keys:
+            if match := re.match(r"whl/([^/]+)/(?:simple/|v1-json/|links)(?:([^/]+)/index\.\w+$)?", key):
+                groups[match[1]].update([match[2]] if match[2] else [])
+        yield from _guarded(GROUPS_KEY, self._groups(set(groups)))
+        for group in sorted(groups.keys() - {"variant"}):
+            yield from self._group(group, groups[group])
         for key in sorted(self.store.list("records/")):
             yield from _guarded(key, self._record(key))
 
@@ -114,13 +119,8 @@ class _Walk:
                 if self.store.get(pages.json_key(group, project)) is None:
                     yield Problem(CATALOGUE_KEY, f"offers {project} in {group}, which has no page", broken=True)
 
-    def _group(self, group: str, keys: frozenset[str]) -> Iterator[Problem]:
+    def _group(self, group: str, names: set[str]) -> Iterator[Problem]:
         prefix = f"whl/{group}/"
-        names = {
-            match[2]
-            for key in keys
-            if (match := re.fullmatch(re.escape(prefix) + r"(simple|v1-json)/([^/]+)/index\.\w+", key))
-        }
         listed: dict[str, pages.ProjectPage] = {}
         for name in sorted(names):
             key = pages.json_key(group, name)

@@ -115,14 +115,17 @@ def test_bad_keys_never_reach_the_store(store):
                 operate()
 
 
-def test_only_scratch_is_discarded(store):
-    for key in ("probe/x", KEY):
+def test_records_and_pages_are_never_discarded(store):
+    kept = ("records/x.json", "whl/sm35-avx/links.html")
+    for key in ("probe/x", KEY, *kept):
         store.create(key, b"x", content_type=TEXT)
-    store.discard("probe/x")
-    store.discard("probe/x")
-    with pytest.raises(ValueError, match="only keys below"):
-        store.discard(KEY)
-    assert list(store.list("")) == [KEY]
+    for key in ("probe/x", KEY):
+        store.discard(key)
+        store.discard(key)
+    for key in kept:
+        with pytest.raises(ValueError, match="only keys below"):
+            store.discard(key)
+    assert sorted(store.list("")) == sorted(kept)
 
 
 def test_one_of_many_creators_wins(store):
