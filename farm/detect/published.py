@@ -10,10 +10,12 @@ from farm.detect.readings import Os, Readings
 from farm.errors import FarmError
 from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
+from farm.platforms.facts import of_tag
 from farm.variant import Variant
 
 PACKAGE = "torch"
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+_NO_GLIBC = (99, 0)
 # The names of the first three policies (PEPs 513, 571, 599).
 _OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
 
@@ -78,12 +80,8 @@ def _for_python(file: File, variant: Variant) -> bool:
 
 def _installs(file: File, os: Os) -> bool:
     """Whether one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
-    platforms = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
-    if os.system != "linux":
-        return any(
-            platform.startswith({"windows": "win", "macos": "macosx"}.get(os.system, "?")) for platform in platforms
-        )
-    return any(_floor(platform) <= glibc(os) for platform in platforms if "linux" in platform)
+    tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
+    return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
 
 
 def glibc(os: Os) -> tuple[int, int]:
@@ -95,8 +93,10 @@ def glibc(os: Os) -> tuple[int, int]:
 
 
 def _floor(platform: str) -> tuple[int, int]:
-    """The oldest glibc of a platform tag; one that names none takes any."""
+    """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes no glibc."""
+    if platform.startswith("musllinux"):
+        return _NO_GLIBC
     match = _GLIBC.match(platform)
     if match:
         return int(match[1]), int(match[2])
-    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 1))
+    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 0))
