@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from types import FrameType
 from typing import TextIO, cast
 
 from farm.errors import InfrastructureError
@@ -65,6 +66,15 @@ def prepare() -> None:
     """
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A background job ignores Ctrl-C, and goes on doing so; a thread's closed pipe must end it still.
+        signal.signal(signal.SIGINT, _only_our_own)
+
+
+def _only_our_own(_number: int, _frame: FrameType | None) -> None:
+    if _Outlet.closed_by_reader:
+        raise KeyboardInterrupt
 
 
 def _prepared(stream: TextIO) -> TextIO:

@@ -75,6 +75,17 @@ def test_what_prints_without_end_is_ended(body):
     assert ended(process) == (141, "")
 
 
+def test_what_prints_without_end_in_the_background_is_ended():
+    """A background job ignores Ctrl-C; the thread's closed pipe ends it all the same."""
+    ignores = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
+    process = start("-c", ENDLESS.format(body=THREAD), stdout=subprocess.PIPE, preexec_fn=ignores)
+    assert process.stdout.read(1001) == b"x" * 1000 + b"\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.read(1001) == b"x" * 1000 + b"\n"
+    process.stdout.close()
+    assert ended(process) == (141, "")
+
+
 def test_errors_that_nobody_reads():
     writer = closed()
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -101,7 +112,9 @@ def test_an_output_that_was_closed_before_the_start():
 
 
 def test_an_interrupt_is_exit_code_130():
-    process = start("-c", ENDLESS.format(body="print('go', flush=True); time.sleep(600)"), stdout=subprocess.PIPE)
+    body = "print('go', flush=True); time.sleep(600)"
+    heeds = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731 - the tests themselves may run under nohup
+    process = start("-c", ENDLESS.format(body=body), stdout=subprocess.PIPE, preexec_fn=heeds)
     assert process.stdout.readline() == b"go\n"
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")
