@@ -10,6 +10,7 @@ How long an input takes is no part of any: machines are slow and busy.
 
 import os
 import random
+import signal
 import socketserver
 import sys
 
@@ -22,6 +23,9 @@ settings.register_profile("repeat", **ANY_SPEED, max_examples=60, derandomize=Tr
 settings.register_profile("random", **ANY_SPEED, max_examples=60, print_blob=True)
 settings.register_profile("explore", **ANY_SPEED, max_examples=600, print_blob=True)
 settings.load_profile(os.environ.get("FARM_HYPOTHESIS", "repeat"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; commands that tests start must heed Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -61,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
 
 def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
     """Folders of runs that ended before, and of caches and build trees that nothing changed since."""
-    from farm.pipeline.workspace import open_journal
+    from farm.pipeline.workspace import journal_path, open_journal
 
     artifacts = workspace.artifacts
     if not artifacts.is_dir():
         return
     kept: set[str] = set()
-    if (artifacts / "farm.db").is_file():
+    if journal_path(workspace.project, workspace.settings).is_file():
         with open_journal(workspace.project, workspace.settings) as journal:
             kept = {run.id for run in journal.open_runs()}
     for folder in (artifacts / "runs").glob("*"):

@@ -246,12 +246,13 @@ def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
         try:
             _wait_for(journal, run, log, dispatcher)
             for line in _lines(journal, run, log, follow=True):
-                show.ERR.print(Text("    " + plain(line)))
+                show.ERR.print(Text("    " + plain(line)), soft_wrap=True)
         except KeyboardInterrupt:
             show.ERR.print(
                 f"run {run.id} continues without this command: `farm logs -f {run.id}` follows it again, "
                 f"`farm cancel {run.id}` ends it",
                 highlight=False,
+                soft_wrap=True,  # commands are copied: no line break within
             )
             return ExitCode.INTERRUPTED
         ended, error = journal.run(run.id), journal.happened(run.id, EventKind.ERROR)

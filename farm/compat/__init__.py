@@ -33,7 +33,7 @@ def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
     told = []
     for reason in found:
         other = nearest(stack, reason, check, found) if reason.change else None
-        told.append(replace(reason, nearest=difference(stack, other)) if other else reason)
+        told.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
     return told
 
 

@@ -9,7 +9,7 @@ from farm.index.records import Record, parse_record, record_key
 from farm.pipeline.release import pip_line, pip_source, public_url
 from farm.pipeline.report import Outcomes, Step
 from farm.pipeline.smoke import smoke
-from farm.pipeline.workspace import Workspace, open_journal
+from farm.pipeline.workspace import Workspace, journal_path, open_journal
 from farm.plan import Plan
 from farm.variant import Variant
 from farm.wheel.metadata import parse_wheel_name
@@ -24,9 +24,10 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
     None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
     or where it is yanked or quarantined.
     """
-    with open_journal(workspace.project, workspace.settings) as journal:
-        if journal.unfinished(plan.digest):
-            return None  # a run whose controller was killed is taken up and ended first
+    if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
+        with open_journal(workspace.project, workspace.settings) as journal:
+            if journal.unfinished(plan.digest):
+                return None  # a run whose controller was killed is taken up and ended first
     store = open_store(workspace.index_url)
     project = plan.package.lower().replace("-", "_").replace(".", "_")
     for key in store.list(record_key(f"{project}-{plan.version}-").removesuffix(".json")):

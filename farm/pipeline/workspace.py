@@ -70,7 +70,11 @@ def configured_signer(project: Path, settings: Settings) -> "Signer | None":
     return parse_signer(os.environ[name].encode(), f"the variable {name}")
 
 
+def journal_path(project: Path, settings: Settings) -> Path:
+    return project / settings.artifacts / "farm.db"
+
+
 def open_journal(project: Path, settings: Settings) -> Journal:
-    folder = project / settings.artifacts
-    folder.mkdir(parents=True, exist_ok=True)
-    return Journal(folder / "farm.db")
+    path = journal_path(project, settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Journal(path)

@@ -7,7 +7,6 @@ from rich.console import Console
 
 from farm.cli.main import main
 from farm.cli.upload import uploading
-from farm.errors import UsageError
 from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
 
@@ -50,10 +49,10 @@ def test_a_careless_store_is_refused_with_the_evidence(s3_url, capsys, monkeypat
     assert capsys.readouterr().out.splitlines()[-1] == "only one writer at a time may publish here"
 
 
-def test_the_store_must_be_named_outside_a_project(tmp_path, monkeypatch, capsys):
+def test_outside_a_project_the_default_folder_is_asked(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["index", "probe"]) == UsageError.exit_code
-    assert "--index URL" in capsys.readouterr().err
+    assert main(["index", "probe"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{(tmp_path / 'artifacts/index').as_uri()}/"
 
 
 def test_a_log_gets_a_line_for_every_tenth(capsys, monkeypatch):

@@ -87,7 +87,8 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         after = check(other)
         assert reason.rule not in {found.rule for found in after}
         assert {found.rule for found in after if found.severity == "error"} <= errors
-        assert difference(stack, other)
+        only_the_base = replace(stack, base=other.base) == other  # which a plan chooses by itself
+        assert difference(stack, other) or only_the_base
         assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
 
 

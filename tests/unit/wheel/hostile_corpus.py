@@ -208,7 +208,9 @@ with_info("metadata-control", "control characters", METADATA=b"Name: canary\nVer
 with_info("metadata-huge", "at most", METADATA=METADATA + b"\n" + b"x" * (5 << 20))
 with_info("metadata-many-headers", "headers", METADATA=METADATA + b"A:\n" * 1_300_000)
 with_info("wheel-missing", "missing", WHEEL=None)
-with_info("wheel-without-tags", "tags in the file name and in WHEEL differ|tag", "ok", WHEEL=b"Wheel-Version: 1.0\n")
+with_info(
+    "wheel-without-tags", "tags in the file name and in WHEEL differ|tag", "ok", "ok", WHEEL=b"Wheel-Version: 1.0\n"
+)
 with_info("wheel-bad-tag", "not a tag", WHEEL=b"Tag: nonsense\n")
 with_info("wheel-tag-product", "tags in one line", WHEEL=b"Tag: " + b"-".join([b".".join([b"a"] * 500)] * 3) + b"\n")
 with_info(
