@@ -28,6 +28,7 @@ VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A folder is a group: `tests/e2e/run` runs groups at the same time, the tests of one group one after another.
 
