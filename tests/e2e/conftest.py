@@ -14,6 +14,7 @@ from typing import Any
 
 import docker
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from farm.engines.docker import connect
 from farm.errors import NoRunnerError
@@ -28,20 +29,26 @@ VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A folder is a group: `tests/e2e/run` runs groups at the same time, the tests of one group one after another.
+class GroupScheduling(LoadScopeScheduling):
+    """A folder is a group: groups run at the same time, the tests of one group one after another.
 
-    A test that needs what another group makes once, such as a Wine prefix, names it: `pytest.mark.xdist_group("wine")`.
+    By the names of the tests: xdist's own groups (`--dist loadgroup`) do nothing with pytest 9 (xdist 3.8).
     """
+
+    def _split_scope(self, nodeid: str) -> str:
+        if "[windows_host" in nodeid:  # with the tests that have the Wine prefix
+            return "wine"
+        return Path(nodeid.partition("::")[0]).relative_to("tests/e2e").parts[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not item.path.is_relative_to(HERE):
-            continue
-        folder, *rest = item.path.relative_to(HERE).parts
-        if not rest:
+        if item.path.is_relative_to(HERE) and item.path.parent == HERE:
             raise pytest.UsageError(f"{item.path}: put it into a folder of tests/e2e; a folder is a group")
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(folder))
 
 
 def need(what: str, reason: str) -> None:

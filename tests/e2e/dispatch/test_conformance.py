@@ -34,7 +34,7 @@ from tests.integration.github.runner import Ended, StandIn
 
 ROOT = WORKFLOWS.parents[1]
 LABELS = ["self-hosted", "linux", "x64", "farm-build"]
-ENGINES = ["docker", "swarm", "host", pytest.param("windows_host", marks=pytest.mark.xdist_group("wine")), "github"]
+ENGINES = ["docker", "swarm", "host", "windows_host", "github"]
 FARM = "${FARM_ROOT:-/farm}"
 """Where a job finds its folders: the host engine has them elsewhere."""
 Start = Callable[..., str]
