@@ -88,7 +88,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name}"
+        return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -175,6 +175,12 @@ _TABLE = (
         excepted=True,
         in_matrix="null: the platform's own",
         applies=lambda package: package.package == "torch",
+    ),
+    Option(
+        "cuda_libraries",
+        "Linux: need NVIDIA's wheels, the default where they are known, or vendor CUDA's libraries",
+        choices=("wheels", "vendored"),
+        needs_gpu=True,
     ),
     Option(
         "ptx",

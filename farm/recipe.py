@@ -69,16 +69,30 @@ class SdistSource(Model):
     sha256: Sha256
 
 
+class WheelSource(Model):
+    """A wheel from the Python index that pip is set to; of a part alone: headers come in wheels too."""
+
+    kind: Literal["wheel"]
+    package: PackageName
+    file: FileName
+    sha256: Sha256
+
+
 AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
 
 
 class Part(Model):
-    """Third-party code that goes into the folder `into` of the source tree: `members` of its tar file, or all."""
+    """Third-party code that goes into the folder `into` of the source tree.
+
+    `members` are files and folders of its archive; none: all of it. `strip` leading folders are removed.
+    `alternatives` says what else holds the same, for the day when the file is gone from where it was.
+    """
 
     into: str
-    source: Annotated[ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
+    source: Annotated[ArchiveSource | DebianSource | SdistSource | WheelSource, Field(discriminator="kind")]
     strip: int = Field(default=1, ge=0, le=16)
     members: list[str] = []
+    alternatives: str = ""
 
 
 class VerifyRules(Rules):

@@ -13,9 +13,11 @@ import sys
 import tarfile
 import tempfile
 import uuid
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
+from typing import IO
 from urllib.parse import urljoin
 
 import requests
@@ -24,7 +26,7 @@ from farm.errors import BuildFailedError, InfrastructureError
 from farm.patience import patiently
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
-from farm.recipe import tree_files
+from farm.recipe import recipe, tree_files
 from farm.render import EPOCH
 from farm.text import plain
 
@@ -58,29 +60,59 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
         if part is None and plan.source.kind == "path":
             _pack(source_folder(plan), target)
         else:
-            found = fetch(part.source if part else plan.source, cache, mirror=mirror, line=line)
+            if part:
+                found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
+            else:
+                found = fetch(plan.source, cache, mirror=mirror, line=line)
             _place(found, target, part)
         files.append(target)
     return files
 
 
+def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    try:
+        return fetch(part.source, cache, mirror=mirror, line=line)
+    except InfrastructureError as error:
+        others = {str(known.source.sha256): known.alternatives for known in recipe(plan.recipe).parts}
+        raise InfrastructureError(
+            f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
+            hint=others.get(str(part.source.sha256)) or error.hint,
+        ) from error
+
+
 def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     target.unlink(missing_ok=True)
-    if part is None or not part.members:
+    if part is None or (not part.members and found.suffix != ".whl"):
         try:
             target.hardlink_to(found)
         except OSError:  # another file system
             shutil.copyfile(found, target)
         return
-    with tarfile.open(found) as archive, tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as chosen:
-        for name in part.members:
-            try:
-                member = archive.getmember(name)
-            except KeyError as error:
-                raise BuildFailedError(f"{found.name} of {part.into} holds no {name}") from error
-            if not member.isreg():
-                raise BuildFailedError(f"{name} of {part.into} is no plain file")
-            chosen.addfile(_plain(tarfile.TarInfo(name), member.size), archive.extractfile(member))
+    with tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
+        left = set(part.members)
+        for name, size, stream in _files(found):
+            member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
+            if member or not part.members:
+                left.discard(str(member))
+                chosen.addfile(_plain(tarfile.TarInfo(name), size), stream)
+    if left:
+        raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
+
+
+def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The plain files of a wheel or of a tar file: name, size in bytes, content."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for info in wheel.infolist():
+                if not info.is_dir():
+                    with wheel.open(info) as content:
+                        yield info.filename, info.file_size, content
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream:
+                yield member.name, member.size, stream
 
 
 def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:

@@ -17,6 +17,8 @@ from farm.catalog.models import (
     CudnnReleases,
     DebianRelease,
     DebianReleases,
+    LibraryWheel,
+    LibraryWheels,
     Msvc,
     NvidiaProvider,
     OfficialWheel,
@@ -103,6 +105,25 @@ def official() -> OfficialWheels:
 
 def official_wheels() -> list[OfficialWheel]:
     return official().wheels
+
+
+@cache
+def _library_wheels() -> LibraryWheels:
+    return load(FOLDER / "library_wheels.yaml", LibraryWheels)
+
+
+def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
+    """NVIDIA's wheels with the libraries of a CUDA version and of cuDNN; empty where the catalogue names none.
+
+    Of cuDNN alone there is no use: both or none.
+    """
+    found = _library_wheels().cuda.get(cuda, [])
+    own = cudnn_wheel(cudnn, cuda) if cudnn else None
+    if not found or (cudnn and own is None):
+        return []
+    if own is None:
+        return found
+    return [*found, LibraryWheel(**own.model_dump(), folder="nvidia/cudnn/lib", libraries=["libcudnn*.so.*"])]
 
 
 @cache

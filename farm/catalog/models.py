@@ -139,6 +139,24 @@ class PinnedWheel(Model):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+class LibraryWheel(PinnedWheel):
+    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) lie in `folder`."""
+
+    folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
+    libraries: list[str]
+
+    @property
+    def version(self) -> str:
+        return self.file.split("-")[1]
+
+
+class LibraryWheels(Model):
+    """`library_wheels.yaml`: by CUDA version."""
+
+    sources: dict[str, str]
+    cuda: dict[str, list[LibraryWheel]]
+
+
 class CudnnRelease(Facts):
     """A cuDNN release: lowest and highest SM in its binaries (`sm_max` None: not read), CUDA majors.
 

@@ -25,7 +25,7 @@ from farm.plan import Plan
 from farm.render import EPOCH, render
 from farm.sources import gather
 
-PART_BYTES = 60 << 20
+PART_BYTES = 56 << 20
 MAX_TREE = 4 << 30
 PACK_TIMEOUT_S = 3600
 CARRIED = (

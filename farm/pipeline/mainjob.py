@@ -9,6 +9,7 @@ from farm.pipeline.backends import IMAGE
 from farm.pipeline.buildstep import BuildStep
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.context import RunContext
+from farm.pipeline.library_wheels import library_wheels
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
 from farm.pipeline.smoke import SmokeOptions, smoke
@@ -34,7 +35,8 @@ class MainJob(RunContext):
             step.result = f"added {vendored}; {result.tags[0] if result.tags else 'its tag is kept'}"
             self.outcomes.wheel = str(result.wheel)
         with self.outcomes.timed("verify", watcher) as step:
-            report = check_wheel(result.wheel, plan, self.folder / "verify.json")
+            others = library_wheels(self.workspace, plan, self.folder / "dependencies")
+            report = check_wheel(result.wheel, plan, self.folder / "verify.json", others)
             step.result = summary(report)
         if until == "verify":
             return

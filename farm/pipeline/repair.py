@@ -5,6 +5,7 @@ from pathlib import Path
 
 from farm.pipeline.build import the_wheel
 from farm.plan import Plan
+from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.repair import RepairOptions, RepairResult, repair
 
 
@@ -23,5 +24,8 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
         version=plan.version,
         requires=[f"numpy{plan.verify.numpy}"] if plan.verify.numpy else [],
         opens=plan.opens,
+        library_wheels=[
+            LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries)) for wheel in plan.library_wheels
+        ],
     )
     return repair(the_wheel(built / "wheel"), dest, options)

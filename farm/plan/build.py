@@ -87,6 +87,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         repair=recipe.repair,
         exclude=recipe.exclude,
         opens=system.opens(recipe, stack),
+        library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
         verify=_policy(wanted, values["version"]),
         requires=[filled(text, values, f"recipe {recipe.package}: requires") for text in recipe.requires],
         windows=system.details(recipe, stack, wanted.value("blas")),

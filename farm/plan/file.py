@@ -78,6 +78,23 @@ class ToolkitPlan(Model):
     wheels: list[SourcePlan] = []
 
 
+class LibraryWheelPlan(Model):
+    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) lie in `folder` there."""
+
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")
+    version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
+    file: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,120}\.whl$")
+    sha256: Sha256
+    folder: str = Field(pattern=RELATIVE)
+    libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
+
+    @property
+    def requirement(self) -> str:
+        """As METADATA says it; the marker is that of upstream's wheels."""
+        marker = "platform_system == 'Linux' and platform_machine == 'x86_64'"
+        return f"{self.package}=={self.version}; {marker}"
+
+
 class PartPlan(Model):
     """Code that goes into the folder `into` of the source tree: `members` of a tar file, or all of it."""
 
@@ -115,7 +132,7 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"opens", WINDOWS})
+_LEFT_OUT = frozenset({"library_wheels", "opens", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
@@ -154,6 +171,9 @@ class Plan(Model):
     opens: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9*][A-Za-z0-9._+*-]{0,80}$")]] = Field(
         default=[], description="what a vendored library opens by name: no library names it"
     )
+    library_wheels: list[LibraryWheelPlan] = Field(
+        default=[], description="wheels whose libraries are needed, not vendored; the build is the same either way"
+    )
     verify: Policy
     requires: list[str]
     windows: WindowsPlan | None = Field(default=None, description="set where platform is windows")
@@ -172,7 +192,7 @@ class Plan(Model):
 
     @property
     def digest(self) -> str:
-        """Sha256 of what is built; where a value came from does not change it."""
+        """Sha256 of what is built; where a value came from, and how the wheel is packed, does not change it."""
         return self._digest(self._whole())
 
     def _whole(self) -> dict[str, Any]:
@@ -181,7 +201,8 @@ class Plan(Model):
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
-        data = {name: value for name, value in whole.items() if name != "origins"}
+        data = {name: value for name, value in whole.items() if name not in ("origins", "library_wheels")}
+        data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -9,8 +9,8 @@ from farm.catalog.models import TorchRelease
 from farm.compat import Stack
 from farm.compat.host import redist_platform
 from farm.errors import UsageError
-from farm.plan.file import ArchivePlan, PartPlan, Plan, SourcePlan, ToolkitPlan
-from farm.recipe import AnySource, GitSource, PathSource, Recipe, folder, recipe, tree_digest
+from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe, tree_digest
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:
@@ -47,8 +47,16 @@ def parts(recipe_: Recipe) -> list[PartPlan]:
     ]
 
 
-def _fixed(origin: AnySource) -> SourcePlan:
+def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
     return SourcePlan.model_validate(origin.model_dump())
+
+
+def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryWheelPlan]:
+    """The wheels to need instead of vendoring what they hold; by default wherever the catalogue knows them."""
+    if stack.platform != "linux" or recipe_.repair != "tools" or not stack.cuda or form == "vendored":
+        return []
+    known = catalog.library_wheels(stack.cuda, stack.cudnn)
+    return [LibraryWheelPlan(version=wheel.version, **wheel.model_dump()) for wheel in known]
 
 
 def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:

@@ -19,6 +19,7 @@ from farm.errors import InfrastructureError, VerificationFailedError
 from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.imports import DRIVER
+from farm.wheel.library_wheels import point_at
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, windows_machine
 from farm.wheel.vendor import RepairOptions, RepairResult, vendor
 
@@ -41,6 +42,8 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
         tags = read_dist_info(archive).tags
         windows = windows_machine(tags) is not None
+    theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
+    options = replace(options, exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
     if all(tag.endswith("-any") for tag in tags):  # auditwheel fails on a wheel without libraries
         return vendor(wheel, dest, options, libs, opens)
@@ -58,6 +61,12 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
+        if options.library_wheels:
+            pointed = Path(folder, "pointed", found[0].name)
+            pointed.parent.mkdir()
+            needed = point_at(found[0], pointed, options.library_wheels, options.opens)
+            found = [pointed]
+            options = replace(options, requires=[*options.requires, *(each.requirement for each in needed)])
         return vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
 
 

@@ -21,6 +21,7 @@ from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     DistInfo,
@@ -54,6 +55,7 @@ class RepairOptions:
         requires: Requirements that METADATA must have, such as `numpy<2`; those that it lacks are added.
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
+        library_wheels: Wheels of which libraries are needed instead of being vendored (Linux, with `into` None).
     """
 
     lib_dirs: Sequence[Path] = ()
@@ -62,6 +64,7 @@ class RepairOptions:
     version: str | None = None
     requires: Sequence[str] = ()
     opens: Sequence[str] = ()
+    library_wheels: Sequence[LibraryWheel] = ()
 
 
 @dataclass(frozen=True)

