@@ -5,6 +5,7 @@ import io
 import subprocess
 import tarfile
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -219,3 +220,31 @@ def test_a_source_beside_the_recipe_is_the_one_of_the_plan(plan, cache, tmp_path
     other = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
     with pytest.raises(UsageError, match="changed since the plan was made"):
         gather(other, cache, tmp_path / "out", mirror=None, line=print)
+
+
+def test_a_part_may_come_out_of_a_wheel_by_folder(plan, cache, tmp_path):
+    wheel = tmp_path / "headers.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("a/include/one.h", "1")
+        archive.writestr("a/include/deep/two.h", "2")
+        archive.writestr("a/include2/no.h", "3")
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (cache / f"{sha256}.whl").write_bytes(wheel.read_bytes())
+    source = SourcePlan(kind="wheel", package="a", file="a-1-py3-none-any.whl", sha256=sha256)
+    plan = plan.model_copy(update={"parts": [PartPlan(into="a", source=source, strip=1, members=["a/include"])]})
+    files = gather(plan, cache, tmp_path / "out", mirror=None, line=print)
+    assert contents(files[1]) == {"a/include/one.h": "1", "a/include/deep/two.h": "2"}
+
+
+def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(root, index, cache, tmp_path):
+    plan = resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "torch", "linux", "debian-2.6.0"))
+    part = next(part for part in plan.parts if part.into == "third_party/pybind11")
+    source = tmp_path / "source.tar"
+    tar(source, {"a": "a"})
+    plan = plan.model_copy(update={"parts": [part], "source": of_archive(source)})
+    page = index / "simple/pybind11"
+    page.mkdir()
+    (page / "index.html").write_text("nothing here")
+    with pytest.raises(InfrastructureError, match=r"third_party/pybind11 of torch, from pybind11: ") as error:
+        gather(plan, cache, tmp_path / "out", mirror=None, line=print)
+    assert error.value.hint == "any pybind11 from 2.13 on, as wheel or sdist"

@@ -1,0 +1,58 @@
+"""A wheel that needs NVIDIA's wheels instead of holding their libraries: RPATHs and requirements, written by repair."""
+
+import pytest
+
+from farm.wheel.archive import Archive
+from farm.wheel.contents import read_needs
+from farm.wheel.library_wheels import LibraryWheel, point_at, without_theirs
+
+BLAS = LibraryWheel("nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11"))
+FFT = LibraryWheel("nvidia-cufft-cu11==10.9.0.58", "nvidia/cufft/lib", ("libcufft.so.10",))
+NVRTC = LibraryWheel("nvidia-cuda-nvrtc-cu11==11.8.89", "nvidia/cuda_nvrtc/lib", ("libnvrtc.so.11.2",))
+
+
+@pytest.fixture
+def pointed(tmp_path, compiled):
+    """Writes a wheel with these libraries, points it at `wheels`; returns (wheels that it needs, search paths)."""
+
+    def run(wheels, opens=()):
+        source = compiled
+        dest = tmp_path / "out" / source.name
+        dest.parent.mkdir()
+        found = point_at(source, dest, wheels, opens)
+        with Archive(dest) as archive:
+            libraries = read_needs(archive, {}).libraries
+        return found, {library.path: library.search_path for library in libraries}
+
+    return run
+
+
+@pytest.fixture
+def compiled(tmp_path, make_wheel, make_elf):
+    files = {
+        "torch/lib/libtorch_cuda.so": make_elf(needed=["libcublas.so.11", "libc.so.6"], runpath="$ORIGIN"),
+        "torch/lib/libtorch.so": make_elf(needed=["libtorch_cuda.so"], runpath="$ORIGIN"),
+        "torch.libs/libsleef.so.3": make_elf(soname="libsleef.so.3", needed=["libc.so.6"], runpath="$ORIGIN"),
+    }
+    return make_wheel(tmp_path / "in", files, name="torch", version="2.6.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+
+
+def test_wheels_that_no_library_needs_are_left_out(pointed):
+    found, _ = pointed([BLAS, FFT, NVRTC])
+    assert found == [BLAS]
+
+
+def test_a_wheel_whose_library_is_opened_by_name_is_needed(pointed):
+    found, _ = pointed([FFT, BLAS, NVRTC], opens=["libnvrtc.so.*"])
+    assert found == [BLAS, NVRTC]
+
+
+def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_keep_theirs(pointed):
+    _, search = pointed([BLAS, FFT])
+    assert search["torch/lib/libtorch_cuda.so"] == ("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib")
+    assert search["torch/lib/libtorch.so"] == ("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib")
+    assert search["torch.libs/libsleef.so.3"] == ("$ORIGIN",)
+
+
+def test_what_other_wheels_hold_is_not_looked_for_here():
+    assert without_theirs(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == ["libgomp.so.*"]
