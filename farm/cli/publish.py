@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 
 from farm.cli.index_options import add_single_writer
-from farm.cli.options import add_selectors, add_waivers
+from farm.cli.options import add_dependencies, add_selectors, add_waivers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
     add_selectors(parser)
     add_waivers(parser)
+    add_dependencies(parser)
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
     add_single_writer(parser)
     text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
     workspace = Workspace(project, settings, Silent())
-    report = verify(args.wheel, plan.verify, waivers=waivers_of(args))
+    report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
     if not report.passed:
         raise refusal(report)
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:

@@ -47,6 +47,10 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
         )
     if repeated := sorted(_ONCE & unparsed.keys()):
         raise PublishRefusedError(f"{filename}: its METADATA has {repeated[0].title()} twice, or as no text")
+    # setuptools before 77 writes License-File into metadata 2.1 and 2.2 (pypa/setuptools#4759). PyPI's clients leave it
+    # out of what they send (pypa/twine#1180), and installers ignore it.
+    if raw.get("metadata_version") in ("2.1", "2.2", "2.3"):
+        raw.pop("license_files", None)
     try:
         found = Metadata.from_raw(raw)
         needs = found.requires_dist or []
