@@ -1,7 +1,8 @@
 """Pages of links for what the wheels need, so that `--index-url` alone installs them.
 
 The links lead to another index and are taken from its pages, with their hashes; which versions fit stands in
-`dependencies.yaml`. Nothing is downloaded but pages.
+`dependencies.yaml`, and in the METADATA of the wheels where these pin one (`nvidia-cublas-cu11==11.11.3.6`). Nothing is
+downloaded but pages.
 """
 
 import html.parser
@@ -17,7 +18,10 @@ from typing import Annotated, Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import yaml
+from packaging.metadata import parse_email
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import AfterValidator, ValidationError
 
@@ -75,6 +79,24 @@ def wanted(catalogue: Catalogue, group: str) -> dict[str, list[SpecifierSet]]:
     return dict(found)
 
 
+def pinned(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
+    """What METADATA of a group's torch wheels requires in one version: project -> these versions."""
+    page = store.get(pages.json_key(group, "torch"))
+    found: dict[str, list[SpecifierSet]] = defaultdict(list)
+    for file in pages.parse_page(page.data, group).files if page else ():
+        metadata = store.get(pages.metadata_key(file.filename))
+        raw, _ = parse_email(metadata.data if metadata else b"")
+        for line in raw.get("requires_dist", []):
+            try:
+                need = Requirement(line)
+            except InvalidRequirement:
+                continue
+            exact = any(each.operator == "==" for each in need.specifier)
+            if exact and "extra" not in str(need.marker or ""):
+                found[canonicalize_name(need.name)].append(need.specifier)
+    return dict(found)
+
+
 def link_dependencies(store: Store, source: str, *, group: str | None = None) -> dict[str, bytes]:
     """Writes the pages of what the wheels of a group, or of all groups, need.
 
@@ -102,12 +124,15 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
     for name in [group] if group else sorted(catalogue.groups):
         section = catalogue.section(name, "torch")
         channels = sorted(section.channels if section else ())
-        for project, specifiers in sorted(wanted(catalogue, name).items()):
+        fits, pins = wanted(catalogue, name), pinned(store, name)
+        for project in sorted({*fits, *pins}):
             if project in catalogue.groups[name]:
                 continue  # the farm's own wheels of it
-            files = _fitting(read(project), specifiers)
+            specifiers, exact = fits.get(project, []), pins.get(project, [])
+            files = _fitting(read(project), specifiers, exact)
             if not files:
-                raise UsageError(f"{source} has no wheel of {project} that fits {' or '.join(map(str, specifiers))}")
+                text = " or ".join(dict.fromkeys(map(str, [*specifiers, *exact])))
+                raise UsageError(f"{source} has no wheel of {project} that fits {text}")
             written |= _written(store, name, project, files, tuple(channels))
             linked[name][project] = tuple(channels)
     return written | _catalogued(store, linked)
@@ -158,17 +183,20 @@ def _page(project: str, files: list[File], channels: tuple[str, ...], generation
     )
 
 
-def _fitting(files: list[File], specifiers: list[SpecifierSet]) -> list[File]:
-    """The wheels of the newest fitting release of each minor series."""
+def _fitting(files: list[File], specifiers: list[SpecifierSet], exact: list[SpecifierSet]) -> list[File]:
+    """The wheels of the newest fitting release of each minor series, and of the `exact` ones."""
     newest: dict[tuple[int, ...], Version] = {}
     by_version: dict[Version, list[File]] = defaultdict(list)
     for file in files:
         version = pages.parse_wheel_name(file.filename)[1]
-        if any(specifier.contains(version) for specifier in specifiers):  # leaves prereleases out
+        if any(specifier.contains(version) for specifier in exact):
+            by_version[version].append(file)
+        elif any(specifier.contains(version) for specifier in specifiers):  # leaves prereleases out
             by_version[version].append(file)
             series = (version.epoch, version.major, version.minor)
             newest[series] = max(version, newest.get(series, version))
-    return [file for version in newest.values() for file in by_version[version]]
+    chosen = {version for version in by_version if any(specifier.contains(version) for specifier in exact)}
+    return [file for version in sorted(chosen | set(newest.values())) for file in by_version[version]]
 
 
 def _read(source: str, project: str) -> list[File]:

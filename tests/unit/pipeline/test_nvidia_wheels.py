@@ -4,9 +4,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from farm.pipeline.report import Silent
 
 from farm.pipeline.library_wheels import library_wheels
+from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.settings import Settings
