@@ -18,9 +18,9 @@ from farm.wheel.verify import verify
 ROOT = Path(__file__).parents[3]
 
 
-def plan_of(variant, package="torch", project=ROOT, **options):
+def plan_of(variant, package="torch", project=ROOT, channel=None, **options):
     values = {name: (value, f"--{name}") for name, value in options.items()}
-    return resolve(project, Selectors(variant=Variant.parse(variant), package=package, options=values))
+    return resolve(project, Selectors(variant=Variant.parse(variant), package=package, channel=channel, options=values))
 
 
 @pytest.mark.parametrize(("torch", "bound"), [("2.0.1", "<2"), ("2.1.2", "<2"), ("2.7.1", None), ("2.8.0", None)])
@@ -29,7 +29,7 @@ def test_numpy_is_bound_where_the_release_needs_it(torch, bound):
 
 
 def test_rules_of_the_torch_recipe():
-    policy = plan_of("sm35-avx-py311").verify
+    policy = plan_of("sm35-avx-py311", channel="kepler-2.0.1").verify
     assert (policy.numpy, policy.cpu, policy.sass) == ("<2", "avx", (35,))
     assert "torch/lib/libtorch_cpu.so" in policy.dispatching
     for member in ("torch/lib/torch_cpu.dll", "torch/bin/fbgemm.dll"):  # both are in the wheels of 1.12 to 2.0
@@ -50,11 +50,11 @@ def test_a_channel_replaces_rules_key_by_key(tmp_path):
     text["channels"]["kepler-2.0.1"]["verify"] = rules
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
-    plan = plan_of("sm35-avx-py311", project=tmp_path)
+    plan = plan_of("sm35-avx-py311", project=tmp_path, channel="kepler-2.0.1")
     policy = plan.verify
     assert (policy.allow_other_sass, policy.forbidden, policy.numpy) == (True, ("*/secret",), None)
     assert policy.dispatching == tuple(recipe("torch").verify.dispatching)
-    assert plan.digest != plan_of("sm35-avx-py311").digest
+    assert plan.digest != plan_of("sm35-avx-py311", channel="kepler-2.0.1").digest
     assert (
         load_matrix(tmp_path).channel("kepler-compat").text.verify
         == load_matrix(tmp_path).channel("kepler-2.0.1").text.verify
