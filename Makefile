@@ -45,6 +45,9 @@ e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPU
 distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubuntu 24.04, with their own Python
 	tests/distributions
 
+mutants: $(VENV)/.dev  ## do tests notice wrong code? MODULES="farm/variant.py ...", MUTANTS=20 for a part of them
+	$(BIN)/python tests/bench/mutants.py --most $(or $(MUTANTS),0) $(MODULES)
+
 bench: $(VENV)/.dev  ## tables of times
 	$(BIN)/python tests/bench/main_job.py
 	$(BIN)/python tests/bench/plan_all.py
