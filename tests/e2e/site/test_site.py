@@ -26,6 +26,7 @@ from farm.index.publish import publish
 from farm.pipeline.release import pip_line, pip_source
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace, open_journal
+from farm.runs.model import Request
 from farm.settings import load_settings
 from farm.site.offers import offers
 
@@ -102,7 +103,7 @@ def served(tmp_path_factory):
         publish_tiny(store, offer, wheels)
     with open_journal(project, load_settings(project)) as journal:
         plan = {"package": EVIL, "variant": EVIL, "version": EVIL, "platform": EVIL}
-        run = journal.create_run("f" * 64, {}, plan)
+        run = journal.create_run("f" * 64, Request(), plan)
         journal.event(run.id, "step", name=EVIL, seconds=3, outcome=EVIL)
         journal.event(run.id, "error", text=EVIL, hint=None)
         journal.finish_run(run.id, "failure", 5)
