@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pip._internal.models.index import PyPI
+
 from farm.errors import InfrastructureError
 
-PYPI = "https://pypi.org/simple"
+PYPI = PyPI.simple_url.rstrip("/")  # the index that pip itself asks by default
 TIMEOUT_S = 120
 ATTEMPTS = 4
 MAX_LISTING = 64 << 20
