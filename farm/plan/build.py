@@ -42,18 +42,22 @@ def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None =
 def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
     """The candidate of the channel that was asked for; else of the default channel, else of the first that fits.
 
-    The default channel stays where none fits: its reasons say why not.
+    Where none fits, the first of those with the least against the channel itself: what a channel does not have must
+    not be the reason against a build that asked for no channel.
     """
     first = candidate(project, selectors, asked)
     judged = judgement(first)
     if selectors.channel or judged.complete:
         return first, judged
+    best = first, judged
     for name, channel in load_matrix(project).channels.items():
         if name != first.channel.name and selectors.package in channel.packages:
             other = candidate(project, selectors, asked, name)
             if (found := judgement(other)).complete:
                 return other, found
-    return first, judged
+            if len(found.offer) < len(best[1].offer):
+                best = other, found
+    return best
 
 
 def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:

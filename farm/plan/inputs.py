@@ -10,6 +10,7 @@ from farm.compat import Stack
 from farm.compat.host import redist_platform
 from farm.errors import UsageError
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.platforms.facts import facts
 from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe, tree_digest
 
 
@@ -53,7 +54,7 @@ def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
 
 def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryWheelPlan]:
     """The wheels to need instead of vendoring what they hold; by default wherever the catalogue knows them."""
-    if stack.platform != "linux" or recipe_.repair != "tools" or not stack.cuda or form == "vendored":
+    if not facts(stack.platform).in_images or recipe_.repair != "tools" or not stack.cuda or form == "vendored":
         return []
     known = catalog.library_wheels(stack.cuda, stack.cudnn)
     return [LibraryWheelPlan(version=wheel.version, **wheel.model_dump()) for wheel in known]

@@ -49,7 +49,8 @@ def test_a_version_by_its_beginning(why):
 
 
 def test_the_table_reads_from_cause_to_cure(why):
-    code, said = why("--variant", "sm35-avx-py311", "--numpy", "2.0.2", "--flash-attention")
+    words = ("--channel", "kepler-2.0.1", "--variant", "sm35-avx-py311", "--numpy", "2.0.2", "--flash-attention")
+    code, said = why(*words)
     assert code == 3
     assert said.out.startswith("torch for sm35-avx-py311 on linux cannot be built\n")
     assert said.out.endswith("nearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n")
