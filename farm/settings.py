@@ -118,9 +118,14 @@ class Runner(Model):
     gpus: list[Card] = []
     labels: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]] = Field(default=[], max_length=60)
 
+    @property
+    def by_labels(self) -> bool:
+        """Whether jobs find it by its labels, at GitHub; else it is a Docker engine, reached by `url`."""
+        return self.engine == "github"
+
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        if self.engine == "github" and not self.labels:
+        if self.by_labels and not self.labels:
             raise PydanticCustomError("labels", "a runner of GitHub Actions is found by its labels: write them here")
         machines = {catalog.cpu_levels()[level].machine for level in self.cpu_levels}
         if wrong := machines - {self.machine}:

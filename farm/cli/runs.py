@@ -201,7 +201,8 @@ def cmd_retry(args: argparse.Namespace) -> int:
 
 
 def cmd_dispatch(args: argparse.Namespace) -> int:
-    from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
+    from farm.pipeline.dispatch import Dispatcher
+    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
 
     workspace = _setting(args)
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
@@ -290,7 +291,7 @@ def _dispatch_log(journal: Journal) -> Path:
 
 def _start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
-    from farm.pipeline.dispatch import AlreadyDispatchingError, sole
+    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
 
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:

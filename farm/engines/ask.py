@@ -36,7 +36,7 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
     GitHub is asked once for all its runners.
     """
     listed: dict[str, Listed] | str = {}
-    if any(runner.engine == "github" for runner in runners.values()):
+    if any(runner.by_labels for runner in runners.values()):
         try:
             with contextlib.closing(github()) as api:
                 listed = {found.name.lower(): found for found in api.runners()}
@@ -44,7 +44,7 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
             listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
     seen = {}
     for name, runner in runners.items():
-        if runner.engine == "docker":
+        if not runner.by_labels:
             seen[name] = _docker(runner)
         elif isinstance(listed, str):
             seen[name] = Seen(online=False, why=listed)

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from farm import catalog
 from farm.compat.gpu import driver_knows_gpu, driver_runs_cuda
 from farm.compat.stack import Stack
+from farm.engines.base import Traits
 from farm.engines.docker import DockerEngine
+from farm.engines.github import GithubEngine
 from farm.matrix import Build
 from farm.recipe import recipe
 from farm.settings import Card, Github, JobKind, Runner
+
+TRAITS: Mapping[str, Traits] = {engine.name: engine.traits for engine in (DockerEngine, GithubEngine)}
+"""Of the engines that reach the machines of ci/runners.yaml."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,8 @@ def fits(job: Needs, runner: Runner) -> list[str]:
     found = []
     if job.kind not in runner.jobs:
         found.append(f"takes {' and '.join(runner.jobs)} jobs, not {job.kind}")
-    if runner.engine == "docker" and job.kind == "build" and stack.platform not in DockerEngine.traits.platforms:
-        found.append(f"the docker engine builds nothing for {stack.platform}")
+    if job.kind == "build" and stack.platform not in TRAITS[runner.engine].platforms:
+        found.append(f"the {runner.engine} engine builds nothing for {stack.platform}")
     if runner.platform != stack.platform:
         found.append(f"is a {runner.platform} machine, the job is for {stack.platform}")
     if runner.machine != variant.machine:
@@ -66,7 +71,7 @@ def fits(job: Needs, runner: Runner) -> list[str]:
             found.append(f"gives a job {has:g} GB of {what}, it needs {needed:g}")
     if job.kind == "smoke":
         found += _cannot_run(stack, runner)
-    if runner.engine == "github":
+    if runner.by_labels:
         carried = {label.lower() for label in runner.labels}
         missing = [label for label in job.labels if label.lower() not in carried]
         if missing:

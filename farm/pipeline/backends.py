@@ -172,7 +172,7 @@ def _github_api(workspace: Workspace) -> GithubApi:
 
 def _github(workspace: Workspace, _runner: Runner) -> Backend:
     described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
-    builders = [runner for runner in described.values() if runner.engine == "github" and "build" in runner.jobs]
+    builders = [runner for runner in described.values() if runner.by_labels and "build" in runner.jobs]
     # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
     capacity = Capacity(
         max((runner.cpus or 1.0 for runner in builders), default=1.0),

@@ -12,21 +12,19 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from pathlib import Path
 
-from farm.engines.admission import Admission, Running, Task, Worker, fits
+from farm.engines.admission import Admission, Running, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
-from farm.locks import lock
 from farm.pipeline.backends import Backend, Labels, engine_kind, open_backend
 from farm.pipeline.context import CancelledError, StillRunningError
 from farm.pipeline.mainjob import MainJob
-from farm.pipeline.needs import PRODUCT, Makers
+from farm.pipeline.needs import Makers
 from farm.pipeline.report import Outcomes
 from farm.pipeline.run import finish, note_error, note_steps, plan_of
+from farm.pipeline.tracked import FIELDS, Tracked
 from farm.pipeline.workspace import Workspace
 from farm.runs import Attempt, EventKind, Journal, OpenRun
 
@@ -42,50 +40,7 @@ GIVE_UP_S = 600.0
 """How long the journal may be out of reach (a full disk, a lock) before the dispatcher ends."""
 MAX_STEP_TRIES = 20
 """How often a step that needs no runner (publish, push of an image) is tried while store or registry are away."""
-FIELDS = (*PRODUCT, "machine", "base", "channel", "timeout_minutes", "needs")
-"""What a decision needs of a plan; the plan itself is read when the run starts."""
 _DIGITS = str.maketrans("", "", "0123456789.")
-
-
-class AlreadyDispatchingError(FarmError):
-    """Another dispatcher works on this journal."""
-
-
-@contextlib.contextmanager
-def sole(folder: Path, patience_s: float) -> Iterator[None]:
-    """Holds the dispatcher's lock in `folder`; the kernel lets go of it when the process ends, however it ends.
-
-    Raises:
-        AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
-    """
-    with (folder / "dispatch.lock").open("ab") as file:
-        deadline = time.monotonic() + patience_s
-        while True:
-            try:
-                lock(file.fileno(), wait=False)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise AlreadyDispatchingError("another dispatcher is at work here") from None
-                time.sleep(0.2)
-        yield
-
-
-@dataclass
-class _Tracked:
-    """What the dispatcher holds of one run."""
-
-    id: str
-    on: str
-    task: Task
-    worker: str | None = None
-    ends: float = 0.0
-    active: bool = False
-    not_before: float = 0.0
-    step_tries: int = 0
-    losses: int = 0
-    reason: str = ""
-    reason_at: float = 0.0
 
 
 @dataclass
@@ -98,7 +53,7 @@ class Dispatcher:
     admission: dict[str, Admission] = field(default_factory=dict)
     warn: Callable[[str], object] = lambda _text: None
     _ahead: float = field(default_factory=lambda: time.time() - time.monotonic())
-    _tracked: dict[str, _Tracked] = field(default_factory=dict)
+    _tracked: dict[str, Tracked] = field(default_factory=dict)
     _newest: str = ""
     _others: dict[str, OpenRun] = field(default_factory=dict)
     _others_at: float = 0.0
@@ -207,19 +162,8 @@ class Dispatcher:
             finish(self.journal, run.id, error)
             return
         lost = self._lost(run.id) if has_attempts else []
-        task = Task(
-            run.id,
-            platform=about["platform"],
-            machine=about["machine"],
-            labels=labels,
-            minutes=about["timeout_minutes"] / 3,  # of the recipe; what a build takes is rarely near its limit
-            priority=run.request.priority,
-            created=datetime.fromisoformat(run.created).timestamp(),
-            cache_key=f"{about['base']} {about['channel']}",
-            excluded=frozenset(attempt.runner for attempt in lost),
-            after=self._makers.of(about["needs"] or (), about["variant"], about["platform"]),
-        )
-        self._tracked[run.id] = _Tracked(run.id, on, task, losses=len(lost))
+        after = self._makers.of(about["needs"] or (), about["variant"], about["platform"])
+        self._tracked[run.id] = Tracked.of(run, labels, lost, after)
         self._changed.add(on)
         if has_attempts:
             self._look_at.add(run.id)
@@ -301,7 +245,7 @@ class Dispatcher:
             hint = "`farm runners check` names what is missing; add a runner or set its labels, then `farm retry`"
             self._end(self._tracked[name], NoRunnerError(f"no runner of {on} takes it: {why}", hint=hint))
 
-    def _say(self, one: _Tracked, why: str, now: float) -> None:
+    def _say(self, one: Tracked, why: str, now: float) -> None:
         """Keeps a reason for the journal; thousands of runs whose minutes alone changed would only make it grow."""
         same = why.translate(_DIGITS) == one.reason.translate(_DIGITS)
         if why != one.reason and (not same or now - one.reason_at > REASON_S):
@@ -315,13 +259,13 @@ class Dispatcher:
 
     # --- the build and what follows, in a thread
 
-    def _start(self, one: _Tracked, worker: str | None, now: float, speed: float = 1.0) -> None:
+    def _start(self, one: Tracked, worker: str | None, now: float, speed: float = 1.0) -> None:
         one.active, one.worker, one.reason = True, worker, ""
         one.ends = now + one.task.minutes * 60 / speed
         self._reasons.pop(one.id, None)
         threading.Thread(target=self._carry_out, args=(one,), name=one.id, daemon=True).start()
 
-    def _carry_out(self, one: _Tracked) -> None:
+    def _carry_out(self, one: Tracked) -> None:
         """The whole life of a run's thread: whatever happens, its end is put where the next round finds it."""
         problem: BaseException | None = None
         outcomes = Outcomes(run=one.id)
@@ -382,7 +326,7 @@ class Dispatcher:
             self._say(one, f"{error}; again in {PAUSE_S:.0f} s", now)
             self._again(one, now + PAUSE_S)
 
-    def _lose(self, one: _Tracked, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
+    def _lose(self, one: Tracked, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
         """A runner lost the build: it gets nothing for a while, and the build goes to another one."""
         admission = self.admission[one.on]
         if not admission.may_retry(len(lost)):
@@ -396,19 +340,19 @@ class Dispatcher:
         self._say(one, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one", now)
         self._again(one, 0.0)
 
-    def _again(self, one: _Tracked, not_before: float) -> None:
+    def _again(self, one: Tracked, not_before: float) -> None:
         """The run has no thread now, and is looked at when its time has come."""
         one.active, one.worker, one.not_before = False, None, not_before
         self._look_at.add(one.id)
         self._changed.add(one.on)
 
-    def _forget(self, one: _Tracked) -> None:
+    def _forget(self, one: Tracked) -> None:
         del self._tracked[one.id]
         self._look_at.discard(one.id)
         self._reasons.pop(one.id, None)
         self._changed.add(one.on)
 
-    def _end(self, one: _Tracked, error: FarmError) -> None:
+    def _end(self, one: Tracked, error: FarmError) -> None:
         note_error(self.journal, one.id, error)
         finish(self.journal, one.id, error)
         self._forget(one)

@@ -6,8 +6,8 @@ from pathlib import Path
 from farm.pipeline.backends import ENGINES
 
 ROOT = Path(__file__).parents[3]
-OTHERS = ("runner.engine", "self.engine", "form")
-"""How ci/runners.yaml says that a runner is reached, and a format of `farm matrix`: neither is an engine of `--on`."""
+OTHERS = ("self.engine", "form")
+"""`farm.settings.Runner.by_labels`, and a format of `farm matrix`: neither is an engine of `--on`."""
 
 
 def compared(path):

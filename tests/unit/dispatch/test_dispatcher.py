@@ -11,7 +11,8 @@ from farm.engines.admission import Worker
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.pipeline import dispatch
 from farm.pipeline.context import CancelledError, StillRunningError
-from farm.pipeline.dispatch import AlreadyDispatchingError, Dispatcher, sole
+from farm.pipeline.dispatch import Dispatcher
+from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, request_for
 from farm.pipeline.workspace import Workspace, open_journal

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm.index.directory import DirectoryStore, _alive
 from farm.patience import patiently
-from farm.pipeline.dispatch import AlreadyDispatchingError, sole
+from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
 from farm.runs.owner import is_dead, this_process
 
 target, part = Path("target"), Path("part")

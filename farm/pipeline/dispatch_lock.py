@@ -1,0 +1,33 @@
+"""One dispatcher at a time works on a journal."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm.errors import FarmError
+from farm.locks import lock
+
+
+class AlreadyDispatchingError(FarmError):
+    """Another dispatcher works on this journal."""
+
+
+@contextlib.contextmanager
+def sole(folder: Path, patience_s: float) -> Iterator[None]:
+    """Holds the dispatcher's lock in `folder`; the kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
+    """
+    with (folder / "dispatch.lock").open("ab") as file:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                lock(file.fileno(), wait=False)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise AlreadyDispatchingError("another dispatcher is at work here") from None
+                time.sleep(0.2)
+        yield
