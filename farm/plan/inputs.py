@@ -3,6 +3,8 @@
 from functools import cache
 from pathlib import Path
 
+from packaging.utils import parse_wheel_filename
+
 from farm import catalog
 from farm.catalog import redist
 from farm.catalog.models import TorchRelease
@@ -54,9 +56,12 @@ def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
 
 def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryWheelPlan]:
     """The wheels to need instead of vendoring what they hold; by default wherever the catalogue knows them."""
-    if not facts(stack.platform).in_images or recipe_.repair != "tools" or not stack.cuda or form == "vendored":
+    if recipe_.repair != "tools" or not stack.cuda or form == "vendored":
         return []
     known = catalog.library_wheels(stack.cuda, stack.cudnn)
+    machine, target = stack.variant.machine, facts(stack.platform)
+    if not all(target.fits(tag.platform, machine) for wheel in known for tag in parse_wheel_filename(wheel.file)[3]):
+        return []
     return [LibraryWheelPlan(version=wheel.version, **wheel.model_dump()) for wheel in known]
 
 

@@ -23,7 +23,8 @@ def on(monkeypatch, record, recorded):
 
 # Each has a channel in ci/matrix.yaml; the torch of the channel is the seed's for that hardware.
 OFFERED = {
-    "k40-470-sandybridge": ("sm35-avx-py311", "kepler-2.0.1"),
+    # CUDA 11.8 by minor-version compatibility (450.80.02 and newer): the wheel has machine code for sm_35.
+    "k40-470-sandybridge": ("sm35-avx-py311", "debian-2.6.0"),
     "gtx1080ti-haswell": ("sm61-avx2-py313", "main"),
     "rtx2080ti-zen2": ("sm75-avx2-py312", "pytorch-2.8-python312"),
     "rtx3090-i9-12900k": ("sm86-avx512-py313", "main"),
