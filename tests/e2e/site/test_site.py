@@ -294,11 +294,11 @@ def test_axe_finds_nothing_and_nothing_sticks_out(browser, served, scheme, name,
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    for path in (
-        f"index.html?variant={chosen[0].variant}&cuda=12.8",
-        f"index.html?variant={chosen[0].variant}",
-        "farm.html",
-    ):
+    paths = [f"index.html?variant={chosen[0].variant}&cuda=12.8", f"index.html?variant={chosen[0].variant}"]
+    # Thousands of elements, on which axe works for half a minute: each width and each scheme once.
+    if (name, scheme) in (("wide", "light"), ("narrow", "dark")):
+        paths.append("farm.html")
+    for path in paths:
         page.goto(f"{url}/{path}")
         found = Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
