@@ -32,3 +32,15 @@ def printable(text: str) -> str:
 def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when nothing is near."""
     return difflib.get_close_matches(name, known, n=count, cutoff=0.6)
+
+
+def duration(seconds: float) -> str:
+    """`7.3 s`, `2 min 05 s` or `3 h 07 min`."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

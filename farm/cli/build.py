@@ -3,12 +3,13 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.options import add_on
+from farm.cli.options import add_on, add_verbosity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN.json", help="what `farm plan --json` printed")
     add_on(parser)
+    add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:

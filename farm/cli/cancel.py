@@ -8,6 +8,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import cmd_cancel
+    from farm.cli import show
+    from farm.cli.project import workspace_of
+    from farm.pipeline.run import cancel
 
-    return cmd_cancel(args)
+    ended = cancel(workspace_of(args), args.run)
+    if args.json:
+        show.json_document({"id": ended.id, "result": ended.result, "exit_code": ended.exit_code})
+    else:
+        show.say(f"run {ended.id} has ended")
+    return 0

@@ -1,4 +1,8 @@
-"""`farm clean`: remove what runs left behind. The index, the journal and runs that have not ended are never touched."""
+"""`farm clean`: remove what runs left behind. The index, the journal and runs that have not ended are never touched.
+
+A Docker engine serves many projects, so only this project's images and build trees are removed: an image carries the
+project that made it as a label, a build tree is named after the digest of its plan.
+"""
 
 import argparse
 import re
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from farm.pipeline.workspace import Workspace
 
 IMAGES = "farm/toolchain"
+
 TREES = "farm-tree-"
 UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
@@ -21,6 +26,9 @@ CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than", type=age, default=timedelta(0), metavar="AGE", help="such as 30d, 12h or 4w (default: all)"
+    )
+    parser.add_argument(
+        "--all-projects", action="store_true", help="also toolchain images and build trees of other projects in Docker"
     )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
@@ -42,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
     found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
-    images = old_images(before)
+    images = old_images(before, None if args.all_projects else workspace)
     if not args.dry_run:
         for path, _ in found:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -97,13 +105,20 @@ def size_of(path: Path) -> int:
     return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def old_images(before: datetime) -> list[tuple[str, int]]:
+def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[str, int]]:
     """Toolchain images and build trees in Docker that no container uses, made before; none where no engine answers.
 
-    A tree's name begins with `TREE`; its size is not known without reading it all.
+    A tree's name begins with `TREES`; its size is not known without reading it all.
+
+    Args:
+        before: Only what is older than this.
+        workspace: Only what this project made; None: of all projects.
     """
     from farm.engines.docker import connect
+    from farm.engines.images import PROJECT_LABEL
     from farm.errors import FarmError
+
+    trees = None if workspace is None else trees_of(workspace)
 
     try:
         client = connect()
@@ -113,13 +128,28 @@ def old_images(before: datetime) -> list[tuple[str, int]]:
     used = {container.image.id for container in containers if container.image}
     found = []
     for image in client.images.list(name=IMAGES):
+        if workspace is not None and image.labels.get(PROJECT_LABEL) != workspace.id:
+            continue
         if image.id not in used and _made(image.attrs["Created"]) <= before:
             found += [(tag, int(image.attrs.get("Size", 0))) for tag in image.tags if tag.startswith(f"{IMAGES}:")]
     mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
     for volume in client.volumes.list():
+        if trees is not None and volume.name not in trees:
+            continue
         if volume.name.startswith(TREES) and volume.name not in mounted and _made(volume.attrs["CreatedAt"]) <= before:
             found.append((volume.name, 0))
     return found
+
+
+def trees_of(workspace: "Workspace") -> set[str]:
+    """The names of the build trees of this project's runs."""
+    from farm.pipeline.build import tree_volume
+    from farm.pipeline.workspace import journal_path, open_journal
+
+    if not journal_path(workspace.project, workspace.settings).is_file():
+        return set()
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return {tree_volume(digest) for digest in journal.plan_digests()}
 
 
 def _made(text: str) -> datetime:

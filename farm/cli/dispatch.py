@@ -2,12 +2,32 @@
 
 import argparse
 
+PATIENCE_S = 3.0
+"""How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """It has no options of its own."""
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import cmd_dispatch
+    from farm.cli import show
+    from farm.cli.project import workspace_of
+    from farm.pipeline.dispatch import Dispatcher
+    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+    from farm.pipeline.workspace import open_journal
 
-    return cmd_dispatch(args)
+    workspace = workspace_of(args)
+    workspace.artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        while True:
+            with sole(workspace.artifacts, PATIENCE_S), open_journal(workspace.project, workspace.settings) as journal:
+                # What the journal cannot take goes to the dispatcher's own log.
+                Dispatcher(workspace, journal, warn=lambda text: show.note(f"farm: {text}")).drain()
+            # Whoever saw the lock held has left its run to us, so look once more now that it is not.
+            with open_journal(workspace.project, workspace.settings) as journal:
+                if not any(run.request.detached for run in journal.open_runs()):
+                    return 0
+    except AlreadyDispatchingError as error:
+        show.say(str(error))
+    return 0

@@ -1,7 +1,6 @@
-"""`farm doctor`: is this machine fit? Every finding with what to do."""
+"""`farm doctor`: is this machine fit to use wheels, or to build them? Every finding with what to do."""
 
 import argparse
-import json
 from pathlib import Path
 
 from farm.cli import show
@@ -12,11 +11,16 @@ from farm.doctor.site import ThisSite
 from farm.errors import FarmError
 from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
-from farm.settings import find_project
+from farm.settings import PROJECT_FILES, find_project
 from farm.variant import Variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="check what building wheels needs as well (default in a project, and with --variant, --cuda or --channel)",
+    )
     parser.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
     parser.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
     parser.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
@@ -26,19 +30,30 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
     site = ThisSite()
     readings = take(site)
-    plan = _plan(args, readings)
-    findings = examine(site, readings, plan)
+    build = args.build or bool(args.variant or args.cuda or args.channel) or _in_project(args)
+    plan = _plan(args, readings) if build else None
+    findings = examine(site, readings, plan, build=build)
     if args.json:
         what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version} if plan else None
-        told = [finding.model_dump() for finding in findings]
-        data = {"build": what, "findings": told, "readings": readings.model_dump(mode="json", by_alias=True)}
-        print(json.dumps(data, indent=2))
-    else:
-        show.say(
-            f"for {plan.package} {plan.version}" if plan else "for no build in particular: name one with --variant"
+        found = [finding.model_dump() for finding in findings]
+        show.json_document(
+            {"build": what, "findings": found, "readings": readings.model_dump(mode="json", by_alias=True)}
         )
-        show.table("", ("check", "", "seen", "what to do"), [(f.check, f.state, f.seen, f.todo) for f in findings])
+    else:
+        if plan:
+            show.say(f"to build {plan.package} {plan.version}:")
+        elif build:
+            show.say("to build wheels (--variant names a certain build):")
+        else:
+            show.say("to install and use wheels (`farm doctor --build`: to build them):")
+        show.table("", ("check", "", "found", "what to do"), [(f.check, f.state, f.seen, f.todo) for f in findings])
     return 4 if any(finding.state == "missing" for finding in findings) else 0
+
+
+def _in_project(args: argparse.Namespace) -> bool:
+    """Whether there is a project with a configuration of its own: who has one builds."""
+    project = find_project(args.project or Path.cwd())
+    return any((project / file).is_file() for file in PROJECT_FILES)
 
 
 def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:

@@ -12,6 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show, why126
+    from farm.cli.contents import show_contents
     from farm.cli.tree import print_tree
     from farm.wheel.inspect import inspect
     from farm.wheel.why126 import why_126
@@ -30,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
     if args.tree:
         print_tree(contents)
     else:
-        show.inspection(contents)
+        show_contents(contents)
     return 0

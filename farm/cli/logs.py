@@ -1,6 +1,18 @@
 """`farm logs`: the build log of a run."""
 
 import argparse
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from farm.text import plain
+
+if TYPE_CHECKING:
+    from farm.runs import Journal, Run
+
+POLL_S = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -9,6 +21,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import cmd_logs
+    from farm.cli.project import journal_of, workspace_of
+    from farm.errors import UsageError
 
-    return cmd_logs(args)
+    with journal_of(args) as journal:
+        newest = journal.runs(1) if journal else ()
+        if journal is None or not (newest or args.run):
+            raise UsageError(
+                f"no run {args.run!r}: there is no run yet" if args.run else "there is no run yet",
+                hint="farm submit --variant sm35-avx-py311 --package canary",
+            )
+        found = journal.run(args.run) if args.run else newest[0]
+        log = workspace_of(args).run_folder(found.id) / "build.log"
+        if not log.exists() and not (args.follow and found.finished is None):
+            raise UsageError(
+                f"run {found.id} has no build log yet: it did not come to the build",
+                hint=f"`farm status {found.id}` shows its steps; an image's log is {log.with_name('image.log')}",
+            )
+        for line in lines(journal, found, log, follow=args.follow):
+            sys.stdout.write(plain(line) + "\n")
+            sys.stdout.flush()
+    return 0
+
+
+def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterator[str]:
+    """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
+    rest, offset = b"", 0
+    while True:
+        ended = not follow or journal.run(run.id).finished is not None
+        if log.exists() and log.stat().st_size > offset:
+            with log.open("rb") as stream:
+                stream.seek(offset)
+                rest, more = yield from _whole(stream, rest)
+                offset += more
+        if ended:
+            break
+        time.sleep(POLL_S)
+    if rest:
+        yield rest.decode("utf-8", "replace")
+
+
+def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:
+    """Yields whole lines; returns what is left of the last one, and how many bytes were read."""
+    count = 0
+    while piece := stream.read(1 << 20):
+        count += len(piece)
+        *whole, rest = (rest + piece).split(b"\n")
+        rest = rest[-65536:]
+        for line in whole:
+            yield line.decode("utf-8", "replace")
+    return rest, count

@@ -67,6 +67,18 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first (default: 0)")
 
 
+def add_quiet(parser: argparse._ActionsContainer) -> None:
+    """Less on standard error."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress: only the result and errors")
+
+
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """Less or more on standard error."""
+    group = parser.add_mutually_exclusive_group()
+    add_quiet(group)
+    group.add_argument("-v", "--verbose", action="store_true", help="print the output of every step as it comes")
+
+
 def add_detach(parser: argparse.ArgumentParser) -> None:
     """Not to wait for the end."""
     parser.add_argument("--detach", action="store_true", help="print the run's id and leave it to the dispatcher")

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.options import add_selectors
+from farm.cli.options import add_selectors, add_verbosity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,11 +15,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="an offline bundle: everything that the build needs, in parts, for a machine without a network",
     )
+    add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selected import plan_of
+    from farm.cli.watchers import watching
     from farm.errors import UsageError
     from farm.pipeline.bundle import bundle
     from farm.pipeline.workspace import Workspace
@@ -30,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     project, settings, plan = plan_of(args)
     files = render(project, plan).write(args.output) if args.output else []
     if args.bundle:
-        files += bundle(Workspace(project, settings, show.LogWatcher()), plan, args.bundle)
+        with watching(args) as watcher:
+            files += bundle(Workspace(project, settings, watcher), plan, args.bundle)
     if args.json:
         show.json_document([str(path) for path in files])
     else:

@@ -2,15 +2,26 @@
 
 import argparse
 
-from farm.cli.options import add_detach
+from farm.cli.options import add_detach, add_quiet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="an id or its beginning")
     add_detach(parser)
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import cmd_retry
+    from farm.cli.followed import detached, follow
+    from farm.cli.project import workspace_of
+    from farm.errors import UsageError
+    from farm.pipeline.run import create_detached, plan_of
+    from farm.pipeline.workspace import open_journal
 
-    return cmd_retry(args)
+    workspace = workspace_of(args)
+    with open_journal(workspace.project, workspace.settings) as journal:
+        old = journal.run(args.run)
+    if old.finished is None:
+        raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
+    new = create_detached(workspace, plan_of(old), old.request.model_copy(update={"retry_of": old.id}))
+    return detached(args, workspace, new) if args.detach else follow(args, workspace, new)

@@ -1,6 +1,18 @@
-"""`farm status`: the runs, their steps, and why a run waits."""
+"""`farm status`: the runs, their steps, and why a run waits. It goes by the journal, so engines do not matter."""
 
 import argparse
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from farm.cli import show
+from farm.text import duration, plain
+
+if TYPE_CHECKING:
+    from farm.runs import Journal, Run
+
+COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
+WHY_WIDTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -10,6 +22,118 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import cmd_status
+    from farm.cli.project import journal_of
 
-    return cmd_status(args)
+    with journal_of(args) as journal:
+        if journal is None:
+            _nothing(args)
+        elif args.watch:
+            _watch(args, journal)
+        elif args.run:
+            _one(args, journal)
+        else:
+            rows = [summary(journal, each) for each in journal.runs(args.limit)]
+            if args.json:
+                show.json_document(rows)
+            elif rows:
+                show.table("", COLUMNS, map(_cells, rows))
+            else:
+                _nothing(args)
+    return 0
+
+
+def _nothing(args: argparse.Namespace) -> None:
+    """No run was made here: that is an answer, and no file is written for it."""
+    from farm.errors import UsageError
+
+    if args.run:
+        raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
+    if args.json:
+        show.json_document([])
+    else:
+        show.say("no runs yet")
+
+
+def summary(journal: "Journal", run: "Run") -> dict[str, Any]:
+    """One run in a line: its state, and for what has not ended or failed a why. `seconds`: so far, or in all."""
+    from farm.runs import state_of
+
+    state = state_of(journal, run)
+    built = state.build
+    return {
+        "id": run.id,
+        "created": run.created,
+        "finished": run.finished,
+        "seconds": round((_time(run.finished) - _time(run.created)).total_seconds(), 3),
+        "package": run.request.package,
+        "variant": run.request.variant,
+        "result": run.result,
+        "state": str(state.phase),
+        "engine": built.engine if built else run.request.on,
+        "runner": built.runner if built else None,
+        "attempts": len(state.attempts),
+        "why": state.text,
+    }
+
+
+def _time(text: str | None) -> datetime:
+    """Now where there is none."""
+    return datetime.now(UTC) if text is None else datetime.fromisoformat(text)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    from farm.settings import LOCAL
+
+    engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
+    started = _time(row["created"]).astimezone().strftime("%Y-%m-%d %H:%M")
+    why = plain(row["why"] or "").split("\n")[0][:WHY_WIDTH]
+    return (row["id"], row["package"], row["variant"], row["state"], started, duration(row["seconds"]), engine, why)
+
+
+def _watch(args: argparse.Namespace, journal: "Journal") -> None:
+    from rich.live import Live
+
+    def rows() -> list[dict[str, Any]]:
+        runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
+        return [summary(journal, run) for run in runs]
+
+    with Live(console=show.console(), auto_refresh=False) as live:
+        while True:
+            found = rows()
+            live.update(show.rich_table(COLUMNS, map(_cells, found)), refresh=True)
+            if all(row["result"] is not None for row in found):
+                break
+            time.sleep(1)
+    if args.json:
+        show.json_document(rows())
+
+
+def _one(args: argparse.Namespace, journal: "Journal") -> None:
+    from farm.runs import EventKind
+    from farm.runs.progress import progress
+
+    found = journal.run(args.run)
+    jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)
+    reached = progress(events)
+    if args.json:
+        show.json_document(
+            {
+                **line,
+                "progress": vars(reached) if reached else None,
+                "exit_code": found.exit_code,
+                "jobs": [{"kind": j.kind, "attempts": [vars(a) for a in j.attempts]} for j in jobs],
+                "events": [vars(event) for event in events],
+            }
+        )
+        return
+    show.say(f"run {found.id}: {line['state']}, {found.plan['package']} {found.plan['version']}")
+    show.say(f"started {_cells(line)[4]}, {'took' if found.finished else 'so far'} {duration(line['seconds'])}")
+    if found.finished is None and reached:
+        show.say(f"build: {reached}")
+    for number, text in enumerate((line["why"] or "").splitlines()):
+        show.say(f"why: {plain(text)}" if number == 0 else plain(text))
+    attempts = [(j.kind, a.engine, a.runner, a.state, a.result or "", a.why or "") for j in jobs for a in j.attempts]
+    show.table("", ("job", "engine", "runner", "state", "result", "why"), attempts)
+    steps = [e.data for e in events if e.kind == EventKind.STEP]
+    rows = [(s["name"], f"{s['seconds']:.1f}", s["outcome"], s["result"]) for s in steps]
+    show.table("", ("step", "seconds", "outcome", "result"), rows)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.options import add_detach, add_engine, add_selectors
+from farm.cli.options import add_detach, add_engine, add_selectors, add_verbosity
 
 AGAIN = -2
 """Stands for `--rebuild` without a number."""
@@ -19,13 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-smoke", action="store_true", help="stop after publish")
     add_engine(parser)
     add_detach(parser)
+    add_verbosity(parser)
     parser.add_argument(
         "--carried", type=Path, metavar="DIR", help="build nothing: DIR holds what a bundle's `run --out DIR` gave back"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.runs import detached, follow
+    from farm.cli.followed import detached, follow
     from farm.cli.selected import plan_of
     from farm.cli.watched import shown, watched
     from farm.errors import UsageError

@@ -1,6 +1,7 @@
 """`farm inspect --tree`: each library with its device code, its CPU features and, below it, what it needs."""
 
 from farm.cli import show
+from farm.cli.contents import components
 from farm.text import plain
 from farm.wheel.inspect import WheelContents
 from farm.wheel.library import Library
@@ -10,7 +11,7 @@ from farm.wheel.needs import Need
 def print_tree(contents: WheelContents) -> None:
     """The wheel as a tree of lines."""
     show.say(f"{contents.file} ({contents.size / 1e6:.1f} MB)")
-    for line in show.components(contents):
+    for line in components(contents):
         show.say(line)
     by_who: dict[str, list[Need]] = {}
     for need in contents.needs:

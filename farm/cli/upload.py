@@ -1,13 +1,11 @@
 """Progress of an upload: a bar in a terminal, lines in a log."""
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from farm.cli.show import ERR
+from farm.cli.show import console, note, on_terminal
 from farm.index.stores import Progress as Told
 from farm.text import plain
 
@@ -28,9 +26,9 @@ def uploading(name: str, size: int) -> Iterator[Told | None]:
     """
     if size <= QUIET:
         yield None
-    elif ERR.is_terminal and not os.environ.get("CI"):
+    elif on_terminal():
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), DownloadColumn(binary_units=True))
-        with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=ERR, transient=True) as bar:
+        with Progress(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console(), transient=True) as bar:
             task = bar.add_task(plain(name)[:60], total=size)
             yield lambda done: bar.update(task, completed=done)
     else:
@@ -46,6 +44,6 @@ def _lines(name: str, size: int) -> Told:
         if tenth > shown:
             shown = tenth
             text = f"    {plain(name)}: {done >> 20} of {size >> 20} MiB uploaded ({tenth * EVERY} %)"
-            print(text, file=sys.stderr, flush=True)
+            note(text)
 
     return tell

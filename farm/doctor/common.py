@@ -133,4 +133,7 @@ def _sm(capability: str) -> int:
     return int(major) * 10 + int(minor)
 
 
-COMMON = (("memory", memory), ("disk", disk), ("Python", python), ("Git", git), ("GPU", gpu), ("nvcc", nvcc))
+USE = (("Python", python), ("GPU", gpu))
+"""What a machine needs to install and use wheels, whatever its system."""
+BUILD = (("memory", memory), ("disk", disk), ("Git", git), ("nvcc", nvcc))
+"""What it needs to build them."""

@@ -1,16 +1,19 @@
-"""All checks that apply to a machine."""
-
 from farm.detect.readings import Readings
-from farm.doctor.common import COMMON
+from farm.doctor.common import BUILD, USE
 from farm.doctor.findings import Finding, Patient, run_checks
 from farm.doctor.site import Site
-from farm.doctor.unix import LINUX, MACOS
-from farm.doctor.windows import WINDOWS
+from farm.doctor.unix import LINUX_BUILD, LINUX_USE, MACOS_BUILD
+from farm.doctor.windows import WINDOWS_BUILD, WINDOWS_USE
 from farm.plan import Plan
 
 
-def examine(site: Site, readings: Readings, plan: Plan | None) -> list[Finding]:
-    """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known."""
+def examine(site: Site, readings: Readings, plan: Plan | None, *, build: bool = True) -> list[Finding]:
+    """Every finding about the machine; `plan` is the build that it shall be fit for, if one is known.
+
+    Without `build`, only what installing and using wheels needs is looked at.
+    """
     platform = readings.os.platform
-    own = {"msvc": WINDOWS, "clang": MACOS, "gcc": LINUX}[platform.compiler] if platform else ()
-    return run_checks(Patient(site, readings, plan), (*own, *COMMON))
+    use = {"msvc": WINDOWS_USE, "clang": (), "gcc": LINUX_USE}[platform.compiler] if platform else ()
+    own = {"msvc": WINDOWS_BUILD, "clang": MACOS_BUILD, "gcc": LINUX_BUILD}[platform.compiler] if platform else ()
+    checks = (*own, *BUILD, *USE, *use) if build else (*USE, *use)
+    return run_checks(Patient(site, readings, plan), checks)

@@ -52,5 +52,6 @@ def build_tools(patient: Patient) -> Iterator[Finding]:
         )
 
 
-LINUX = (("Docker", engine), ("torch.compile", compiler))
-MACOS = (("command line tools", command_line_tools), ("build tools", build_tools))
+LINUX_USE = (("torch.compile", compiler),)
+LINUX_BUILD = (("Docker", engine),)
+MACOS_BUILD = (("command line tools", command_line_tools), ("build tools", build_tools))

@@ -172,10 +172,5 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 
 
-WINDOWS = (
-    ("Visual Studio", visual_studio),
-    ("toolkit", toolkit),
-    ("rights", rights),
-    ("antivirus", scanner),
-    ("torch.compile", torch_compile),
-)
+WINDOWS_USE = (("torch.compile", torch_compile),)
+WINDOWS_BUILD = (("Visual Studio", visual_studio), ("toolkit", toolkit), ("rights", rights), ("antivirus", scanner))

@@ -15,7 +15,8 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,14 +26,19 @@ import docker.errors
 import requests
 from docker.utils.build import create_archive
 
+from farm import failures
 from farm.catalog import DebianRelease
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.platforms.facts import DEFAULT, facts
 
 Line = Callable[[str], None]
 
-LOG_TAIL = 15
+KEPT_LINES = 5000
+"""Of the output of an image's build, for the search for its first error."""
+STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
+PROJECT_LABEL = "farm.project"
+"""On an image: the project that made it, for `farm clean`."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +145,10 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
             command.append(mirror)
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if result.returncode:
-            tail = "\n".join(result.stdout.splitlines()[-LOG_TAIL:] + result.stderr.splitlines()[-LOG_TAIL:])
+            failure = failures.read([*result.stdout.splitlines(), *result.stderr.splitlines()])
             raise InfrastructureError(
-                f"debootstrap {release.suite} failed:\n{tail}", hint=f"is a mirror of {release.distribution} reachable?"
+                f"debootstrap {release.suite} failed:\n{failure.text}",
+                hint=failure.advice or f"is a mirror of {release.distribution} reachable?",
             )
         shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
@@ -174,7 +181,7 @@ def ensure_image(
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
-        InfrastructureError: A step of the image failed; the message holds its last lines.
+        InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
         BuildFailedError: A wheel does not hold what the toolkit takes out of it.
     """
     note = note or line
@@ -236,21 +243,34 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
 
 
 def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, note: Line, log: Path) -> None:
-    tail: list[str] = []
+    lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
     for event in events:
         for text in str(event.get("stream", "")).splitlines():
             stream.write(text + "\n")
             if re.match(r"Step \d+/\d+ :", text):
                 step = text
+                lines.clear()
                 note(text)
             elif text.strip():
                 line(text)
-            if text.strip():
-                tail = [*tail[-LOG_TAIL:], text]
+            else:
+                continue
+            lines.append(text)
         if "error" in event:
-            lines = "\n".join(tail)
-            raise InfrastructureError(
-                f"the toolchain image cannot be built; {step} failed: {event['error']}\n{lines}",
-                hint=f"the whole log: {log}",
-            )
+            raise _failed(event, step, lines, log)
+
+
+def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -> InfrastructureError:
+    """The error of a step of a Dockerfile. Docker's own text repeats the whole command, so its exit code will do."""
+    code = (event.get("errorDetail") or {}).get("code")
+    short = step if len(step) <= STEP_WIDTH else step[:STEP_WIDTH] + " […]"
+    if code is None:
+        failure = failures.read([*lines, str(event["error"])])
+        how = "failed"
+    else:
+        failure = failures.read(list(lines)[1:])
+        how = f"ended with exit code {code}"
+    return InfrastructureError(
+        f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}", hint=failure.hint(log)
+    )

@@ -299,7 +299,7 @@ def toolchain(
             context=rendered.image,
             context_digest=rendered.image_digest,
             base=base,
-            labels={"farm.base": plan.base, "farm.channel": plan.channel},
+            labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
             log=folder / "image.log",
             line=watcher.line,
             note=watcher.note,

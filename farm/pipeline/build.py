@@ -5,9 +5,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
+from farm import failures
 from farm.engines.base import FINAL, Capacity, Cause, Engine, Job, Observation
 from farm.engines.output import storing
 from farm.errors import BuildFailedError, InfrastructureError
@@ -20,7 +22,14 @@ from farm.text import plain
 
 MAX_OUTPUT = 16 << 30
 MAX_LOG = 256 << 20
-TAIL = 30
+LOG_TAIL = 1 << 20
+"""Bytes at the end of a log that are searched for the error."""
+ADVICE = {
+    Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
+    "memory_gb of the runner in ci/runners.yaml",
+    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build goes on with what is compiled",
+}
+"""What to do about an end that the engine itself explains."""
 NOTED = ("+ ", "farm: step")
 """How build.sh marks what it does: the shell's trace of its commands, and its own steps."""
 NINJA = re.compile(r"\[([0-9]{1,6})/([0-9]{1,6})\]")
@@ -30,9 +39,14 @@ CACHE_VOLUME = "farm-ccache"
 """The compiler cache that all builds on an engine share."""
 
 
+def tree_volume(digest: str) -> str:
+    """The volume with the build tree of the plan that has this digest."""
+    return f"farm-tree-{digest[:24]}"
+
+
 def kept(plan: Plan) -> dict[str, str]:
     """What outlives an attempt: the plan's own build tree, and the compiler cache of all."""
-    return {TREE: f"farm-tree-{plan.digest[:24]}", CACHE: CACHE_VOLUME}
+    return {TREE: tree_volume(plan.digest), CACHE: CACHE_VOLUME}
 
 
 def uses_cache(plan: Plan) -> bool:
@@ -147,7 +161,7 @@ def judge(seen: Observation, log: Path, platform_name: str = DEFAULT) -> None:
 
     Raises:
         NoRunnerError: The machine lacks something; the text is the script's own.
-        BuildFailedError: The build's own fault, with the last lines of the failing step and where the log is.
+        BuildFailedError: The build's own fault, with its first error, the cause where known and where the log is.
         InfrastructureError: The engine lost it, or it was killed from outside.
     """
     if seen.state != "done":
@@ -158,26 +172,25 @@ def judge(seen: Observation, log: Path, platform_name: str = DEFAULT) -> None:
         )
     failure = platform(platform_name).failures.get(seen.exit_code or 0)
     if failure is not None and seen.cause is None:
-        text = "\n".join("    " + line for line in failing_lines(log)[-5:])
+        text = "\n".join("    " + line for line in log_end(log)[-5:])
         script = platform(platform_name).entry
         raise failure(f"{script} ended with {seen.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}")
     if seen.exit_code != 0:
         why = f" ({seen.text})" if seen.text else ""
-        lines = "\n".join("    " + line for line in failing_lines(log))
+        found = failures.read(log_end(log))
+        if seen.cause in ADVICE:
+            found = replace(found, advice=ADVICE[seen.cause])
         raise BuildFailedError(
-            f"the build failed with exit code {seen.exit_code}{why}; its last lines:\n{lines}",
-            hint=f"the whole log: {log}",
+            f"the build failed with exit code {seen.exit_code}{why}:\n{found.text}", hint=found.hint(log)
         )
 
 
-def failing_lines(log: Path) -> list[str]:
-    """The lines that matter: from ninja's first FAILED on, else the last ones."""
+def log_end(log: Path) -> list[str]:
+    """The last lines of a log, at most a megabyte, made safe to print."""
     size = log.stat().st_size
     with log.open("rb") as stream:
-        stream.seek(max(0, size - (1 << 20)))
-        lines = [plain(line) for line in stream.read().decode("utf-8", "replace").splitlines()]
-    start = next((i for i, line in enumerate(lines) if line.startswith("FAILED:")), None)
-    return lines[start : start + TAIL] if start is not None else lines[-TAIL:]
+        stream.seek(max(0, size - LOG_TAIL))
+        return [plain(line) for line in stream.read().decode("utf-8", "replace").splitlines()]
 
 
 def the_wheel(folder: Path) -> Path:

@@ -56,8 +56,13 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
                 hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
             )
         if absent:
+            names = " ".join(absent)
             raise NoRunnerError(
-                f"python3 here lacks {', '.join(absent)}", hint=f"python3 -m pip install {' '.join(absent)}"
+                f"python3 here lacks {', '.join(absent)}",
+                # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment never does.
+                hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then put "
+                "~/farm-python/bin first into PATH; or Debian's packages: apt-get install "
+                + " ".join(f"python3-{name}" for name in absent),
             )
         command = ["python3", str(script), "--cxx", plan.env["CXX"]]
         if plan.toolkit:

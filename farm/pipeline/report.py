@@ -15,6 +15,9 @@ class Watcher(Protocol):
     def step(self, name: str) -> None:
         """A step starts."""
 
+    def ended(self, step: "Step") -> None:
+        """A step has ended, with its time and its result."""
+
     def line(self, text: str) -> None:
         """A line of a step's output, made safe to print."""
 
@@ -29,6 +32,7 @@ class Silent:
     """Watches nothing."""
 
     def step(self, name: str) -> None: ...
+    def ended(self, step: "Step") -> None: ...
     def line(self, text: str) -> None: ...
     def note(self, text: str) -> None: ...
     def progress(self, done: int, total: int) -> None: ...
@@ -67,6 +71,7 @@ class Outcomes:
             raise
         finally:
             step.seconds = time.monotonic() - start
+            watcher.ended(step)
 
     def to_json(self) -> dict[str, object]:
         return {

@@ -1,5 +1,6 @@
 """A checkout as the pipeline works in it: its settings, its folders, its journal."""
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ class Workspace:
     @property
     def artifacts(self) -> Path:
         return self.project / self.settings.artifacts
+
+    @property
+    def id(self) -> str:
+        """Tells this project's images on a Docker engine from those of other projects, without saying where it is."""
+        return hashlib.sha256(str(self.artifacts.resolve()).encode()).hexdigest()[:16]
 
     def run_folder(self, run_id: str) -> Path:
         return self.artifacts / "runs" / run_id

@@ -186,6 +186,10 @@ class Journal(Database):
         """The newest runs, newest first."""
         return tuple(map(_run, self._rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", limit)))
 
+    def plan_digests(self) -> frozenset[str]:
+        """The digests of the plans of all runs."""
+        return frozenset(row["plan_digest"] for row in self._rows("SELECT DISTINCT plan_digest FROM runs"))
+
     def run(self, run_id: str) -> Run:
         """The run of this id, or the only one whose id begins so.
 

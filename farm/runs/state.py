@@ -1,6 +1,6 @@
 """The state of a run and the reason for it, derived in one place: the command line and the site print it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from farm.errors import ExitCode
@@ -38,16 +38,22 @@ class Reason(StrEnum):
     SCHEDULER = "waiting for a runner"
     ENGINE = "waiting for the engine"
     ERROR = "it failed"
+    CANCELLED = "cancelled by `farm cancel`"
+    INTERRUPTED = "interrupted (Ctrl-C, SIGTERM or a closed terminal): the same `farm submit` starts it again"
 
 
 @dataclass(frozen=True)
 class RunState:
-    """`attempts` are those of all its jobs, oldest first; `detail` is what scheduler, engine or error gave in words."""
+    """`attempts` are those of all its jobs, oldest first; `detail` is what scheduler, engine or error gave in words.
+
+    `build` is the newest attempt of the build alone: a smoke test runs elsewhere.
+    """
 
     phase: Phase
     reason: Reason | None = None
     detail: str | None = None
     attempts: tuple[Attempt, ...] = ()
+    build: Attempt | None = None
 
     @property
     def last(self) -> Attempt | None:
@@ -66,38 +72,43 @@ def state_of(journal: Journal, run: Run) -> RunState:
     Raises:
         InfrastructureError: The journal cannot be read.
     """
-    attempts = tuple(attempt for job in journal.jobs(run.id) for attempt in job.attempts)
+    jobs = journal.jobs(run.id)
+    attempts = tuple(attempt for job in jobs for attempt in job.attempts)
+    builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
+    return replace(_state(journal, run, attempts), attempts=attempts, build=builds[-1] if builds else None)
+
+
+def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
     if run.finished is not None:
-        return _ended(journal, run, attempts)
+        return _ended(journal, run)
     found = _open(journal, run, attempts)
     if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, nobody does it now
-        return RunState(
-            found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD, None, attempts
-        )
+        return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
     return found
 
 
-def _ended(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+def _ended(journal: Journal, run: Run) -> RunState:
     if run.result == "success":
-        return RunState(Phase.SUCCEEDED, attempts=attempts)
+        return RunState(Phase.SUCCEEDED)
     error = journal.happened(run.id, EventKind.ERROR)
-    cancelled = run.exit_code == ExitCode.INTERRUPTED and journal.happened(run.id, EventKind.CANCEL)
-    phase = Phase.CANCELLED if cancelled else Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
-    if error is None:
-        return RunState(phase, attempts=attempts)
-    return RunState(phase, Reason.ERROR, str(error.data["text"]), attempts)
+    phase = Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
+    reason: Reason | None = Reason.ERROR if error else None
+    if run.exit_code == ExitCode.INTERRUPTED:
+        phase = Phase.CANCELLED
+        reason = Reason.CANCELLED if journal.happened(run.id, EventKind.CANCEL) else Reason.INTERRUPTED
+    return RunState(phase, reason, str(error.data["text"]) if error else None)
 
 
 def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
     last = attempts[-1] if attempts else None
     if last is not None and last.state not in FINAL:
-        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why, attempts)
+        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)
     waits, moved = journal.happened(run.id, EventKind.WAITING), journal.happened(run.id, EventKind.STATE)
     if last is not None and last.state == "done":
         # What the scheduler gave as a reason before the build is over; after it, it is why a later step is tried again.
         if waits is not None and moved is not None and waits.id > moved.id:
-            return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]), attempts)
-        return RunState(Phase.FINISHING, Reason.AFTER_BUILD, attempts=attempts)
+            return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]))
+        return RunState(Phase.FINISHING, Reason.AFTER_BUILD)
     if waits is not None:
-        return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]), attempts)
-    return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING, None, attempts)
+        return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
+    return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)

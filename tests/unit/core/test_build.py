@@ -4,7 +4,7 @@ import pytest
 
 from farm.engines.base import Capacity, Cause, Observation
 from farm.errors import BuildFailedError, InfrastructureError
-from farm.pipeline.build import NINJA, failing_lines, follow, judge, kept, make_job, the_wheel
+from farm.pipeline.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
 from farm.pipeline.report import Outcomes, Silent
 from farm.plan import Selectors, resolve
 from farm.variant import Variant
@@ -138,42 +138,23 @@ def log_of(tmp_path, text):
     return path
 
 
-def test_the_lines_that_matter_begin_at_the_first_failure(tmp_path):
-    before = [f"[{n}/90] fine" for n in range(50)]
-    after = [
-        "FAILED: x.o ",
-        "/usr/bin/cc x.c",
-        "x.c:1: error: \x1b[31mno\x1b[0m",
-        "FAILED: y.o",
-        "ninja: build stopped",
-    ]
-    assert failing_lines(log_of(tmp_path, "\n".join(before + after) + "\n")) == [
-        "FAILED: x.o ", "/usr/bin/cc x.c", "x.c:1: error: no", "FAILED: y.o", "ninja: build stopped",
-    ]  # fmt: skip
-    long = ["FAILED: x"] + [f"note {n}" for n in range(100)]
-    assert failing_lines(log_of(tmp_path, "\n".join(long))) == ["FAILED: x"] + [f"note {n}" for n in range(29)]
-
-
-def test_without_a_failure_of_ninja_the_last_lines_matter(tmp_path):
-    assert failing_lines(log_of(tmp_path, "\n".join(map(str, range(100))))) == [str(n) for n in range(70, 100)]
-    assert failing_lines(log_of(tmp_path, "")) == []
-
-
 def test_only_the_end_of_a_huge_log_is_read(tmp_path):
-    huge = b"FAILED: long ago\n" + b"y" * (1 << 20) + b"\nlast\n"
-    assert failing_lines(log_of(tmp_path, huge))[-1] == "last"
-    assert not any("long ago" in line for line in failing_lines(tmp_path / "build.log"))
+    huge = b"FAILED: long ago\n" + b"y" * (1 << 20) + b"\nlast \x1b[31mline\x1b[0m\n"
+    assert log_end(log_of(tmp_path, huge))[-1] == "last line"
+    assert not any("long ago" in line for line in log_end(tmp_path / "build.log"))
+    assert log_end(log_of(tmp_path, "")) == []
 
 
 def test_what_the_end_of_a_build_means(tmp_path):
     log = log_of(tmp_path, "FAILED: a.o\nerror: b\n")
     judge(Observation("done", exit_code=0), log)
     with pytest.raises(BuildFailedError) as caught:
-        judge(Observation("done", why="out of memory", exit_code=137), log)
+        judge(Observation("done", cause=Cause.OUT_OF_MEMORY, exit_code=137), log)
     assert str(caught.value) == (
-        "the build failed with exit code 137 (out of memory); its last lines:\n    FAILED: a.o\n    error: b"
+        "the build failed with exit code 137 (out of memory: killed at its memory limit):\n    error: b"
     )
     assert str(log) in caught.value.hint
+    assert "memory_per_job_gb" in caught.value.hint
     with pytest.raises(InfrastructureError, match="the build was killed from outside") as killed:
         judge(Observation("done", cause=Cause.KILLED, exit_code=137), log)
     assert "goes on" in killed.value.hint

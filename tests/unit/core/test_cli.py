@@ -1,5 +1,6 @@
 """The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a traceback."""
 
+import io
 import json
 import os
 import re
@@ -8,10 +9,11 @@ import sys
 
 import pytest
 
-from farm.cli import show
+from farm.cli import show, watchers
 from farm.cli.main import COMMANDS, GROUPS, parse, parser
 from farm.errors import UsageError
 from farm.pipeline.report import Outcomes
+from farm.text import duration
 
 CANARY = ("--variant", "sm35-avx-py311", "--package", "canary")
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\x9b2J"
@@ -306,18 +308,18 @@ def test_tables_show_cells_as_they_are(capsys):
 
 def test_the_end_of_a_run(capsys):
     result = Outcomes(run="r1", pip_line=f"pip install x {HOSTILE}")
-    with result.timed("build", show.LogWatcher()) as step:
+    with result.timed("build", watchers.LogWatcher()) as step:
         step.result = f"x.whl {HOSTILE}"
     show.outcomes(result)
     out, err = capsys.readouterr()
-    assert err == "==> build\n"
+    assert re.fullmatch(r"==> build\n    done after 0\.\d s: x\.whl red2J\n", err)
     assert "x.whl red2J" in out
     assert out.endswith("\npip install x red2J\n")
     assert not control(out)
 
 
 def test_a_log_gets_a_line_for_each_tenth(capsys):
-    watcher = show.LogWatcher()
+    watcher = watchers.LogWatcher()
     watcher.step("build")
     for done in range(201):
         watcher.progress(done, 200)
@@ -331,24 +333,88 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
     assert "cc -c x.c" not in "".join(lines)
 
 
-def test_a_terminal_gets_a_bar_and_no_control_characters_of_the_build(monkeypatch, capsys):
+@pytest.fixture
+def terminal(monkeypatch):
+    """Draws on a terminal of 80 columns; gives the text that it shows then, without its control characters."""
     from rich.console import Console
 
-    monkeypatch.setattr(show, "ERR", Console(stderr=True, force_terminal=True, width=120, color_system=None))
-    watcher = show.TerminalWatcher()
-    try:
-        watcher.step("build")
-        watcher.progress(3, 7)
-        watcher.line(f"[red]cc[/red] {HOSTILE}")
-        watcher._progress.refresh()
-    finally:
-        watcher.close()
-    err = capsys.readouterr().err
-    assert "build" in err
-    assert "3/7" in err
-    assert "[red]cc[/red] red2J" in err
-    assert "owned" not in err
-    assert "\x9b" not in err
+    made = Console(stderr=True, force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr(watchers, "console", lambda: made)
+    watcher = watchers.TerminalWatcher({"image": 77.0})
+
+    def shown():
+        file = io.StringIO()
+        Console(file=file, width=80, color_system=None).print(watcher.view())
+        return file.getvalue()
+
+    yield watcher, shown
+    watcher.close()
+
+
+def test_a_terminal_shows_the_step_its_progress_and_its_newest_line(terminal, capsys):
+    watcher, shown = terminal
+    watcher.step("image")
+    watcher.line(f"[red]cc[/red] {HOSTILE} {'x' * 200}")
+    text = shown()
+    assert "of about 1 min 17 s as the last time" in text
+    assert "[red]cc[/red] red2J" in text
+    assert not control(text.replace("\n", ""))
+    assert max(map(len, text.splitlines())) <= 80
+    watcher.step("build")
+    watcher.progress(3, 7)
+    assert "3/7 (42 %)" in shown()
+    assert "of about" not in shown()
+    assert "owned" not in capsys.readouterr().err
+
+
+def test_steps_that_ended_stay_with_their_time(terminal, capsys):
+    watcher, shown = terminal
+    with pytest.raises(OSError, match="gone"):
+        watch_two_steps(watcher)
+    assert shown().strip() == ""
+    watcher.close()
+    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines()]
+    assert any(re.search(r"✓ image  \d\.\d s  farm/toolchain:1, built$", line) for line in lines)
+    assert any(re.search(r"✗ build  \d\.\d s$", line) for line in lines)
+
+
+def watch_two_steps(watcher):
+    result = Outcomes(run="r1")
+    with result.timed("image", watcher) as step:
+        step.result = "farm/toolchain:1, built"
+    with result.timed("build", watcher):
+        raise OSError("gone")
+
+
+def watcher_of(*words):
+    with watchers.watching(parse(["submit", "--variant", "x", *words])) as watcher:
+        return watcher
+
+
+def test_quiet_and_verbose(capsys):
+    for words, lines in (((), 0), (("-q",), 0), (("-v",), 1)):
+        watcher_of(*words).line("cc -c x.c")
+        assert capsys.readouterr().err.count("cc -c x.c") == lines
+    watcher_of("--quiet").step("build")
+    assert capsys.readouterr().err == ""
+    with pytest.raises(SystemExit):
+        parse(["submit", "--variant", "x", "-q", "-v"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.96, "10.0 s"),
+        (59.4, "59 s"),
+        (60, "1 min 00 s"),
+        (3599, "59 min 59 s"),
+        (11250, "3 h 07 min"),
+    ],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_rebuild_alone_forces_and_with_a_number_is_the_version(capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli.runs import summary
+from farm.cli.status import summary
 from farm.engines.admission import Worker
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.pipeline import dispatch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli import runs
+from farm.cli import followed
 from farm.cli.main import main, parser
 from farm.pipeline.report import Silent
 from farm.pipeline.run import request_for
@@ -59,7 +59,7 @@ def run(journal):
 def started(monkeypatch):
     """What would have started a dispatcher."""
     made = []
-    monkeypatch.setattr(runs, "_start_dispatcher", made.append)
+    monkeypatch.setattr(followed, "start_dispatcher", made.append)
     return made
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.cli.runs import summary
+from farm.cli.status import summary
 from farm.runs import EventKind, Phase, Reason, Request, state_of
 from farm.runs.model import Run
 from farm.runs.owner import Process
@@ -52,6 +52,24 @@ def test_what_was_cancelled_is_not_what_failed(journal, run, tmp_path):
     journal.event(run.id, EventKind.ERROR, text="cancelled before it started", hint=None)
     journal.finish_run(run.id, "infra", 130)
     assert seen(journal, run, tmp_path)[::2] == (Phase.CANCELLED, "cancelled before it started")
+
+
+def test_what_ctrl_c_ended_says_so(journal, run, attempt, tmp_path):
+    journal.set_state(attempt.id, "cancelled", why="interrupted")
+    journal.finish_run(run.id, "infra", 130)
+    phase, reason, text = seen(journal, run, tmp_path)
+    assert (phase, reason) == (Phase.CANCELLED, Reason.INTERRUPTED)
+    assert "Ctrl-C" in text
+
+
+def test_a_success_names_the_engine_that_built_it(journal, run, attempt):
+    journal.set_state(attempt.id, "done", "success")
+    smoke = journal.create_attempt(journal.create_job(run.id, "smoke").id, "host", "local")
+    journal.set_state(smoke.id, "done", "success")
+    journal.finish_run(run.id, "success", 0)
+    line = summary(journal, journal.run(run.id))
+    assert (line["engine"], line["runner"], line["attempts"]) == ("swarm", "one", 2)
+    assert line["seconds"] >= 0
 
 
 @pytest.mark.parametrize(

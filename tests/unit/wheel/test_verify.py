@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from farm.cli.show import components
+from farm.cli.contents import components
 from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy

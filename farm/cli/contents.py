@@ -1,0 +1,53 @@
+"""What is inside a wheel, printed."""
+
+from collections.abc import Iterator
+
+from farm.cli.show import say, table
+from farm.wheel.inspect import WheelContents
+
+
+def show_contents(contents: WheelContents) -> None:
+    """What is inside a wheel, a table for each question."""
+    say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
+    say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
+    rows = []
+    for library in contents.libraries:
+        for found in library.fatbins:
+            sass = " ".join(f"sm_{sm}" for sm in found.sass) or "-"
+            ptx = " ".join(f"compute_{sm}" for sm in found.ptx) or "-"
+            rows.append((library.path, sass, ptx, str(found.containers), f"{found.bytes / 1e6:.2f}"))
+    if rows:
+        table("device code", ("library", "SASS", "PTX", "fat binaries", "MB"), rows)
+    else:
+        say("device code: none")
+    for line in components(contents):
+        say(line)
+    libraries = []
+    for library in contents.libraries:
+        code = library.instructions
+        beyond = "not read: " + library.error if library.error else ""
+        if code:
+            counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
+            beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+        linker = f"MSVC linker {library.linker}" if library.linker else ""
+        libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
+    table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)
+    needs = [(need.who, need.name, need.when, need.answer, need.by or "") for need in contents.needs]
+    table("imports", ("library", "needs", "on", "answered by", "member"), needs)
+
+
+def components(contents: WheelContents) -> Iterator[str]:
+    """A line for each of NVIDIA's components inside a wheel."""
+    for part in contents.components:
+        sass = " ".join(f"sm_{sm}" for sm in part.sass) or "no machine code"
+        ptx = "".join(f" compute_{sm}" for sm in part.ptx)
+        which = f"{sass}, PTX{ptx}" if ptx else sass
+        yield f"{part.name} inside ({len(part.libraries)} libraries), which supports {which}"
+
+
+def _floor(contents: WheelContents) -> str:
+    """The oldest system that the libraries allow, as far as it follows from them."""
+    linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
+    if linkers:
+        return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+    return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"

@@ -1,0 +1,75 @@
+"""Why a step failed, read from its log: the tool's own first error, the cause where it is known, and what to do.
+
+The patterns stand in `failures.yaml`. A log is untrusted text: it is only searched, and printed through `plain`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from farm.text import plain
+from farm.yamlfile import Model, load
+
+CONTEXT = 6
+"""Lines that are shown from the first error on."""
+WIDTH = 300
+"""Characters of one such line: a compiler's command has thousands."""
+
+
+class Pattern(Model):
+    pattern: str
+    cause: str
+    advice: str
+
+
+class Patterns(Model):
+    """`failures.yaml`."""
+
+    errors: list[str]
+    causes: list[Pattern]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a log says: the lines from its first error on (its last lines where no error is found), and why."""
+
+    lines: tuple[str, ...]
+    cause: str | None = None
+    advice: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The lines, indented, and the cause, for an error's message."""
+        shown = [f"    {line}" for line in self.lines]
+        return "\n".join([*shown, f"  cause: {self.cause}"] if self.cause else shown)
+
+    def hint(self, log: Path) -> str:
+        """What to do next, and where the rest is."""
+        return f"{self.advice}; the whole log: {log}" if self.advice else f"the whole log: {log}"
+
+
+def read(log: Sequence[str]) -> Failure:
+    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what was printed before is not looked at."""
+    lines = [plain(line).rstrip() for line in log]
+    failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
+    first = next((i for i in range(failed, len(lines)) if _errors().search(lines[i])), None)
+    if first is None:
+        first = failed if failed else max(0, len(lines) - CONTEXT)
+    after = lines[first:]
+    shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[:CONTEXT]
+    for known in _patterns().causes:
+        if any(re.search(known.pattern, line) for line in after):
+            return Failure(shown, known.cause, known.advice)
+    return Failure(shown)
+
+
+@cache
+def _patterns() -> Patterns:
+    return load(Path(__file__).with_name("failures.yaml"), Patterns)
+
+
+@cache
+def _errors() -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in _patterns().errors))

@@ -1,0 +1,90 @@
+# ruff: noqa: E501 - one case a line
+"""What the log of a failed step says: the first error of the tool itself, the cause, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from farm import failures
+from farm.failures import CONTEXT, WIDTH
+
+NO_NETWORK = """\
+Step 3/8 : RUN apt-get update && apt-get install -y gcc
+Ign:1 http://mirror.example/debian bookworm InRelease
+Err:1 http://mirror.example/debian bookworm InRelease
+  Temporary failure resolving 'mirror.example'
+Reading package lists...
+W: Failed to fetch http://mirror.example/debian/dists/bookworm/InRelease  Temporary failure resolving 'mirror.example'
+W: Some index files failed to download. They have been ignored, or old ones used instead.
+Reading package lists...
+E: Unable to locate package gcc
+"""
+"""As apt 2.6 of Debian 12 prints it in a container without network."""
+
+
+def test_an_image_without_network():
+    found = failures.read(NO_NETWORK.splitlines())
+    assert found.lines[:2] == (
+        "Err:1 http://mirror.example/debian bookworm InRelease",
+        "  Temporary failure resolving 'mirror.example'",
+    )
+    assert "no network" in found.cause
+    assert len(found.lines) <= CONTEXT
+    assert "DNS" in found.hint(Path("image.log"))
+    assert found.hint(Path("image.log")).endswith("the whole log: image.log")
+
+
+@pytest.mark.parametrize(
+    ("log", "first", "cause"),
+    [
+        ("[1/2] cc\nFAILED: a.o \ncc -c a.c\na.c:1:10: fatal error: x.h: No such file or directory\n    1 | #include <x.h>", "a.c:1:10", "header"),
+        ("a.cu(12): error: identifier \"x\" is undefined\n1 error detected", "a.cu(12)", None),
+        ("a.cpp(3): error C2065: 'x': undeclared identifier", "a.cpp(3)", None),
+        ("LINK : fatal error LNK1181: cannot open input file 'x.lib'", "LINK", "library"),
+        ("nvcc fatal   : Unsupported gpu architecture 'compute_35'", "nvcc fatal", "cannot compile for this GPU"),
+        ("collect2: fatal error: Killed signal terminated program cc1plus", "collect2", "out of memory"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "c++", "out of memory"),
+        ("/usr/bin/ld: cannot find -lfoo: No such file or directory", "/usr/bin/ld", "library"),
+        ("a.cpp:(.text+0x1): undefined reference to `f()'", "a.cpp", None),
+        ("Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'skbuild'", "ModuleNotFoundError", "Python module"),
+        ("ERROR Backend 'scikit_build_core.build' is not available.", "ERROR Backend", "Python module"),
+        ("CMake Error at CMakeLists.txt:3 (find_package):\n  Could not find a package configuration file", "CMake Error", "CMake"),
+        ("E: Failed to fetch http://m/x.deb  404  Not Found [IP: 1.2.3.4 80]", "E: ", "do not fit together"),
+        ("E: You don't have enough free space in /var/cache/apt/archives/.", "E: ", "disk is full"),
+        ("tar: x: Cannot write: No space left on device", "tar:", "disk is full"),
+        ("E: Failed getting release file http://m/dists/bookworm/Release", "E: ", "mirror"),
+        ("cp: cannot create regular file '/x': Permission denied", "cp:", "no permission"),
+        ("E: Release file for http://m/InRelease is not valid yet (invalid for another 3h).", "E: ", "clock"),
+        ("mkdir: cannot create directory '/x': Read-only file system", "mkdir:", "read-only"),
+    ],
+)  # fmt: skip
+def test_first_errors_and_causes(log, first, cause):
+    found = failures.read(["-- Looking for x - not found", "[1/90] fine with -Werror", *log.splitlines()])
+    assert found.lines[0].startswith(first)
+    assert (cause is None and found.cause is None) or cause in found.cause
+    assert bool(found.advice) == bool(found.cause)
+
+
+def test_what_went_well_before_ninja_stopped_is_no_error():
+    log = [
+        "conftest.c:1: error: tried and not there",
+        "[3/9] cc",
+        "FAILED: b.o",
+        "cc -c b.c",
+        "b.c:7:1: error: expected ';'",
+    ]
+    assert failures.read(log).lines == ("b.c:7:1: error: expected ';'",)
+    assert failures.read(log[:4]).lines == ("FAILED: b.o", "cc -c b.c")
+
+
+def test_where_no_error_is_found_the_last_lines_are_shown():
+    found = failures.read([str(n) for n in range(100)])
+    assert found.lines == tuple(str(n) for n in range(100 - CONTEXT, 100))
+    assert (found.cause, found.hint(Path("x.log"))) == (None, "the whole log: x.log")
+    assert failures.read([]).text == ""
+
+
+def test_a_log_is_untrusted():
+    found = failures.read(["error: \x1b[31mno\x1b[0m " + "x" * 5000])
+    assert found.text.startswith("    error: no xxx")
+    assert len(found.lines[0]) <= WIDTH + 4
