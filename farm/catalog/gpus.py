@@ -34,13 +34,17 @@ class TooOld(Model):
 
 
 class Gpus(Model):
-    """`gpus.yaml`; the texts of `sources` are what `Group.source` names."""
+    """`gpus.yaml`; the texts of `sources` are what `Group.source` names.
+
+    `others`: how names of other makers' cards begin, in lower case.
+    """
 
     sources: dict[str, str]
     too_old: dict[Sm, TooOld]
     too_old_source: str
     renamed: dict[Sm, Sm]
     renamed_source: str
+    others: dict[str, list[str]]
     noise: list[str]
     groups: list[Group]
 
@@ -86,6 +90,16 @@ def find(name: str) -> tuple[Card, ...]:
     return ()
 
 
+def maker(name: str) -> str | None:
+    """Who makes a card that is none of NVIDIA's; None: nobody that the catalogue knows."""
+    text = re.sub(r"[^a-z0-9]+", " ", _MARKS.sub(" ", name[:200].lower()))
+    words = re.sub(r"\b(?:amd|ati|intel|apple)\b", " ", text).strip()
+    for company, names in gpus().others.items():
+        if company.lower() in text.split() or any(re.match(rf"{known}\b", words) for known in names):
+            return company
+    return None
+
+
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
     index = _indices()[-1]
@@ -96,7 +110,7 @@ def nearest_names(name: str) -> list[str]:
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"\b(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)\b")
-_SLICE = re.compile(r"\bmig\b.*|(?<=\d)-\d+[abcq]\b")  # a slice of a card: "MIG 1g.10gb", "A100-10C"
+_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z]))-\d+[abcq]\d?\b")  # a slice of a card: "MIG 1g.10gb", "A100-10C"
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
 

@@ -245,6 +245,7 @@ class TorchRelease(Facts):
     pythons: Pythons
     numpy_major_max: int
     gcc_min: int | None
+    cudnn_min: str | None = Field(default=None, pattern=VERSION)
     msvc_built: str | None
     msvc_min: int | None = None
     official: list[Official]
@@ -300,10 +301,14 @@ class OfficialWheels(Model):
 
 
 class ArchListGrammar(Model):
-    """What TORCH_CUDA_ARCH_LIST may hold: regular expressions and names, by the first release that takes them."""
+    """What TORCH_CUDA_ARCH_LIST may hold: regular expressions and names, by the first release that takes them.
+
+    `depends_on` has the names that stand for something else on every machine or with every CUDA.
+    """
 
     numbers: dict[str, str]
     names: dict[str, dict[str, list[str]]]
+    depends_on: dict[str, str]
     source: str
 
     @field_validator("numbers")

@@ -93,12 +93,19 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
         return int(number[1] + number[2])
     known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    if not known and (company := gpus.maker(name)):
+        raise UsageError(
+            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
+            hint="for its CPU: --variant cpu-avx2-py311",
+        )
     if not known:
         near = gpus.nearest_names(name)
         raise UsageError(
             f"no card of the catalogue is called {name!r}",
             hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
         )
+    if known <= set(gpus.gpus().too_old):
+        return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
     ours = known & set(architectures)
     if len(known) > 1 and not ours:
         raise UsageError(

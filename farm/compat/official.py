@@ -81,7 +81,7 @@ def answer(torch: str, sm: int, platform: str, driver: str | None = None, python
     others = tuple(row for row in published if row not in able)
     if not able:
         return Answer(torch, None, others)
-    judged = [(row, _problem(row, sm, platform, driver, python)) for row in able]
+    judged = [(row, _problem(torch, row, sm, platform, driver, python)) for row in able]
     judged.sort(
         key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")])
     )
@@ -115,13 +115,22 @@ def driver_needed(row: OfficialWheel, sm: int) -> str | None:
     return max((each for each in (needed, first, jit) if each), key=number, default=None)
 
 
-def _problem(row: OfficialWheel, sm: int, platform: str, driver: str | None, python: str | None) -> str | None:
+def _problem(
+    torch: str, row: OfficialWheel, sm: int, platform: str, driver: str | None, python: str | None
+) -> str | None:
     needed = driver_needed(row, sm)
     if driver is not None and needed is not None and not reaches(driver, needed):
         return f"driver {driver} is too old: torch with CUDA {row.cuda} needs {needed} or newer on {platform}"
-    if python is not None and row.pythons is not None and python not in row.pythons:
-        return f"there is no wheel for {python}: {', '.join(row.pythons)}"
+    if python is not None and python not in pythons(row, torch):
+        return f"there is no wheel of torch {torch} for {python}: {', '.join(pythons(row, torch))}"
     return None
+
+
+def pythons(row: OfficialWheel, torch: str) -> list[str]:
+    """The Pythons that a wheel is published for; where the index was not read, those of the release."""
+    if row.pythons is not None:
+        return row.pythons
+    return catalog.torch_releases()[torch].pythons.on(row.platform.split("-")[0])
 
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:

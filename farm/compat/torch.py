@@ -135,7 +135,7 @@ def torch_takes_compiler(stack: Stack) -> Iterator[Reason]:
         yield Reason(
             "torch-gcc",
             f"torch {stack.torch} needs gcc {release.gcc_min} or newer, not gcc {gcc}",
-            "GCC-9.3 or newer is required",
+            f"lowest gcc of the release: {release.gcc_min}",
             release.sources["gcc_min"],
             change=("gcc", "torch"),
         )
@@ -198,6 +198,21 @@ def cudnn_fits(stack: Stack) -> Iterator[Reason]:
         )
 
 
+def torch_takes_cudnn(stack: Stack) -> Iterator[Reason]:
+    """The release has sources for this cuDNN."""
+    release = _release(stack)
+    if release is None or stack.cuda is None or stack.cudnn not in catalog.cudnn_releases():
+        return
+    if release.cudnn_min is not None and number(stack.cudnn) < number(release.cudnn_min):
+        yield Reason(
+            "torch-cudnn",
+            f"torch {stack.torch} needs cuDNN {release.cudnn_min} or newer, not {stack.cudnn}",
+            f"lowest cuDNN of the release: {release.cudnn_min}",
+            release.sources["cudnn_min"],
+            change=("cudnn", "torch"),
+        )
+
+
 def numpy_fits(stack: Stack) -> Iterator[Reason]:
     """PyTorch can use this numpy, and it has wheels for this Python."""
     if stack.numpy is None:
@@ -246,7 +261,16 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     names = names_of(stack.torch)
     for word in words(arch_list(stack)):
         plain = word.removesuffix("+PTX")
-        if plain not in names and not re.fullmatch(pattern, plain, re.ASCII):
+        if plain in grammar.depends_on:
+            yield Reason(
+                "arch-list",
+                f"{word!r} in TORCH_CUDA_ARCH_LIST is not taken here: what it stands for depends on "
+                f"{grammar.depends_on[plain]}",
+                "a plan names every SM that a wheel has code for",
+                grammar.source,
+                change=("arch_list",),
+            )
+        elif plain not in names and not re.fullmatch(pattern, plain, re.ASCII):
             yield Reason(
                 "arch-list",
                 f"torch {stack.torch} does not read {word!r} in TORCH_CUDA_ARCH_LIST: {_first_reader(plain)}",
@@ -345,6 +369,7 @@ RULES = (
     torch_takes_gpu,
     torch_takes_compiler,
     cudnn_fits,
+    torch_takes_cudnn,
     arch_list_is_read,
     numpy_fits,
     torch_makes_of_cpu,

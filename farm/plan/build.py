@@ -55,7 +55,7 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
             other = candidate(project, selectors, asked, name)
             if (found := judgement(other)).complete:
                 return other, found
-            if len(found.offer) < len(best[1].offer):
+            if found.obstacles < best[1].obstacles:
                 best = other, found
     return best
 

@@ -29,6 +29,11 @@ class Judgement:
         """It can be built, and every file that it needs is pinned: a plan can be made."""
         return all(reason.severity == "warning" for reason in (*self.offer, *self.rules))
 
+    @property
+    def obstacles(self) -> tuple[int, int]:
+        """How much stands against it: first what its channel lacks, then what the rules refuse."""
+        return len(self.offer), sum(reason.severity != "warning" for reason in self.rules)
+
     def advised(self) -> list[Reason]:
         """Every reason, those of the rules with the nearest that would do away with each."""
         return [*self.offer, *advise(self.stack, self.rules)]

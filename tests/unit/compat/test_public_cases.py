@@ -1,11 +1,13 @@
 """Compatibility as public sources state it: each case has its source; none is a copy of the rules.
 
 Sources: R = PyTorch's RELEASE.md; N = CUDA Toolkit release notes (drivers, dropped architectures); M = NVIDIA, Minor
-Version Compatibility; D = NVIDIA, Data Center Drivers, architecture matrix; G = a question in a forum or an issue.
+Version Compatibility; D = NVIDIA, Data Center Drivers, architecture matrix; G = a question in a forum or an issue;
+H = crt/host_config.h of the toolkit ("unsupported GNU version", "unsupported Microsoft Visual Studio version").
 """
 
 import pytest
 
+from farm import catalog
 from farm.compat import check
 from farm.compat.host import parse_msvc
 
@@ -52,6 +54,50 @@ ERRORS = [
     ("sm89-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "arch_list": "9.0a"}, "arch-list"),  # G: unknown arch 9.0a
     ("sm120-avx2-py311", {"cuda": "12.8", "torch": "2.5.1", "arch_list": "12.0"}, "arch-list"),
     ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "numpy": "2.0.2"}, "torch-numpy"),  # pytorch#132179
+    ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.2.2", "numpy": "2.0.2"}, "torch-numpy"),
+    ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.5.1", "numpy": "1.26.4"}, "numpy-python"),  # names of its wheels
+    ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.4.1", "gcc": 13}, "cuda-gcc"),  # G: pytorch#136556
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "gcc": 12}, "cuda-gcc"),  # G: ninja#2595
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "gcc": 14}, "cuda-gcc"),  # H
+    ("sm86-avx2-py311", {"cuda": "12.8", "torch": "2.7.1", "gcc": 15}, "cuda-gcc"),  # H
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "gcc": 8}, "torch-gcc"),  # pytorch#120126: gcc 9
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.15.0", "gcc": 10}, "torch-gcc"),  # README: C++20, gcc 11.3.0
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.12.0", "gcc": 9}, "torch-gcc"),
+    ("sm86-avx2-py312", {"cuda": "12.1", "torch": "2.1.2"}, "torch-python"),  # R: 3.12 since 2.2
+    ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.4.1"}, "torch-python"),  # R: 3.13 since 2.5
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.4.1", "cudnn": "8.3.2"}, "torch-cudnn"),  # pytorch#118193: 8.5
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.3.1", "cudnn": "8.3.2"}, "torch-cudnn"),
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.9.1", "cudnn": "8.9.7"}, "cudnn-cuda"),
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.6.0", "cudnn": "9.13.0"}, "cudnn-cuda"),
+    ("sm120-avx2-py311", {"cuda": "12.6", "torch": "2.6.0", "arch_list": "12.0"}, "cuda-sm"),  # G: pytorch#150733
+    ("sm61-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "3.5;6.1"}, "cuda-sm"),
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "9.0a"}, "arch-list-gpu"),
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "All"}, "arch-list"),
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "Auto"}, "arch-list"),
+    ("sm100-avx2-py312", {"cuda": "12.9", "torch": "2.9.1", "arch_list": "10.0a", "gpu": 103}, "arch-list-gpu"),
+    ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "gpu": 80}, "arch-list-gpu"),  # G: no kernel image, A100
+    ("sm75-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "gpu": 86}, "arch-list-gpu"),
+    ("sm61-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "gpu": 60}, "arch-list-gpu"),
+    ("sm72-armv8_2-py310", {"cuda": "13.0"}, "cuda-sm"),  # N: 13.0 dropped Xavier
+    ("sm110-armv9-py312", {"cuda": "12.9"}, "cuda-sm"),  # N: sm_110 is the name since 13.0
+    ("sm75-avx2-py311", {"torch": "2.6.0", "switches": frozenset({"USE_FLASH_ATTENTION"})}, "switch-flash-attention"),
+]
+WINDOWS_ERRORS = [
+    ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "msvc": "14.40"}, "cuda-msvc"),  # H: below 1940
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "msvc": "14.44"}, "cuda-msvc"),
+    ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.5.1"}, "torch-python"),  # R: 3.13 on Windows since 2.6
+    ("sm120-avx2-py312", {"cuda": "12.8", "driver": "566.36", "gpu": 120}, "driver-gpu-old"),
+    ("sm86-avx2-py312", {"cuda": "13.0", "driver": "576.57", "gpu": 86}, "driver-cuda"),
+    ("sm86-avx2-py311", {"cuda": "12.4", "switches": frozenset({"USE_FLASH_ATTENTION"})}, "switch-flash-attention"),
+    ("sm61-avx2-py311", {"cuda": "13.0"}, "cuda-sm"),
+]
+WINDOWS_CLEAN = [
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "msvc": "14.40"}),
+    ("sm86-avx2-py311", {"cuda": "11.7", "torch": "2.0.1", "msvc": "2019"}),
+    ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.6.0"}),
+    ("sm89-avx2-py312", {"cuda": "12.8", "torch": "2.8.0", "driver": "566.36", "gpu": 89}),  # M: limited
+    ("sm120-avx2-py312", {"cuda": "12.8", "torch": "2.7.1", "driver": "572.16", "gpu": 120}),
+    ("sm61-avx2-py311", {"cuda": "11.8", "torch": "2.1.2", "driver": "473.47", "gpu": 61}),
 ]
 CLEAN = [
     (
@@ -76,6 +122,25 @@ CLEAN = [
     ("sm75-avx2-py311", {"cuda": "12.1", "torch": "2.3.1", "cudnn": "8.9.2"}),
     ("sm110-armv9-py313", {"cuda": "13.0", "torch": "2.14.1", "gpu": 110}),
     ("sm87-armv8_2-py310", {"cuda": "12.6", "torch": "2.6.0", "gpu": 87}),
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "gcc": 11}),  # H
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "gcc": 13}),
+    ("sm86-avx2-py311", {"cuda": "12.8", "torch": "2.7.1", "gcc": 14}),
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.9.1", "gcc": 15}),
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.15.0", "gcc": 11}),
+    ("sm86-avx2-py312", {"cuda": "12.1", "torch": "2.2.0"}),
+    ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.5.0"}),
+    ("sm86-avx2-py39", {"cuda": "12.8", "torch": "2.8.0"}),
+    ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.3.0", "numpy": "2.0.2"}),
+    ("sm86-avx2-py311", {"cuda": "11.8", "torch": "2.4.0", "cudnn": "9.1.0"}),
+    ("sm86-avx2-py311", {"cuda": "13.0", "torch": "2.9.1", "driver": "580.65.06"}),
+    ("sm75-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "gpu": 86, "arch_list": "7.5+PTX", "driver": "535.104.05"}),
+    ("sm60-avx2-py311", {"cuda": "11.8", "torch": "2.0.1", "gpu": 61}),
+    ("sm100-avx2-py312", {"cuda": "12.9", "torch": "2.9.1", "arch_list": "10.0f", "gpu": 103}),
+    ("sm120-avx2-py311", {"cuda": "12.8", "torch": "2.7.1", "arch_list": "6.1;12.0"}),
+    ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "Ampere"}),
+    ("sm121-armv9-py312", {"cuda": "13.0", "torch": "2.9.1", "driver": "580.95.05"}),
+    ("sm70-avx2-py313", {"cuda": "12.8", "torch": "2.9.1", "cudnn": "9.10.2", "driver": "580.95.05"}),
+    ("sm86-avx2-py311", {"torch": "2.6.0", "cuda": "12.4", "switches": frozenset({"USE_FLASH_ATTENTION"})}),
 ]
 LIMITED = [
     # M: "minor version compatibility": it runs, with a limited feature set
@@ -83,7 +148,19 @@ LIMITED = [
     ("sm75-avx2-py311", {"cuda": "12.8", "driver": "535.104.05", "gpu": 75}),
     ("sm90-avx512-py312", {"cuda": "12.8", "driver": "550.54.15", "gpu": 90}),
     ("sm89-avx2-py312", {"cuda": "13.2", "driver": "580.65.06", "gpu": 89}),
+    ("sm86-avx2-py311", {"cuda": "12.9", "driver": "570.86", "gpu": 86}),
+    ("sm75-avx2-py311", {"cuda": "11.8", "driver": "460.91.03", "gpu": 75}),  # G: trak#68
+    ("sm70-avx2-py310", {"cuda": "11.7", "driver": "510.47.03", "gpu": 70}),  # G: GeneFacePlusPlus#192
 ]
+DRIVERS = {
+    # N, table 3 (13.2 Update 2): the row of the release that the catalogue has; 13.0: of its GA, whose PTX is the same
+    "10.2": ("440.33", "441.22"), "11.3": ("465.19.01", "465.89"), "11.4": ("470.82.01", "472.50"),
+    "11.6": ("510.47.03", "511.65"), "11.7": ("515.48.07", "516.31"), "11.8": ("520.61.05", "520.06"),
+    "12.0": ("525.85.12", "528.33"), "12.1": ("530.30.02", "531.14"), "12.2": ("535.104.05", "537.13"),
+    "12.3": ("545.23.08", "546.12"), "12.4": ("550.54.15", "551.78"), "12.5": ("555.42.06", "555.85"),
+    "12.6": ("560.35.05", "561.17"), "12.8": ("570.124.06", "572.61"), "12.9": ("575.57.08", "576.57"),
+    "13.0": ("580.65.06", None), "13.1": ("590.48.01", None), "13.2": ("595.58.03", None),
+}  # fmt: skip
 
 
 def rules(stack, variant, platform="linux", **fields):
@@ -107,6 +184,24 @@ def test_minor_version_compatibility(stack, variant, fields):
     found = rules(stack, variant, **fields)
     assert "error" not in found.values()
     assert "driver-limited" in found
+
+
+@pytest.mark.parametrize(("variant", "fields", "rule"), WINDOWS_ERRORS)
+def test_no_on_windows(stack, variant, fields, rule):
+    fields = fields | ({"msvc": parse_msvc(fields["msvc"])} if "msvc" in fields else {})
+    assert rules(stack, variant, "windows", **fields).get(rule) == "error"
+
+
+@pytest.mark.parametrize(("variant", "fields"), WINDOWS_CLEAN)
+def test_yes_on_windows(stack, variant, fields):
+    fields = fields | ({"msvc": parse_msvc(fields["msvc"])} if "msvc" in fields else {})
+    assert "error" not in rules(stack, variant, "windows", **fields).values()
+
+
+@pytest.mark.parametrize(("cuda", "drivers"), DRIVERS.items())
+def test_drivers_are_those_of_nvidias_table(cuda, drivers):
+    toolkit = catalog.toolkits()[cuda]
+    assert (toolkit.driver_linux, toolkit.driver_windows) == drivers
 
 
 def test_windows_needs_580_for_cuda_13(stack):

@@ -74,6 +74,7 @@ def test_a_card_by_its_sm(why, name):
     [
         (("--gpu", "RTX 9999"), "no card of the catalogue"),
         (("--msvc", "2021"), "no MSVC version"),
+        (("--gpu", "RX 7900 XTX"), "is a card of AMD: it runs no CUDA"),
         (("--numpy", ">=2"), "is not a version"),
         (("--driver", "new"), "is not a version"),
     ],

@@ -40,6 +40,19 @@ SPELLINGS = {
     "NVIDIA A100-SXM4-40GB": "A100",
     "NVIDIA A100 80GB PCIe MIG 1g.10gb": "A100",
     "GRID A100-10C": "A100",
+    # vGPUs, as NVIDIA's Virtual GPU Software User Guide lists them; a driver in a guest prints them so.
+    "GRID A100D-40C": "A100D",
+    "GRID V100DX-32C": "V100DX",
+    "GRID P100X-16Q": "P100X",
+    "GRID P40-2B4": "Tesla P40",
+    "NVIDIA H100XM-80C": "H100XM",
+    "NVIDIA H100L-94C": "H100L",
+    "NVIDIA RTX6000-Ada-48Q": "RTX 6000 Ada",
+    "NVIDIA RTXA6000-48Q": "RTX A6000",
+    "GRID RTX6000-24Q": "Quadro RTX 6000",
+    "NVIDIA L40S-48Q": "L40S",
+    "GRID M60-8Q": "Tesla M60",
+    "NVIDIA RTX Pro 6000 Blackwell DC-48Q": "RTX PRO 6000 Blackwell",
     "H100 PCIe": "H100",
     "NVIDIA H100 80GB HBM3": "H100",
     "NVIDIA GH200 144G HBM3e": "GH200",
@@ -73,6 +86,28 @@ def test_names_sold_with_several_chips_say_so():
 @pytest.mark.parametrize("name", ["", " ", "🙂", "Radeon RX 6800", "Intel UHD Graphics 630", "nvidia", "gtx"])
 def test_what_is_no_nvidia_gpu_is_not_found(name):
     assert find(name) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "company"),
+    [
+        ("RX 7900 XTX", "AMD"),
+        ("AMD Instinct MI300X", "AMD"),
+        ("Radeon VII", "AMD"),
+        ("Arc A770", "Intel"),
+        ("Intel(R) Iris(R) Xe Graphics", "Intel"),
+        ("Apple M3 Pro", "Apple"),
+        ("RTX 9999", None),
+        ("NVIDIA GeForce RTX 3090", None),
+        ("Quadro M2000M", None),
+    ],
+)
+def test_cards_of_other_makers_are_named_as_such(name, company):
+    assert module.maker(name) == company
+
+
+def test_no_name_of_the_catalogue_is_taken_for_another_makers():
+    assert [card.name for card in cards() if module.maker(card.name)] == []
 
 
 def test_unknown_names_give_the_nearest():
