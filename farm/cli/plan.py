@@ -1,4 +1,4 @@
-"""`farm plan`: the resolved build, each value with its origin."""
+"""`farm plan`: the resolved build, each value with its origin, and what has been proved of it."""
 
 import argparse
 import json
@@ -14,8 +14,9 @@ def run(args: argparse.Namespace) -> int:
     from farm import catalog
     from farm.cli import show
     from farm.cli.selected import plan_of
+    from farm.evidence import load_evidence
 
-    _, _, plan = plan_of(args)
+    project, _, plan = plan_of(args)
     if args.json:
         print(plan.to_json(), end="")
         return 0
@@ -28,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
         rows.append(
             ("base", plan.base, f"glibc {glibc}: runs on {', '.join(catalog.reach(plan.base)) or 'newer ones'}")
         )
+    rows += load_evidence(project).rows(plan)
     rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
     show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
     return 0

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.project import project_of
     from farm.cli.selected import selectors_of
     from farm.errors import UsageError
-    from farm.plan import judge
+    from farm.evidence import load_evidence
+    from farm.plan import judge, resolve
 
     if args.official:
         from farm.cli import official
@@ -46,9 +47,12 @@ def run(args: argparse.Namespace) -> int:
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found, nearest = judged.advised(), judged.nearest()
+    evidence = load_evidence(project).rows(resolve(project, selectors)) if judged.complete else []
     if args.json:
         reasons = [reason.to_json() for reason in found]
-        show.json_document({"buildable": judged.buildable, "reasons": reasons, "nearest": nearest})
+        proved = [dict(zip(("what", "text", "source"), row, strict=True)) for row in evidence]
+        document = {"buildable": judged.buildable, "reasons": reasons, "nearest": nearest, "evidence": proved}
+        show.json_document(document)
     else:
         can = "can be built" if judged.buildable else "cannot be built"
         if judged.buildable and any(reason.severity == "unpinned" for reason in found):
@@ -59,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
             show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
+        for what, text, source in evidence:
+            show.say(f"{what}: {text} ({source})")
     return 0 if judged.buildable else 3
 
 

@@ -128,6 +128,5 @@ def _policy(wanted: Candidate, version: str) -> Policy:
 
 
 def _numpy_bound(release: TorchRelease | None) -> str | None:
-    """`<2` for a release that cannot use the newest numpy; pip would install that one."""
-    newest = max(int(version.partition(".")[0]) for version in catalog.pythons().numpy_choices)
-    return f"<{release.numpy_major_max + 1}" if release and release.numpy_major_max < newest else None
+    """`<2` for a release that can use numpy 1 alone: pip would install a newer one, of another ABI."""
+    return f"<{release.numpy_major_max + 1}" if release else None

@@ -136,6 +136,10 @@ _LEFT_OUT = frozenset({"library_wheels", "opens", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
+_NOT_BUILT = frozenset({"origins", "library_wheels", "requires", "verify"})
+"""Fields that no build reads: a new rule of verify must not orphan what was built, here or on another machine."""
+
+
 @lru_cache(maxsize=256)
 def _parse(name: str) -> Variant:
     return Variant.parse(name)
@@ -192,7 +196,7 @@ class Plan(Model):
 
     @property
     def digest(self) -> str:
-        """Sha256 of what is built; where a value came from, and how the wheel is packed, does not change it."""
+        """Sha256 of what is built: origins, how the wheel is packed and what verify holds it to do not count."""
         return self._digest(self._whole())
 
     def _whole(self) -> dict[str, Any]:
@@ -201,7 +205,7 @@ class Plan(Model):
 
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
-        data = {name: value for name, value in whole.items() if name not in ("origins", "library_wheels")}
+        data = {name: value for name, value in whole.items() if name not in _NOT_BUILT}
         data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

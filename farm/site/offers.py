@@ -7,6 +7,7 @@ from pathlib import Path
 
 from farm import catalog
 from farm.errors import NotBuildableError
+from farm.evidence import load_evidence
 from farm.matrix import Build, load_matrix
 from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
@@ -22,6 +23,7 @@ class Offer:
         off: Switches of PyTorch that this wheel is built without.
         driver: The lowest driver that runs it, by minor-version compatibility; None without CUDA.
         blocked: Why it cannot be built after all; None for all that the rules allow.
+        proved: What has been proved of exactly this build; empty where nothing has.
     """
 
     channel: str
@@ -36,6 +38,7 @@ class Offer:
     off: tuple[str, ...]
     driver: str | None
     blocked: str | None
+    proved: str = ""
 
     @property
     def variant(self) -> str:
@@ -67,18 +70,19 @@ def offers(project: Path) -> Iterator[Offer]:
     Raises:
         UsageError: A configuration file is wrong.
     """
+    evidence = load_evidence(project)
     for build in load_matrix(project).builds():
         options = {"cuda": Choice(build.cuda, "matrix")} if build.cuda else {}
         selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)
         try:
             plan = resolve(project, selectors)
         except NotBuildableError as error:
-            yield _offer(build, None, str(error))
+            yield _offer(build, None, str(error), "")
         else:
-            yield _offer(build, plan, None)
+            yield _offer(build, plan, None, evidence.line(plan))
 
 
-def _offer(build: Build, plan: Plan | None, blocked: str | None) -> Offer:
+def _offer(build: Build, plan: Plan | None, blocked: str | None, proved: str) -> Offer:
     variant, off, driver, torch = build.variant, [], None, None
     if plan is not None:
         off = sorted(name for name in catalog.switches() if plan.env.get(name) == "0")
@@ -98,4 +102,5 @@ def _offer(build: Build, plan: Plan | None, blocked: str | None) -> Offer:
         off=tuple(off),
         driver=driver,
         blocked=blocked,
+        proved=proved,
     )

@@ -148,6 +148,7 @@ def _grids(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, Any]]:
         yield {
             "name": channel,
             "title": f"{len(builds)} builds",
+            "proved": [f"{offer.package} {offer.variant}: {offer.proved}" for offer in builds if offer.proved],
             "summary": ", ".join(f"{counts[state]} {STATES[state]}" for state in STATES if counts[state]),
             "open": any(counts[state] for state in ("smoked", "tested", "published", "running", "waiting", "failed")),
             "cpus": cpus,

@@ -30,6 +30,7 @@ def payload(
     drivers = list(dict.fromkeys(offer.driver for offer in offers))
     rows = []
     states = {}
+    proved = {}
     for number, offer in enumerate(offer for offer in offers if not offer.blocked):
         place = [_place(words[axis], getattr(offer, axis)) for axis in AXES]
         rows.append(
@@ -38,6 +39,8 @@ def payload(
         state, why = known.state(offer)
         if state != "open":
             states[number] = [state, why]
+        if offer.proved:
+            proved[number] = offer.proved
     shown = {offer.key: wheel for offer in offers if (wheel := known.wheel(offer))}
     return {
         "schema": 1,
@@ -48,6 +51,7 @@ def payload(
         "drivers": drivers,
         "builds": rows,
         "states": states,
+        "proved": proved,
         "wheels": {key: [w.filename, w.size, w.sha256, w.uploaded[:10], w.version] for key, w in shown.items()},
         "smokes": {
             key: [[smoke.where, smoke.date, smoke.outcome] for smoke in known.smokes(key)]

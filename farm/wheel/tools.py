@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,8 @@ from farm.wheel.archive import Archive
 from farm.wheel.imports import DRIVER
 from farm.wheel.library_wheels import point_at
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, windows_machine
-from farm.wheel.vendor import RepairOptions, RepairResult, vendor
+from farm.wheel.record import parse_record
+from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
@@ -42,6 +43,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
         tags = read_dist_info(archive).tags
         windows = windows_machine(tags) is not None
+        before = frozenset(archive.members)
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = replace(options, exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
@@ -67,7 +69,19 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             needed = point_at(found[0], pointed, options.library_wheels, options.opens)
             found = [pointed]
             options = replace(options, requires=[*options.requires, *(each.requirement for each in needed)])
-        return vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
+        result = vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
+        return replace(result, vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
+
+
+def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tuple[Vendored, ...]:
+    """What the tool put into the folder `libs`; from where, it does not say."""
+    with Archive(repaired) as archive:
+        record = parse_record(archive.read(read_dist_info(archive).record, RECORD_LIMIT))
+    return tuple(
+        Vendored(path, tool, sha256, size)
+        for path, sha256, size in sorted(record)
+        if sha256 and size is not None and path.startswith(f"{libs}/") and path not in before
+    )
 
 
 def _auditwheel(

@@ -39,7 +39,7 @@ from farm.wheel.record import Row, compare_record, parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 _MAX_ROUNDS = 100
-_RECORD_LIMIT = 64 << 20
+RECORD_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class RepairOptions:
 
 @dataclass(frozen=True)
 class Vendored:
-    """A library that was put into the wheel: member name, where it came from, sha256, bytes."""
+    """A library that was put into the wheel: member name, its file or the tool that found it, sha256, bytes."""
 
     path: str
     source: str
@@ -127,7 +127,7 @@ def vendor(
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits, lenient=True) as archive:
         info = read_dist_info(archive)
-        raw_record = archive.read(info.record, _RECORD_LIMIT)
+        raw_record = archive.read(info.record, RECORD_LIMIT)
         record = parse_record(raw_record)
         believed = _listed(record, but=f"{info.folder}/")
         believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)

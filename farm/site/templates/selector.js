@@ -163,6 +163,7 @@
     }
     if (build.wheel) facts.push(["Size", `${(build.wheel[1] / 1e6).toFixed(1)} MB`], ["Published", build.wheel[3]]);
     if (build.off.length) facts.push(["Switched off", build.off.join(", ")]);
+    facts.push(["Evidence", data.proved[build.number] || "none for this build"]);
     for (const [where, date, outcome] of data.smokes[build.key] || []) facts.push([`Tested ${date}`, `${where}: ${outcome}`]);
     const list = make("dl");
     for (const [name, value] of facts) list.append(make("dt", {}, name), make("dd", {}, value));

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .outcome import FailedError, Warned
-from .package import arch_list
+from .package import arch_list, python_command
 from .recorder import MAX_TEXT
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> d
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "found.json")  # noqa: PTH118
         # The program that runs: the packed file, or the package's folder.
-        command = [sys.executable, "-I", os.path.abspath(sys.argv[0])]  # noqa: PTH100
+        command = [*python_command(), os.path.abspath(sys.argv[0])]  # noqa: PTH100
         command += [f"--module={module_name}", f"--json={file}", "--first-kernel"]
         try:
             child = subprocess.run(

@@ -32,10 +32,15 @@ def check_import(name: str) -> str:
     return "imported"
 
 
+def python_command() -> list[str]:
+    """Starts another Python as this one was started: isolated (-I), or with PYTHONPATH, where the module may lie."""
+    return [sys.executable, *(["-I"] if sys.flags.isolated else [])]
+
+
 def check_script(path: str) -> str:
     """Runs a script in a process of its own; what it prints last is the result."""
     done = subprocess.run(
-        [sys.executable, "-I", path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [*python_command(), path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         check=False,
     )  # fmt: skip
     printed = done.stdout.decode("utf-8", "replace").strip()

@@ -246,6 +246,13 @@ def test_what_the_wheel_promises(root):
 # --- digest, file ---------------------------------------------------------------------------------
 
 
+def test_a_rule_of_verify_does_not_orphan_what_was_built(root):
+    plan = resolve(root, select("sm35-avx-py311"))
+    held = plan.verify.model_copy(update={"direct_urls": True, "numpy": "<9"})
+    assert plan.model_copy(update={"verify": held}).digest == plan.digest
+    assert plan.model_copy(update={"env": {**plan.env, "NEW": "1"}}).digest != plan.digest
+
+
 def test_the_digest_follows_the_content_and_not_the_origins(root):
     by_default = resolve(root, select("sm35-avx-py311"))
     by_option = resolve(root, select("sm35-avx-py311", channel="kepler-debian", cuda="11.8", ptx=False))

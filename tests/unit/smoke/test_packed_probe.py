@@ -123,3 +123,18 @@ def test_an_old_option_is_accepted_with_a_line(packed, environment, tmp_path):
     assert done.returncode == 0
     assert done.stderr == "probe: --limit is now --check-limit; the old name goes with the next release\n"
     assert json.loads((tmp_path / "r.json").read_text())["limit_s"] == 30
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_process_of_its_own_finds_what_the_probe_finds(packed, tmp_path, good_source, isolated):
+    """On a card that is cut off, torch lies on PYTHONPATH; the runner of a smoke test shuts that out."""
+    (tmp_path / "fakemod.py").write_text(good_source, encoding="utf-8")
+    ask = (
+        f"import sys; sys.argv[0] = {str(packed)!r}\n"
+        "from farm.smoke.probe.jit import run_first_kernel\n"
+        "print(run_first_kernel('fakemod', {}, 60.0)['error'])"
+    )
+    command = [sys.executable, *(["-I"] if isolated else []), "-c", ask]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert ("No module named 'fakemod'" in done.stdout) == isolated, done.stdout

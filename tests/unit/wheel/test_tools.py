@@ -1,5 +1,6 @@
 """Repair by auditwheel, patchelf and delvewheel: a `<name>.libs` folder, and nothing left where a tool fails."""
 
+import hashlib
 import os
 import shutil
 import struct
@@ -49,8 +50,11 @@ def test_windows(tmp_path, windows):
     out.mkdir()
     result = repair(wheel, out, RepairOptions(lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"]))
     assert [path.name for path in out.iterdir()] == ["canary-1.0+cpu.avx-cp311-cp311-win_amd64.whl"]
+    (added,) = result.vendored
     with zipfile.ZipFile(result.wheel) as archive:
         names = archive.namelist()
+        assert (added.path, added.source) == (next(n for n in names if n.endswith(".dll")), "delvewheel")
+        assert added.sha256 == hashlib.sha256(archive.read(added.path)).hexdigest()
         assert [name.rpartition("-")[0] for name in names if name.endswith(".dll")] == ["canary.libs/deep"]
         assert b"add_dll_directory" in archive.read("canary/__init__.py")
         assert b"Requires-Dist: numpy<2" in archive.read("canary-1.0+cpu.avx.dist-info/METADATA")

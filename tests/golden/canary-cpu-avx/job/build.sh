@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan a0fd8674266c; runs in the
+# Builds canary 0.1.0+cpu.avx for cpu-avx-py311. Rendered by farm from plan 98093be2e280; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

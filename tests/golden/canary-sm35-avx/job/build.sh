@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 8d69f019d242; runs in the
+# Builds canary 0.1.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 9dec77de8eb5; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan 23c09db538eee17567ad048a4e834f9cf5cd2ed99c8fa229b16d28e9c723e302
+> %FARM_REPORT% echo plan 3ad0b010817b0eb13011ebaa199452cc5516df2e3af1d037187a7c892c2da5be
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\23c09db538ee) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\23c09db538ee\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\3ad0b010817b) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\3ad0b010817b\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

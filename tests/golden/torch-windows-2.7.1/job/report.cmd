@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan 4a9235287bf474141df5bc4b3bfd4b5a8ef63b9b870cdc9f12466b28659b8ebb
+> %FARM_REPORT% echo plan f869f548851740f57a785a887b7258ba7a57d523438ec048073e6749cba25e80
 >> %FARM_REPORT% echo torch 2.7.1+cu117.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\4a9235287bf4) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\4a9235287bf4\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\f869f5488517) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\f869f5488517\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

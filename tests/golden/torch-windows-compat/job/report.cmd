@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan 5f71fa275255f4b32db3edf93d328f90cdc764e5702ed6bac700a03093dc7a65
+> %FARM_REPORT% echo plan 68a23efcac8a3399be5c756c9567d1bd43202815de7632215eef7436e511bd62
 >> %FARM_REPORT% echo torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\5f71fa275255) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\5f71fa275255\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\68a23efcac8a) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\68a23efcac8a\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

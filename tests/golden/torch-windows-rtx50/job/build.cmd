@@ -1,5 +1,5 @@
 @echo off
-rem Builds torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311. Rendered by farm from plan bc99ddf70e6c.
+rem Builds torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311. Rendered by farm from plan 9984513c5f7c.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.42, Python 3.11 and Git; no administrator.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers).
@@ -14,8 +14,8 @@ chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
 if not exist plan.json cd /d "%~dp0"
 if not exist plan.json goto :failed
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\bc99ddf70e6c) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\bc99ddf70e6c"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\9984513c5f7c) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\9984513c5f7c"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_LOG=%FARM_OUT%\build.log"
 set "FARM_NEXT=another build may be running: one at a time on one machine"
@@ -31,7 +31,7 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 :inplace
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
-set "FARM_TEXT=torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311, plan bc99ddf70e6c; log: %FARM_LOG%"
+set "FARM_TEXT=torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311, plan 9984513c5f7c; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------

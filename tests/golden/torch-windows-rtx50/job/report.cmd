@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan bc99ddf70e6caf2c6732032de69e50d7d972273ab249f353af34cce97ccfc9ac
+> %FARM_REPORT% echo plan 9984513c5f7ce945d3254be287246b34a15b38ea6c30d8fd4689f5466e526684
 >> %FARM_REPORT% echo torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\bc99ddf70e6c) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\bc99ddf70e6c\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\9984513c5f7c) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\9984513c5f7c\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

@@ -1,5 +1,5 @@
 @echo off
-rem Builds torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39. Rendered by farm from plan a1fca106b2f6.
+rem Builds torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39. Rendered by farm from plan ba6bd3ca926a.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.29, Python 3.9 and Git; no administrator.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_INDEX_URL (where torch of this variant is published).
@@ -14,8 +14,8 @@ chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
 if not exist plan.json cd /d "%~dp0"
 if not exist plan.json goto :failed
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\a1fca106b2f6) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\a1fca106b2f6"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\ba6bd3ca926a) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\ba6bd3ca926a"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_LOG=%FARM_OUT%\build.log"
 set "FARM_NEXT=another build may be running: one at a time on one machine"
@@ -36,7 +36,7 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 :inplace
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
-set "FARM_TEXT=torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39, plan a1fca106b2f6; log: %FARM_LOG%"
+set "FARM_TEXT=torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39, plan ba6bd3ca926a; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------

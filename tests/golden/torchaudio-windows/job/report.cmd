@@ -5,7 +5,7 @@ setlocal EnableExtensions DisableDelayedExpansion
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
-> %FARM_REPORT% echo plan a1fca106b2f62d6ad0bb72cf3f2dc13e4063e84106342b575b8dc58bf5ce20ed
+> %FARM_REPORT% echo plan ba6bd3ca926aefa4d0660e01d39c46bd40779999dd6d2653a2bab4bd4778e738
 >> %FARM_REPORT% echo torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -17,7 +17,7 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\a1fca106b2f6) do dir /s %%d >> %FARM_REPORT% 2>&1
-type C:\farm\out\a1fca106b2f6\build.log >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\ba6bd3ca926a) do dir /s %%d >> %FARM_REPORT% 2>&1
+type C:\farm\out\ba6bd3ca926a\build.log >> %FARM_REPORT% 2>&1
 for %%f in (%FARM_REPORT%) do echo report: %%~ff
 exit /b %FARM_EXIT%

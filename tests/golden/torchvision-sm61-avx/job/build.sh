@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan bbe63ff5031c; runs in the
+# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan 24c36064db51; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

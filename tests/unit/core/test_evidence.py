@@ -1,0 +1,99 @@
+"""What is proved of channels: of exactly the builds that an entry names, and of nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from farm.cli.main import main
+from farm.errors import UsageError
+from farm.evidence import FILE, load_evidence
+from farm.matrix import load_matrix
+from farm.options import Choice
+from farm.plan import Selectors, resolve
+from farm.variant import Variant
+from tools.channel_table import OUT, table, written
+
+ROOT = Path(__file__).parents[3]
+PROVED = "sm35-avx-py311"
+
+
+def plan(variant=PROVED, package="torch", channel=None, **options):
+    chosen = {name: Choice(value, "test") for name, value in options.items()}
+    return resolve(ROOT, Selectors(Variant.parse(variant), package, "linux", channel, chosen))
+
+
+def whats(rows):
+    return [what for what, _, _ in rows]
+
+
+def test_the_default_of_a_k40_on_linux_has_run_on_a_card():
+    wheel, *others = load_evidence(ROOT).of(plan())
+    assert not others
+    assert (wheel.channel, wheel.state) == ("debian-2.6.0", "built and run on NVIDIA H200 (sm_90), by JIT of its PTX")
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        ("sm37-avx-py311", {}),
+        ("sm35-avx2-py311", {}),
+        (PROVED, {"cudnn": None}),
+        (PROVED, {"ptx": False}),
+        (PROVED, {"cuda_libraries": "vendored"}),
+        (PROVED, {"rebuild": 1}),
+    ],
+)
+def test_what_differs_from_the_entry_is_not_proved(variant, options):
+    rows = load_evidence(ROOT).rows(plan(variant, **options))
+    assert whats(rows) == ["proved"]
+    assert rows[0][1].startswith("nothing of this build; of its channel: sm35-avx-py311")
+
+
+def test_a_channel_without_an_entry_is_planned():
+    rows = load_evidence(ROOT).rows(plan("sm61-avx2-py313"))
+    assert rows == [("proved", "nothing: no build of torch from channel main has been run to its end", FILE)]
+
+
+def test_every_entry_is_of_a_build_that_can_be_planned_and_its_page_is_there_and_has_its_hash():
+    for wheel in load_evidence(ROOT).wheels:
+        options = dict(wheel.options)
+        rebuild = wheel.version.rpartition(".")[2]
+        if rebuild.isdigit() and wheel.package == "canary":
+            options["rebuild"] = int(rebuild)
+        assert wheel.channel in load_matrix(ROOT).channels
+        assert wheel in load_evidence(ROOT).of(plan(wheel.variant, wheel.package, wheel.channel, **options)), wheel
+        page = (ROOT / wheel.page).read_text(encoding="utf-8")
+        assert wheel.sha256 is None or wheel.sha256 in page
+        assert wheel.built.date in page
+
+
+def test_plan_and_why_print_it(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(["plan", "--variant", PROVED]) == 0
+    out = capsys.readouterr().out
+    assert "by JIT of its PTX" in out
+    assert "docs/evidence/torch-2.6.0.md" in out
+    assert main(["why", "--variant", PROVED, "--json"]) == 0
+    assert whats(row.values() for row in json.loads(capsys.readouterr().out)["evidence"])[0] == "built"
+    assert main(["why", "--variant", "sm75-avx2-py313"]) == 0
+    assert "no build of torch from channel main has been run to its end" in capsys.readouterr().out
+
+
+def test_a_channel_of_ones_own_takes_no_proof_from_one_of_the_same_name(tmp_path):
+    assert load_evidence(tmp_path).wheels == load_evidence(ROOT).wheels
+    (tmp_path / "ci").mkdir()
+    text = yaml.safe_load((ROOT / "ci" / "matrix.yaml").read_text(encoding="utf-8"))
+    own = {"defaults": True, "channels": {"debian-2.6.0": text["channels"]["debian-2.6.0"]}}
+    (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(own))
+    assert {wheel.channel for wheel in load_evidence(tmp_path).wheels} == {"debian-1.13.1", "kepler-debian"}
+    (tmp_path / FILE).write_text("wheels: [{channel: x, chanel: y}]")
+    with pytest.raises(UsageError, match="unknown key"):
+        load_evidence(tmp_path)
+
+
+def test_the_table_in_the_readme_is_that_of_the_evidence():
+    text = OUT.read_text(encoding="utf-8")
+    assert table() in text
+    assert written(text) == text, "run `make generate`"
