@@ -41,6 +41,7 @@ class GroupScheduling(LoadScopeScheduling):
         return Path(nodeid.partition("::")[0]).relative_to("tests/e2e").parts[0]
 
 
+@pytest.hookimpl(optionalhook=True)  # `-p no:xdist`: one test, by hand
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
     return GroupScheduling(config, log)
 
