@@ -34,7 +34,7 @@ def tool(tmp_path):
     (tests / "test_torch.py").write_text(TESTS)
     numbers = "".join(f"    def test_{n:02d}(self): pass\n" for n in range(10))
     (tests / "test_many.py").write_text(f"import unittest\nclass TestMany(unittest.TestCase):\n{numbers}")
-    (tests / "test_slow.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(60)\n")
+    (tests / "test_slow.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(3600)\n")
     site = tmp_path / "site"
     site.mkdir()
     (site / "torch.py").write_text("__version__ = '1.13.1+cpu.avx'\n")
@@ -43,7 +43,7 @@ def tool(tmp_path):
         rules = {
             "release": "1.13.1", "environment": {"ASKED": "yes"}, "skip": {"*test_f*": "left out"},
             "known": known or {},
-            "timeout_s": {"test_torch": 120, "test_many": 120, "test_slow": 15},
+            "timeout_s": {"test_torch": 1800, "test_many": 1800},
             "selection": [{"file": "test_torch", "every": 1}, {"file": "test_many", "every": 4}], **changed,
         }  # fmt: skip
         (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
@@ -86,10 +86,13 @@ def test_a_run_whose_failures_are_explained_succeeds(tool):
 
 
 def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
-    done, outcomes = tool(selection=[{"file": "test_slow", "every": 1}])
-    assert done.returncode == 1
+    for limit in (5, 50, 500):  # a busy machine may not even reach the first test in 5 s
+        done, outcomes = tool(selection=[{"file": "test_slow", "every": 1}], timeout_s={"test_slow": limit})
+        assert done.returncode == 1
+        assert f"stopped at its limit of {limit} s" in done.stdout
+        if outcomes:
+            break
     assert outcomes == {"test_one": "passed"}
-    assert "stopped at its limit of 15 s" in done.stdout
 
 
 def test_another_release_is_refused(tool):
