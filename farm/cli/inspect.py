@@ -5,9 +5,19 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wheel", type=Path, help="a file; with --why-126 an installed package's folder too")
+    parser.add_argument(
+        "wheel", type=Path, help="a file; with --explain or --why-126 an installed package's folder too"
+    )
     parser.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
-    parser.add_argument("--why-126", action="store_true", help="which DLL is missing behind WinError 126, and why")
+    parser.add_argument(
+        "--explain",
+        metavar="MESSAGE",
+        help="what a loader's message means: WinError 126, 127, 193, 1114, 'undefined symbol', 'GLIBC_2.34 not found', "
+        "'no kernel image', 'illegal instruction', …; - reads it from the input",
+    )
+    parser.add_argument(
+        "--why-126", action="store_true", help="every DLL that is missing, and the chain that leads to it"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -17,6 +27,17 @@ def run(args: argparse.Namespace) -> int:
     from farm.wheel.inspect import inspect
     from farm.wheel.why126 import why_126
 
+    if args.explain is not None:
+        from farm.cli.explain import explain as print_explained
+        from farm.cli.explain import message_of
+        from farm.wheel.explain import explain
+
+        explained = explain(args.wheel, message_of(args.explain))
+        if args.json:
+            show.json_document([each.model_dump(mode="json") for each in explained])
+        else:
+            print_explained(explained)
+        return 0
     if args.why_126:
         found = why_126(args.wheel)
         if args.json:

@@ -7,10 +7,12 @@ uv and installer, with which `tests/e2e/wheel` compares.
 import re
 from collections.abc import Iterator
 
+from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from farm.text import printable
 from farm.wheel.contents import Contents
 from farm.wheel.entrypoints import read_entry_points
 from farm.wheel.installed import check_tree
@@ -21,16 +23,22 @@ from farm.wheel.report import Check, Finding
 # Core metadata specification, "Metadata-Version"; the Python index and packaging know no others.
 METADATA_VERSIONS = ("1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5")
 _NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
+_NOT_ON_WINDOWS = re.compile(r"[<>\"|?*]")  # Microsoft, "Naming Files, Paths, and Namespaces"
 _MAX_REQUIREMENT = 1000
 _MAX_REQUIREMENTS = 2000
+# These are looked at here, with more to say than `packaging.metadata` has.
+_OWN_FIELDS = ("metadata-version", "name", "version", "requires-python", "requires-dist", "provides-extra")
 _NEWEST_MINOR = 99  # of Python 3, for a tag such as py3 or cp37-abi3 that goes on with newer ones
 
 
-def check_install(info: DistInfo, contents: Contents, policy: Policy, entry_points: bytes | None) -> Check:
+def check_install(
+    info: DistInfo, contents: Contents, policy: Policy, metadata_file: bytes, entry_points: bytes | None
+) -> Check:
     """Nothing that an installer refuses, and nothing that is overwritten when it installs."""
     commands, wrong = read_entry_points(entry_points) if entry_points is not None else ((), ())
     metadata, wheel = f"{info.folder}/METADATA", f"{info.folder}/WHEEL"
     found = [*((wheel, what) for what in _wheel_file(info)), *((metadata, what) for what in _metadata(info, policy))]
+    found += [(metadata, what) for what in _core_metadata(metadata_file)]
     found += [(f"{info.folder}/entry_points.txt", what) for what in wrong]
     findings = [
         Finding(
@@ -52,6 +60,17 @@ def check_install(info: DistInfo, contents: Contents, policy: Policy, entry_poin
             fix="install each file once, under the package's own names, by a scheme of the wheel format",
         )
         for problem in check_tree(contents.files, info.name, data_folder, commands)
+    ]
+    findings += [
+        Finding(
+            check="install",
+            where=name,
+            what=f"its name holds {match[0]!r}, which no file on Windows may have",
+            why="the tags let Windows install the wheel, where unpacking fails half-way",
+            fix="rename the file, or give the wheel the tag of a platform",
+        )
+        for name in (contents.files if any(tag.endswith("-any") or "-win" in tag for tag in info.tags) else ())
+        if (match := _NOT_ON_WINDOWS.search(name))
     ]
     note = f"{len(contents.files)} files in place" + (f", {len(commands)} commands" if commands else "")
     return Check(id="install", status="failed" if findings else "passed", findings=tuple(findings), note=note)
@@ -97,6 +116,25 @@ def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
             yield f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a user cannot replace"
         if same_name(requirement.name, info.name) and not requirement.extras and requirement.marker is None:
             yield f"Requires-Dist {line[:80]!r}: it requires itself"
+
+
+def _core_metadata(content: bytes) -> Iterator[str]:
+    """What else the specification of core metadata forbids, which the Python index refuses and installers ignore."""
+    raw, unparsed = parse_email(content)
+    known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
+    for field in sorted(unparsed.keys() - set(_OWN_FIELDS)):
+        if field in known or f"{field}s" in known:  # others are of a newer version, or somebody's own
+            yield f"{field.title()} is there twice, or is malformed"
+    # setuptools before 77 writes License-File into older metadata (pypa/setuptools#4759): most wheels have it.
+    if raw.get("metadata_version") in ("2.1", "2.2", "2.3"):
+        raw.pop("license_files", None)
+    try:
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        for error in group.exceptions:
+            field = error.field.replace("_", "-") if isinstance(error, InvalidMetadata) else ""
+            if field not in _OWN_FIELDS or " introduced " in str(error):
+                yield f"{field.title()}: {printable(str(error))[:200]}"
 
 
 def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:

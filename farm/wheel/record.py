@@ -129,12 +129,15 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
     Returns:
         (path, what is wrong), in the order of RECORD, then of the wheel. Empty: all is well.
     """
-    unhashed = {record, f"{record}.jws", f"{record}.p7s"}
+    signatures = {f"{record}.jws", f"{record}.p7s"}  # "Binary distribution format": they cannot sign themselves
+    unhashed = {record, *signatures}
     wrong = []
     seen: set[str] = set()
     for path, sha256, size in rows:
         true = files.get(path)
-        if path in seen:
+        if path in signatures:
+            wrong.append((path, "listed in RECORD, which it signs"))
+        elif path in seen:
             wrong.append((path, "listed twice in RECORD"))
         elif true is None:
             wrong.append((path, "listed in RECORD but not in the wheel"))
@@ -142,9 +145,13 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
             wrong.append((path, "listed in RECORD without a hash"))
         elif sha256 is not None and sha256 != true[0]:
             wrong.append((path, "its sha256 is not the one in RECORD"))
+        elif size is None and path not in unhashed:
+            wrong.append((path, "listed in RECORD without its length"))
         elif size is not None and size != true[1]:
             wrong.append((path, "its length is not the one in RECORD"))
         seen.add(path)
+    if record not in seen:
+        wrong.append((record, "RECORD does not list itself"))
     seen |= unhashed
     wrong += [(path, "in the wheel but not in RECORD") for path in files if path not in seen]
     return wrong

@@ -39,6 +39,7 @@ from farm.wheel.report import Check, CheckId, Dependency, Finding, Report, waive
 from farm.wheel.requires import check_members, check_metadata
 
 _RECORD_LIMIT = 64 << 20
+_EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
 
@@ -100,6 +101,7 @@ def _checks(
             if policy.platform is None:
                 policy = policy.model_copy(update={"platform": platform_of(info.tags)})
             record = archive.read(info.record, _RECORD_LIMIT)
+            metadata = archive.read(f"{info.folder}/METADATA")
             entry_points = f"{info.folder}/entry_points.txt"
             commands = archive.read(entry_points) if entry_points in archive.members else None
     except VerificationFailedError as error:
@@ -110,7 +112,7 @@ def _checks(
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),
         _guarded("abi", lambda: check_abi(contents, info.tags)),
-        _guarded("install", lambda: check_install(info, contents, policy, commands)),
+        _guarded("install", lambda: check_install(info, contents, policy, metadata, commands)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         _guarded("record", lambda: _check_record(record, info, contents)),
         _guarded("members", lambda: check_members(contents, policy)),
@@ -203,6 +205,9 @@ def _serves(tag: str, abi: str, python: str) -> bool:
 
 
 def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:
+    wrong = compare_record(parse_record(record), info.record, contents.files)
+    if _EMPTY_LINE.search(record):
+        wrong.append((info.record, "an empty line, at which pip fails"))
     findings = tuple(
         Finding(
             check="record",
@@ -211,7 +216,7 @@ def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:
             why="installers that check RECORD refuse the wheel; a file may have been exchanged",
             fix="repair the wheel, which rebuilds RECORD, or build it again if the file should not have changed",
         )
-        for path, what in compare_record(parse_record(record), info.record, contents.files)
+        for path, what in wrong
     )
     note = f"{len(contents.files)} hashes recomputed"
     return Check(id="record", status="failed" if findings else "passed", findings=findings, note=note)

@@ -5,10 +5,8 @@ torch/lib/*.dll one by one in the order of the folder, which NTFS keeps sorted w
 named is the first one with a broken chain of imports, and usually a bystander.
 """
 
-import mmap
 import posixpath
 from collections import deque
-from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,13 +17,11 @@ from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.dlls import resolve_dlls
-from farm.wheel.library import Library, magics, read_library
+from farm.wheel.folder import PREFIX, library_files, read_file
+from farm.wheel.library import Library
 from farm.wheel.models import Frozen, Printable
 from farm.wheel.needs import Answer, Need
 from farm.wheel.windows import added_folders, fits
-
-_MAX_FILES = 20_000
-_PREFIX = "Library/bin"
 
 
 class MissingDll(Frozen):
@@ -138,7 +134,7 @@ def _walk(libraries: list[Library], needs: list[Need]) -> tuple[str | None, dict
     chains: dict[str, tuple[str, ...]] = {}
     reached: set[str] = set()
     for root in sorted(libraries, key=_order):
-        if root.path.startswith(f"{_PREFIX}/"):
+        if root.path.startswith(f"{PREFIX}/"):
             continue
         seen = {root.path}
         ways: deque[tuple[str, ...]] = deque([(root.path,)])
@@ -162,32 +158,4 @@ def _of_wheel(path: Path) -> list[Library]:
 
 
 def _of_folder(path: Path) -> list[Library]:
-    """The DLLs of a package's folder, named from site-packages on, and those of the prefix that torch looks in."""
-    folder = path.resolve()
-    if folder.name.lower() == "lib" and any(folder.glob("*.[dD][lL][lL]")):
-        folder = folder.parent
-    if (folder / "torch" / "lib").is_dir():
-        folder /= "torch"
-    found = [_read(file, file.relative_to(folder.parent).as_posix()) for file in _files(folder)]
-    shared = folder.parent.parent.parent / "Library" / "bin"  # <prefix>\Lib\site-packages\torch
-    if folder.parent.name.lower() == "site-packages" and shared.is_dir():
-        found += [_read(file, f"{_PREFIX}/{file.name}") for file in _files(shared)]
-    return found
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".dll", ".pyd") and path.is_file())
-    if len(files) > _MAX_FILES:
-        raise UsageError(f"{folder}: more than {_MAX_FILES} DLLs; give the package's own folder")
-    yield from files
-
-
-def _read(file: Path, name: str) -> Library:
-    try:
-        with file.open("rb") as stream:
-            if not stream.read(4).startswith(magics(name)):
-                return Library(path=name, sha256="", size=0, error="not a DLL, in spite of its name")
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return read_library(name, "", data, None)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror})") from error
+    return [read_file(file, name)[0] for name, file in library_files(path, (".dll", ".pyd"))]

@@ -1,0 +1,193 @@
+"""A loader's message, explained by the files of a wheel or an installed package."""
+
+import io
+import json
+import zipfile
+
+import pytest
+
+from farm.cli.main import main
+from farm.errors import UsageError
+from farm.wheel.explain import explain
+
+WINDOWS = "cp311-cp311-win_amd64"
+LINUX = "cp311-cp311-manylinux_2_17_x86_64"
+
+
+@pytest.fixture
+def package(tmp_path, make_wheel):
+    """(wheel, folder of the installed package) with these files."""
+
+    def make(files, tag=LINUX):
+        wheel = make_wheel(tmp_path / "in", {"torch/__init__.py": b"", **files}, name="torch", tag=tag)
+        site = tmp_path / "site-packages"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+        return wheel, site / "torch"
+
+    return make
+
+
+def both(places, message):
+    """The explanation, which must be the same for the wheel and the installed package."""
+    [first], [second] = (explain(place, message) for place in places)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "OSError: [WinError 126] The specified module could not be found. Error loading fbgemm.dll",
+        "ImportError: DLL load failed while importing _C: The specified module could not be found.",
+        "LoadLibrary failed with error 126",
+    ],
+)
+def test_error_126(package, make_pe, message):
+    found = both(package({"torch/lib/fbgemm.dll": make_pe(needed=["libomp140.x86_64.dll"])}, WINDOWS), message)
+    assert found.message == "error 126"
+    assert found.culprits == ("libomp140.x86_64.dll, needed by torch/lib/fbgemm.dll",)
+    assert "torch 2.4.1 or newer" in found.cure
+
+
+def test_error_127_between_dlls_of_the_wheel(package, make_pe):
+    files = {
+        "torch/lib/a.dll": make_pe(needed=["b.dll"], takes={"b.dll": "gone"}),
+        "torch/lib/b.dll": make_pe(exports=["given"]),
+    }
+    found = both(package(files, WINDOWS), "[WinError 127] The specified procedure could not be found")
+    assert found.culprits == ("torch/lib/a.dll takes gone from b.dll, which does not export it",)
+
+
+def test_error_127_by_another_copy(package, make_pe):
+    found = both(package({"torch/lib/a.dll": make_pe(needed=["MSVCP140.dll"])}, WINDOWS), "WinError 127")
+    assert found.culprits == ()
+    assert "msvcp140.dll" in found.cure
+
+
+@pytest.mark.parametrize("message", ["OSError: [WinError 193] %1 is not a valid Win32 application"])
+def test_error_193(package, make_pe, message):
+    files = {f"torch/lib/{name}.dll": make_pe() for name in "ab"} | {"torch/lib/c.dll": make_pe(machine=0x14C)}
+    found = both(package(files, WINDOWS), message)
+    assert found.culprits == ("torch/lib/c.dll: for win32",)
+
+
+def test_error_193_of_a_file_that_was_cut_off(package, make_pe):
+    files = {"torch/lib/a.dll": make_pe(), "torch/lib/b.dll": make_pe()[:600]}
+    [culprit] = both(package(files, WINDOWS), "WinError 193").culprits
+    assert culprit.startswith("torch/lib/b.dll: damaged PE file")
+
+
+def test_error_193_of_the_wrong_python(package, make_pe):
+    found = both(package({"torch/lib/a.dll": make_pe()}, WINDOWS), "WinError 193")
+    assert found.culprits == ()
+    assert "Python" in found.cure
+
+
+def test_error_1114(package, make_pe):
+    files = {"torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)), "torch/lib/b.dll": make_pe()}
+    found = both(package(files, WINDOWS), r"[WinError 1114] … Error loading C:\x\torch\lib\c10.dll")
+    assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
+    assert "version 14.40 or newer" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("symbol", "owner", "cure"),
+    [
+        ("iJIT_NotifyEvent", "MKL", "mkl<2024.1"),
+        ("_ZN3c106detail14torchCheckFailEPKcS2_jRKSs", "PyTorch", "torch version"),
+        ("PyObject_GetOptionalAttr", "Python", "tag"),
+        ("__nvJitLinkAddData_12_1", "libnvJitLink", "LD_LIBRARY_PATH"),
+        ("nobody_knows", "a library", "METADATA"),
+    ],
+)
+def test_undefined_symbol(package, make_elf, symbol, owner, cure):
+    found = both(
+        package({"torch/lib/a.so": make_elf(needed=["libc.so.6"])}),
+        f"ImportError: /x/libtorch_cpu.so: undefined symbol: {symbol}",
+    )
+    assert owner in found.cause
+    assert cure in found.cure
+
+
+def test_undefined_symbol_that_the_wheel_gives(package, make_pe):
+    files = {"torch/lib/a.dll": make_pe(exports=["here"])}
+    files |= {"torch/lib/b.dll": make_pe(needed=["a.dll"], takes={"a.dll": "here"})}
+    found = both(package(files, WINDOWS), "undefined symbol: here")
+    assert "torch/lib/a.dll" in found.cause
+    assert found.culprits == ("torch/lib/b.dll takes it from a.dll",)
+    assert "LD_LIBRARY_PATH" in found.cure
+
+
+def test_glibc(package, make_elf):
+    library = make_elf(needed=["libc.so.6"], versions={"libc.so.6": ["GLIBC_2.34"]})
+    message = "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by torch/lib/a.so)"
+    found = both(package({"torch/lib/a.so": library}), message)
+    assert found.culprits == ("torch/lib/a.so needs it of libc.so.6",)
+    assert "Ubuntu 22.04" in found.cause
+
+
+@pytest.mark.parametrize("message", ["GLIBC_2.34 not found", "version `GLIBCXX_3.4.29' not found"])
+def test_versions_in_short(package, make_elf, message):
+    assert both(package({"torch/lib/a.so": make_elf()}), message).message.endswith("not found")
+
+
+def test_a_file_that_cannot_be_opened(package, make_elf):
+    files = {"torch/lib/a.so": make_elf(needed=["libcudart.so.11.0"])}
+    found = both(package(files), "libcudart.so.11.0: cannot open shared object file: No such file or directory")
+    assert found.culprits == ("torch/lib/a.so needs it",)
+    assert "nvidia-cuda-runtime-cu11" in found.cure
+
+
+def test_a_file_where_the_loader_does_not_look(package, make_elf):
+    files = {"torch/lib/a.so": make_elf(needed=["libb.so"]), "torch/other/libb.so": make_elf()}
+    found = both(package(files), "libb.so: cannot open shared object file: No such file or directory")
+    assert "torch/other/libb.so" in found.cause
+
+
+@pytest.mark.parametrize(
+    ("message", "culprits"),
+    [
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", 1),
+        ("Tesla K40c with CUDA capability sm_35 is not compatible with the current PyTorch installation.", 1),
+        ("NVIDIA T4 with CUDA capability 7.5: no kernel image is available", 0),
+    ],
+)
+def test_no_kernel_image(package, make_elf, make_container, make_entry, message, culprits):
+    files = {"torch/lib/libtorch_cuda.so": make_elf(fatbin=make_container(make_entry("sass", 75)))}
+    found = both(package(files), message)
+    assert found.culprits == ("torch/lib/libtorch_cuda.so: sm_75",) * culprits
+
+
+def test_illegal_instruction(package, make_elf):
+    vaddps = bytes.fromhex("c5fc58c0c3")
+    files = {"torch/lib/a.so": make_elf(text=vaddps, init=[0], symbols={"starts": 0}), "torch/lib/b.so": make_elf()}
+    [culprit] = both(package(files), "Illegal instruction (core dumped)").culprits
+    assert culprit.startswith("torch/lib/a.so: 1 instructions that run on loading need AVX")
+
+
+def test_whole_tracebacks_and_several_errors(package, make_pe):
+    wheel, _ = package({"torch/lib/a.dll": make_pe()}, WINDOWS)
+    text = "Traceback (most recent call last):\n  …\nOSError: [WinError 193] …\nOSError: [WinError 127] …\n"
+    assert [each.message for each in explain(wheel, text)] == ["error 193", "error 127"]
+
+
+def test_what_is_no_message(package, make_elf, tmp_path):
+    wheel, _ = package({"torch/lib/a.so": make_elf()})
+    with pytest.raises(UsageError, match="no known error"):
+        explain(wheel, "it does not work")
+    with pytest.raises(UsageError, match="no such file"):
+        explain(tmp_path / "nothing", "WinError 126")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no library"):
+        explain(tmp_path / "empty", "WinError 193")
+
+
+def test_command(package, make_elf, capsys, monkeypatch):
+    wheel, folder = package({"torch/lib/a.so": make_elf(needed=["libcuda.so.1"])})
+    monkeypatch.setattr("sys.stdin", io.StringIO("libcuda.so.1: cannot open shared object file: No such file\n"))
+    assert main(["inspect", str(folder), "--explain", "-"]) == 0
+    assert "what to do: libcuda.so.1: the NVIDIA driver" in capsys.readouterr().out
+    assert main(["inspect", str(wheel), "--explain", "undefined symbol: cudnnCreate", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["message"] == "undefined symbol"
+    assert main(["inspect", str(wheel), "--explain", " "]) == 2
