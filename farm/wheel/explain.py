@@ -174,8 +174,8 @@ def _error_127(files: _Files, _: re.Match[str]) -> Explanation:
     return Explanation(
         message="error 127",
         cause="a DLL lacks a function that another one takes from it; all DLLs of these files fit one another, so "
-        "another copy was loaded in place of one: from System32, an older Visual C++ Redistributable, or another package",
-        cure=f"update the Visual C++ Redistributable and the driver; compare: {', '.join(others[:_MOST])}",
+        "another copy was loaded in place of one: from System32, an older Visual C++ runtime, or another package",
+        cure=f"update the Visual C++ Redistributable and the driver; look at {', '.join(others[:_MOST])}",
     )
 
 
