@@ -1,9 +1,10 @@
 """The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from farm import catalog, shipped
@@ -11,7 +12,7 @@ from farm.catalog import gpus as cards
 from farm.errors import UsageError
 from farm.platforms.facts import DEFAULT
 from farm.platforms.shape import Machine, PlatformMachine, PlatformName
-from farm.text import nearest
+from farm.text import nearest, parse_age
 from farm.variant import Variant, cpus
 from farm.yamlfile import Model, load
 
@@ -38,6 +39,20 @@ class Swarm(Model):
     memory_gb: float | None = Field(default=None, gt=0)
 
 
+def _age(value: object) -> timedelta:
+    return value if isinstance(value, timedelta) else parse_age(str(value))
+
+
+class Retention(Model):
+    """A rule of `farm index prune`; each key is the option of that name."""
+
+    keep: int = Field(ge=1)
+    older_than: Annotated[timedelta, BeforeValidator(_age)] = timedelta(0)
+    pre: bool = False
+    rebuilds: bool = False
+    group: str | None = None
+
+
 PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 
 
@@ -47,6 +62,7 @@ class Settings(Model):
     `index_public_url` is where a web server shows the same index, answering folders with their index.html.
     `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
     `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
+    `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
     `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
     machine has its own cache alone.
     """
@@ -55,6 +71,7 @@ class Settings(Model):
     index: str = "artifacts/index"
     index_public_url: str | None = None
     signing_key: str | None = None
+    retention: list[Retention] = []
     compiler_cache: str | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
     debian_mirror: str | None = None

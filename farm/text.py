@@ -4,6 +4,7 @@ from __future__ import annotations  # also for the Python 3.9 of a machine that 
 
 import difflib
 import re
+from datetime import timedelta
 
 # ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
 # characters that turn the direction of writing
@@ -44,3 +45,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def parse_age(text: str) -> timedelta:
+    """Days or weeks: `90d`, `12w`; ValueError for anything else."""
+    found = re.fullmatch(r"([0-9]{1,5})([dw])", text, re.ASCII)
+    if found is None:
+        raise ValueError(f"not an age: {text[:80]!r}; write 90d or 12w")
+    return timedelta(days=int(found[1]) * (7 if found[2] == "w" else 1))

@@ -1,16 +1,28 @@
-"""`farm index remove | prune | promote | copy`: what happens to wheels after they were published."""
+"""`farm index remove | prune | promote | adopt | copy`: what happens to wheels after they were published."""
 
 import argparse
 import json
-import re
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
+from farm.cli.index_options import (
+    add_allow,
+    add_index,
+    add_signing_key,
+    command,
+    policy_of,
+    settings_of,
+    signer_of,
+    store_of,
+)
+from farm.text import parse_age
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from collections.abc import Iterator
 
     from farm.cli.index_options import Commands
+    from farm.index.lifecycle import Retention
 
 
 def add(commands: "Commands") -> None:
@@ -18,10 +30,11 @@ def add(commands: "Commands") -> None:
     removing = command(commands, "remove", text, run_remove)
     removing.add_argument("wheels", nargs="+", metavar="WHEEL")
     removing.add_argument("--reason", required=True, help="kept in the event")
-    pruning = command(commands, "prune", "remove old wheels by rules", run_prune)
-    pruning.add_argument("--keep", type=int, required=True, metavar="N", help="the newest N stay, at least 1")
+    text = "remove old wheels by a rule, or by those of ci/farm.yaml (retention)"
+    pruning = command(commands, "prune", text, run_prune)
+    pruning.add_argument("--keep", type=int, metavar="N", help="the newest N stay, at least 1 (default: ci/farm.yaml)")
     pruning.add_argument(
-        "--older-than", type=_age, default="0d", metavar="AGE", help="published that long ago: 90d, 12w (default: 0d)"
+        "--older-than", type=_age, metavar="AGE", help="published that long ago: 90d, 12w (default: 0d)"
     )
     text = "of each project, pre-releases alone"
     pruning.add_argument("--pre", action="store_true", help=text)
@@ -31,10 +44,16 @@ def add(commands: "Commands") -> None:
     promoting = command(commands, "promote", "list wheels in a further group, without copying them", run_promote)
     promoting.add_argument("wheels", nargs="+", metavar="WHEEL")
     promoting.add_argument("--to", required=True, metavar="GROUP", help="sm35-avx for one")
+    adopting = command(commands, "adopt", "publish wheels that lie in a folder or in another index", run_adopt)
+    adopting.add_argument("source", metavar="FROM", help="a folder, a wheel, or the URL of a simple API")
+    adopting.add_argument("--to", required=True, metavar="GROUP", help="sm35-avx for one")
+    adopting.add_argument("--package", nargs="+", default=[], metavar="NAME", help="what to take from another index")
+    adopting.add_argument("--channel", help="list them in the root of this channel as well")
+    add_allow(adopting)
     copying = command(commands, "copy", "copy an index, or what is missing, to another store, and verify it", run_copy)
     copying.add_argument("--to", required=True, metavar="URL", help="a folder or s3://bucket/prefix")
     copying.add_argument("--group", help="one group alone, sm35-avx for one (default: all)")
-    for parser in (removing, pruning, promoting, copying):
+    for parser in (removing, pruning, promoting, adopting, copying):
         parser.add_argument("-n", "--dry-run", action="store_true", help="print what would be done")
         add_index(parser)
         add_signing_key(parser)
@@ -49,14 +68,33 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def run_prune(args: argparse.Namespace) -> int:
-    from farm.index.lifecycle import Retention, prunable, remove
+    from farm.index.lifecycle import prunable, remove
 
-    rules = Retention(args.keep, args.older_than, pre=args.pre, rebuilds=args.rebuilds)
-    store = store_of(args)
-    wheels = prunable(store, rules, group=args.group)
+    store, taken = store_of(args), set[str]()
+    for rules, group in _rules(args):
+        taken |= set(prunable(store, rules, group=group))
+    wheels = sorted(taken)
     if wheels and not args.dry_run:
         remove(store, wheels, "pruned", signer=signer_of(args))
     return _print(args, wheels, "removed")
+
+
+def _rules(args: argparse.Namespace) -> "Iterator[tuple[Retention, str | None]]":
+    """The rule of the command line, else those of ci/farm.yaml, each with its group."""
+    from farm.cli import show
+    from farm.errors import UsageError
+    from farm.index.lifecycle import Retention
+
+    if args.keep is not None:
+        yield Retention(args.keep, args.older_than or timedelta(0), args.pre, args.rebuilds), args.group
+        return
+    if args.older_than is not None or args.pre or args.rebuilds or args.group:
+        raise UsageError("a rule says how many stay: --keep N", hint="without options, the rules of ci/farm.yaml count")
+    rules = settings_of(args).retention
+    if not rules:
+        show.say("ci/farm.yaml has no rules (retention): nothing is removed")
+    for rule in rules:
+        yield Retention(rule.keep, rule.older_than, rule.pre, rule.rebuilds), rule.group
 
 
 def run_promote(args: argparse.Namespace) -> int:
@@ -65,6 +103,41 @@ def run_promote(args: argparse.Namespace) -> int:
     if not args.dry_run:
         promote(store_of(args), args.wheels, args.to, signer=signer_of(args))
     return _print(args, args.wheels, f"listed in {args.to}")
+
+
+def run_adopt(args: argparse.Namespace) -> int:
+    """Print what was taken in; 7 when wheels were left out."""
+    from farm.cli import show
+    from farm.errors import UsageError
+    from farm.index.adopting import adopt, in_folder, in_index
+
+    remote = "://" in args.source
+    if remote is not bool(args.package):
+        raise UsageError(
+            "say what to take from another index: --package NAME"
+            if remote
+            else "--package is for another index; all wheels of a folder are taken",
+            hint="farm index adopt https://…/simple --package torch --to sm35-avx",
+        )
+    done = adopt(
+        store_of(args),
+        in_index(args.source, args.package) if remote else in_folder(Path(args.source)),
+        group=args.to,
+        channel=args.channel,
+        signer=signer_of(args),
+        policy=policy_of(args),
+        dry_run=args.dry_run,
+        progress=lambda name: None if args.json else show.say(name),
+    )
+    if args.json:
+        show.json_document({**done._asdict(), "dry_run": args.dry_run})
+    else:
+        for name in done.wheels if args.dry_run else ():
+            show.say(name)
+        for why in done.left_out.values():
+            show.say(f"left out: {why}")
+        show.say(f"{len(done.wheels)} {'would be ' if args.dry_run else ''}listed in {args.to}")
+    return 7 if done.left_out else 0
 
 
 def run_copy(args: argparse.Namespace) -> int:
@@ -99,10 +172,8 @@ def _print(args: argparse.Namespace, wheels: list[str], done: str) -> int:
     return 0
 
 
-def _age(text: str) -> "timedelta":
-    from datetime import timedelta
-
-    found = re.fullmatch(r"([0-9]{1,5})([dw])", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"not an age: {text!r}; write 90d or 12w")
-    return timedelta(days=int(found[1]) * (7 if found[2] == "w" else 1))
+def _age(text: str) -> timedelta:
+    try:
+        return parse_age(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from farm.index.admission import Admission
     from farm.index.signing import Signer
     from farm.index.stores import Store
+    from farm.settings import Settings
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -31,6 +33,18 @@ def add_single_writer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--single-writer", action="store_true", help=text)
 
 
+def add_allow(parser: argparse.ArgumentParser) -> None:
+    text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
+    parser.add_argument("--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text)
+
+
+def policy_of(args: argparse.Namespace) -> "Admission":
+    """What `--allow` says."""
+    from farm.index.admission import Admission
+
+    return Admission("direct-urls" in args.allow, "similar-names" in args.allow)
+
+
 def add_signing_key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--signing-key", type=Path, metavar="FILE", help="signs the pages that change (default: ci/farm.yaml)"
@@ -50,6 +64,13 @@ def index_url(args: argparse.Namespace) -> str:
         raise UsageError(str(error), hint="name the store: --index URL") from error
     index = load_settings(project).index
     return index if "://" in index else str(project / index)
+
+
+def settings_of(args: argparse.Namespace) -> "Settings":
+    """What ci/farm.yaml says."""
+    from farm.settings import find_project, load_settings
+
+    return load_settings(find_project(args.project or Path.cwd()))
 
 
 def store_of(args: argparse.Namespace) -> "Store":

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.index_options import add_single_writer
+from farm.cli.index_options import add_allow, add_single_writer, policy_of
 from farm.cli.options import add_dependencies, add_selectors, add_waivers
 
 
@@ -14,8 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dependencies(parser)
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
     add_single_writer(parser)
-    text = "take what PyPI refuses: Requires-Dist with a URL, or a new name that looks like another project's"
-    parser.add_argument("--allow", action="append", default=[], choices=["direct-urls", "similar-names"], help=text)
+    add_allow(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +22,6 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selected import plan_of
     from farm.cli.upload import uploading
     from farm.cli.verify import waivers_of
-    from farm.index.admission import Admission
     from farm.pipeline.check import refusal
     from farm.pipeline.release import pip_line, pip_source, publish_wheel
     from farm.pipeline.report import Silent
@@ -43,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
             plan,
             args.wheel,
             report,
-            policy=Admission("direct-urls" in args.allow, "similar-names" in args.allow),
+            policy=policy_of(args),
             progress=progress,
             single_writer=args.single_writer,
         )

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -15,10 +16,17 @@ from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
 from farm.index.events import State, event_key, fold, groups_of, read_events
+from farm.index.keys import newest_root, root_key
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
-from farm.index.roles import GROUPS_KEY
+from farm.index.roles import GROUPS_KEY, expires_of
 from farm.index.stores import Stat, Store, check_key
+
+SIGNATURE_WARNING = timedelta(days=10)
+"""How long before it expires a signature is reported: a weekly schedule failed once then."""
+
+ROOT_WARNING = timedelta(days=60)
+"""Likewise for the root: its key is offline, so a person has to act."""
 
 _BASE = "http://index.invalid/"
 
@@ -39,15 +47,16 @@ class Problem:
     broken: bool
 
 
-def check(store: Store) -> list[Problem]:
+def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
     """Every problem of the index; an empty list means that all promises are kept.
 
-    Pages are read one after another: a publish that runs meanwhile may show up as a problem.
+    Pages are read one after another: a publish that runs meanwhile may show up as a problem. Signatures are not
+    verified here (`farm.index.verify`), but those that expire soon are named; `now` is the clock's for None.
 
     Raises:
         InfrastructureError: The store failed, so nothing can be said.
     """
-    return list(_Walk(store).problems())
+    return list(_Walk(store, now or datetime.now(UTC)).problems())
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,8 @@ class _Anchors(HTMLParser):
 
 
 class _Walk:
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store, now: datetime) -> None:
+        self.store, self.now = store, now
         self.seen: dict[str, Stat | None] = {}
         self.states: dict[str, State] = {}
         self.catalogue: Catalogue | None = None
@@ -97,6 +106,7 @@ class _Walk:
         for key in keys:
             if match := re.match(r"whl/([^/]+)/(?:simple/|v1-json/|links)(?:([^/]+)/index\.\w+$)?", key):
                 groups[match[1]].update([match[2]] if match[2] else [])
+        yield from _guarded(root_key(1), self._root_expiry())
         yield from _guarded(GROUPS_KEY, self._groups(set(groups)))
         for group in sorted(groups.keys() - {"variant"}):
             yield from self._group(group, groups[group])
@@ -219,6 +229,7 @@ class _Walk:
         sections = {} if found is None else html.parse_links(found.data, key)
         if found is not None:
             yield from self._anchors(key, found.data)
+            yield from self._expiry(key, found.data)
         for name in sorted(sections.keys() | listed.keys()):
             page, section = listed.get(name), sections.get(name)
             if page is None:
@@ -253,8 +264,26 @@ class _Walk:
             yield Problem(GROUPS_KEY, f"leads to {group!r}, which is not there", broken=True)
         for group in sorted(groups - shown):
             yield Problem(GROUPS_KEY, f"does not list {group} yet", broken=False)
+        if found is not None:
+            yield from self._expiry(GROUPS_KEY, found.data)
         if groups and self.store.get(HOME_KEY) is None:
             yield Problem(HOME_KEY, "is not there yet", broken=False)
+
+    def _expiry(self, key: str, page: bytes) -> Iterator[Problem]:
+        signature = html.signature_of(page, key)
+        if signature is not None:
+            yield from self._ends(key, expires_of(signature, key), SIGNATURE_WARNING, "farm index sign")
+
+    def _root_expiry(self) -> Iterator[Problem]:
+        root = newest_root(self.store)
+        if root is not None:
+            key, expires = root_key(root.signed.version), root.signed.expires.replace(tzinfo=UTC)
+            yield from self._ends(key, expires, ROOT_WARNING, "farm index key renew")
+
+    def _ends(self, key: str, expires: datetime, warning: timedelta, remedy: str) -> Iterator[Problem]:
+        if expires < self.now + warning:
+            late = expires < self.now
+            yield Problem(key, f"its signature expire{'d' if late else 's'} {expires:%Y-%m-%d}: {remedy}", broken=late)
 
     def _record(self, key: str) -> Iterator[Problem]:
         found = self.store.get(key)

@@ -5,17 +5,10 @@ The links lead to another index and are taken from its pages, with their hashes;
 downloaded but pages.
 """
 
-import html.parser
-import json
-import re
-import urllib.error
-import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from typing import Annotated
 
 import yaml
 from packaging.metadata import parse_email
@@ -23,18 +16,16 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator
 
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import UsageError
 from farm.index import pages
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue
 from farm.index.listing import derive_links
-from farm.index.pages import File, Hashes, Meta, Model, ProjectPage
-from farm.index.stores import MAX_GET, Store
+from farm.index.pages import File, Meta, Model, ProjectPage
+from farm.index.simple import check_source, project_files
+from farm.index.stores import Store
 from farm.index.swap import swap
-
-ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-TIMEOUT_S = 60
 
 
 def _specifier(text: str) -> str:
@@ -112,13 +103,10 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
         UsageError: The source is no URL, or no page of the source has what is needed.
         InfrastructureError: The source or the store failed.
     """
-    if urlsplit(source).scheme not in {"http", "https", "file"}:
-        raise UsageError(
-            f"not the URL of an index: {source[:200]!r}", hint="write https://…/simple or file:///…/simple"
-        )
+    check_source(source)
     found = store.get(CATALOGUE_KEY)
     catalogue = parse_catalogue(found.data if found else None)
-    read = cache(lambda project: _read(source.rstrip("/"), project))
+    read = cache(lambda project: project_files(source, project))
     written: dict[str, bytes] = {}
     linked: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name in [group] if group else sorted(catalogue.groups):
@@ -197,77 +185,3 @@ def _fitting(files: list[File], specifiers: list[SpecifierSet], exact: list[Spec
             newest[series] = max(version, newest.get(series, version))
     chosen = {version for version in by_version if any(specifier.contains(version) for specifier in exact)}
     return [file for version in sorted(chosen | set(newest.values())) for file in by_version[version]]
-
-
-def _read(source: str, project: str) -> list[File]:
-    """The wheels on a project's page that are not yanked and have a sha256."""
-    url = f"{source}/{project}/"
-    request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data: bytes = answer.read(MAX_GET + 1)
-            kind, place = answer.headers.get_content_type(), answer.url
-    except (OSError, ValueError) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", None) or error
-        raise InfrastructureError(f"{url}: {reason}", hint="is the index right, and does it answer?") from error
-    if len(data) > MAX_GET:
-        raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
-    try:
-        entries = _json_entries(data) if kind == pages.JSON else _html_entries(data.decode(errors="replace"))
-        return [file for entry in entries if (file := _file(place, entry)) is not None]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InfrastructureError(f"{url} is no page of a simple index: {error!s:.200}") from error
-
-
-def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
-    for entry in json.loads(data)["files"]:
-        metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
-        yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
-
-
-class _Anchors(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[dict[str, str | None]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.found.append(dict(attrs))
-
-
-def _html_entries(text: str) -> Iterator[dict[str, Any]]:
-    parser = _Anchors()
-    parser.feed(text)
-    for anchor in parser.found:
-        url, fragment = urldefrag(anchor.get("href") or "")
-        digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
-        metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
-        yield {
-            "filename": unquote(url.rsplit("/", 1)[-1]),
-            "url": url,
-            "hashes": {"sha256": digest[1]} if digest else {},
-            "requires-python": anchor.get("data-requires-python"),
-            "core-metadata": metadata.removeprefix("sha256=") if metadata.startswith("sha256=") else None,
-            "yanked": "data-yanked" in anchor,
-        }
-
-
-def _file(place: str, entry: dict[str, Any]) -> File | None:
-    digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
-    if entry.get("yanked") or not digest:
-        return None
-    url = urljoin(place, entry["url"])
-    if urlsplit(url).scheme not in {"http", "https", "file"}:
-        return None
-    try:
-        return File(
-            filename=entry["filename"],
-            url=url,
-            hashes=Hashes(sha256=digest),
-            size=entry.get("size"),
-            upload_time=entry.get("upload-time"),
-            requires_python=entry.get("requires-python"),
-            core_metadata=Hashes(sha256=metadata) if metadata else None,
-        )
-    except ValidationError:
-        return None  # a source distribution, or a name that no wheel of ours could have

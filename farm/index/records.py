@@ -119,7 +119,7 @@ def describe(
             size = file.tell()
     except OSError as error:
         raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
-    if _metadata_inside(wheel) != metadata:
+    if metadata_inside(wheel) != metadata:
         raise PublishRefusedError(f"{wheel.name}: the metadata to publish is not the METADATA in the wheel")
     return Record(
         filename=wheel.name,
@@ -136,7 +136,8 @@ def describe(
     )
 
 
-def _metadata_inside(wheel: Path) -> bytes:
+def metadata_inside(wheel: Path) -> bytes:
+    """The bytes of a wheel's METADATA; PublishRefusedError if there is not just one of a sensible size."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             found = [each for each in archive.infolist() if _METADATA.fullmatch(each.filename)]

@@ -32,6 +32,7 @@ DAYS = 30
 GROUPS_KEY = "whl/index.html"
 """The list of groups: its signature covers itself alone."""
 
+_ROLES = (Targets.type, Snapshot.type, Timestamp.type)
 _SCOPE, _TIME = "x-farm-scope", "x-farm-time"
 _RESERVED = frozenset({"files", "attestations", "keys"})
 
@@ -150,6 +151,14 @@ def scope_of(targets: Targets) -> str:
 def time_of(targets: Targets) -> str:
     """When it was signed, ISO 8601; the signer's word."""
     return str(targets.unrecognized_fields.get(_TIME))
+
+
+def expires_of(signature: Mapping[str, Any], key: str) -> datetime:
+    """When the signature on a page stops to count; ForeignObjectError if it does not say."""
+    try:
+        return min(datetime.fromisoformat(signature[role]["signed"]["expires"]) for role in _ROLES)
+    except (KeyError, TypeError, ValueError) as error:
+        raise pages.foreign(key, "its signature does not say when it expires") from error
 
 
 def _target(key: str, data: bytes) -> TargetFile:

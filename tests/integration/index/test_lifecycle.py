@@ -253,6 +253,52 @@ def test_prune_says_what_it_would_do_and_does_it(aged, capsys):
     assert prunable(aged, Retention(1, timedelta(days=90), rebuilds=True)) == []
 
 
+def project(folder, store, rules):
+    """A project whose ci/farm.yaml has these retention rules."""
+    (folder / "ci").mkdir(parents=True)
+    (folder / "ci/farm.yaml").write_text(json.dumps({"index": str(store.root), "retention": rules}))
+    return ["--project", str(folder), "index", "prune"]
+
+
+def test_prune_without_a_rule_applies_those_of_the_project(aged, tmp_path, capsys):
+    rules = [
+        {"keep": 2, "rebuilds": True, "older_than": "50w"},
+        {"keep": 1, "pre": True, "older_than": "90d"},
+        {"keep": 1, "group": "sm37-avx"},
+    ]
+    command = project(tmp_path / "project", aged, rules)
+    taken = [f"canary-{version}+cu118.sm35.avx-py3-none-any.whl" for version in ("1.0", "2.0rc1")]
+    assert main([*command, "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in taken if name in out] == taken
+    assert "2 would be removed" in out
+    assert main(command) == 0
+    assert check(aged) == []
+    assert {name for name in taken if read_state(aged, name).removed == "pruned"} == set(taken)
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"wheels": [], "dry_run": False}
+
+
+def test_prune_without_any_rule_removes_nothing(aged, tmp_path, capsys):
+    before = sorted(aged.list(""))
+    assert main(project(tmp_path / "project", aged, [])) == 0
+    assert "no rules" in capsys.readouterr().out
+    assert sorted(aged.list("")) == before
+    for half in (["--pre"], ["--rebuilds"], ["--older-than", "1d"], ["--group", "sm35-avx"]):
+        assert main(["--project", str(tmp_path / "project"), "index", "prune", *half]) == 2
+        assert "--keep N" in capsys.readouterr().err
+    assert sorted(aged.list("")) == before
+
+
+@pytest.mark.parametrize(
+    "rule", [{"keep": 0}, {"pre": True}, {"keep": 1, "older_than": "3 months"}, {"keep": 1, "x": 1}]
+)
+def test_a_wrong_rule_is_a_mistake_in_the_configuration(aged, tmp_path, rule, capsys):
+    assert main(project(tmp_path / "project", aged, [rule])) == 2
+    assert "ci/farm.yaml" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["remove", "--reason", "x"], ["promote", "--to", "release"]])
 def test_a_dry_run_writes_nothing(aged, command, capsys):
     name = "canary-2.0+cu118.sm35.avx-py3-none-any.whl"

@@ -5,7 +5,7 @@ import json
 import shutil
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tuf.api.metadata import Metadata
@@ -211,6 +211,25 @@ def test_one_groups_signature_does_not_count_for_another(signed, make_wheel, key
     publish(make_wheel("canary-1.0+cu118.sm37.avx-py3-none-any.whl"), group="sm37-avx", signer=key.signer)
     shutil.copy(root / "whl/sm37-avx/links.html", root / "whl/sm35-avx/links.html")
     assert "whl/sm35-avx/links.html: its signature is about whl/sm37-avx/links.html" in problems(root, key.trusted)
+
+
+def test_check_names_signatures_before_they_expire_and_what_to_do(signed, key):
+    _publish, store, _root = signed
+
+    def said(days):
+        return {(p.key, p.broken): p.what for p in check(store, now=datetime.now(UTC) + timedelta(days=days))}
+
+    links = pages.links_key("sm35-avx")
+    assert said(19) == {}
+    assert said(21).keys() == {(GROUPS_KEY, False), (links, False)}
+    assert said(31).keys() == {(GROUPS_KEY, True), (links, True)}
+    assert "farm index sign" in said(31)[links, True]
+    assert (roots.root_key(1), False) in said(330)
+    assert "farm index key renew" in said(366)[roots.root_key(1), True]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roles, "DAYS", 60)  # as a renewal in a month
+        assert renew(store, key.signer)
+    assert said(31) == {}
 
 
 def test_an_index_whose_signatures_expired_is_refused_until_they_are_renewed(

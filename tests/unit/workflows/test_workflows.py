@@ -142,12 +142,13 @@ def test_rights_and_limits(workflow):
         assert rights.pop("contents") == ("write" if name == "refresh" else "read")
         allowed = {
             "publish": {"id-token": "write"},
+            "upkeep": {"id-token": "write"},
             "summary": {"actions": "read"},
             "refresh": {"pull-requests": "write"},  # GitHub's own runner, no pull request's code
         }
         assert rights == allowed.get(name, {}), name
         if "id-token" in rights:
-            assert job["environment"] == "release"
+            assert job["environment"].split()[0] == ("index" if name == "upkeep" else "release")
         for step in job["steps"]:
             if "actions/checkout" in step.get("uses", ""):
                 assert step["with"]["persist-credentials"] is False
@@ -159,7 +160,7 @@ def test_strangers_never_reach_a_runner_of_the_farm(workflow):
         assert set(workflow.on) == {"pull_request", "push"}
         assert own == []
         assert "secrets." not in workflow.text
-    elif workflow.path.name in {"catalogue.yml", "distributions.yml"}:
+    elif workflow.path.name in {"catalogue.yml", "distributions.yml", "index.yml"}:
         assert set(workflow.on) == {"schedule", "workflow_dispatch"}
         assert own == []
     else:

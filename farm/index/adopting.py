@@ -1,0 +1,227 @@
+"""Takes wheels that lie in another index or in a folder into this one. Run again it takes what is missing.
+
+Each wheel goes through the whole of `publish`: its name, METADATA and bytes must agree, and its name must be free. What
+another index says of a wheel is believed in two things: its sha256, which the bytes must have, and its upload time.
+How it was built nobody can say here: its provenance says where it came from, and no more.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.index import pages
+from farm.index.admission import PYPI_RULES, Admission
+from farm.index.events import read_state
+from farm.index.lifecycle import show
+from farm.index.listing import Listing
+from farm.index.pages import File
+from farm.index.probe import prove
+from farm.index.provenance import PREDICATE
+from farm.index.publish import publish
+from farm.index.records import describe, metadata_inside, parse_record, record_key
+from farm.index.signing import Signer
+from farm.index.simple import check_source, download, project_files
+from farm.index.stores import Store
+
+BUILD_TYPE = "urn:torch-farm:adopted:v1"
+
+
+class Offer(NamedTuple):
+    """A wheel that lies elsewhere.
+
+    Attributes:
+        filename: Its name, there and here.
+        sha256: What its bytes must hash to.
+        path: The file, if it lies on this machine.
+        link: The entry of the other index, if it lies there.
+    """
+
+    filename: str
+    sha256: str
+    path: Path | None = None
+    link: File | None = None
+
+    @property
+    def uri(self) -> str:
+        """Where it came from, for its provenance: without credentials, and without a path of this machine."""
+        parts = urlsplit(self.link.url or "") if self.link else None
+        if parts is None or parts.scheme == "file":
+            return self.filename
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def upload_time(self) -> datetime:
+        """What the other index says, if it is a time that has been; else now."""
+        now = datetime.now(UTC)
+        try:
+            time = datetime.fromisoformat((self.link.upload_time if self.link else None) or "")
+            return time if time <= now else now
+        except (ValueError, TypeError):  # no time, or one without a zone
+            return now
+
+
+class Adopted(NamedTuple):
+    """Wheels that were taken in (or would be), and those that were left out, each with the reason."""
+
+    wheels: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+def in_folder(place: Path) -> Iterator[Offer]:
+    """The wheels in a folder and below it, or one wheel.
+
+    Raises:
+        UsageError: There is none, two have the same name, or one cannot be read.
+    """
+    found = [place] if place.is_file() else sorted(place.rglob("*.whl"))
+    if not found:
+        raise UsageError(f"no wheels in {place}" if place.is_dir() else f"{place}: no such file or folder")
+    names = [path.name for path in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{twice} is in {place} more than once", hint="name the folder of the right one")
+    for path in found:
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+        yield Offer(path.name, digest, path=path)
+
+
+def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
+    """The wheels of some projects in another index, but for those that are yanked there.
+
+    Args:
+        source: The root of its simple API: http(s):// or file://.
+        projects: Their names.
+
+    Raises:
+        UsageError: The source is no URL of an index, or has no such project.
+        InfrastructureError: It does not answer.
+    """
+    check_source(source)
+    for project in projects:
+        for file in project_files(source, project):
+            yield Offer(file.filename, file.hashes.sha256, link=file)
+
+
+def adopt(
+    store: Store,
+    offers: Iterable[Offer],
+    *,
+    group: str,
+    channel: str | None = None,
+    signer: Signer | None = None,
+    policy: Admission = PYPI_RULES,
+    dry_run: bool = False,
+    progress: Callable[[str], None] = lambda _name: None,
+) -> Adopted:
+    """Publishes wheels that lie elsewhere, and leaves out what may not be published here.
+
+    Args:
+        store: Where to.
+        offers: What there is: `in_folder`, `in_index`.
+        group: The root under which clients find them, `sm35-avx` for one.
+        channel: The channel in whose root they are to be as well.
+        signer: Signs their attestations and the pages.
+        policy: What is taken beyond PyPI's rules.
+        dry_run: Only say what would be taken in; wheels in another index are not downloaded for that.
+        progress: Told the name of each wheel that was taken in.
+
+    Raises:
+        PublishRefusedError: The index is signed with another key, or the store does not keep conditional writes.
+        InfrastructureError: A store or the other index failed; run it again.
+    """
+    pages.check_group(group)
+    if not dry_run:
+        prove(store)
+    Listing(store, signer)  # refuses another key before anything is downloaded
+    present = _Present(store, group, None if dry_run else lambda: Listing(store, signer))
+    taken, left_out = [], {}
+    for offer in offers:
+        try:
+            if present.has(offer):
+                continue
+            with tempfile.TemporaryDirectory(prefix="farm-adopt-") as folder:
+                if dry_run and offer.path is None:
+                    taken.append(offer.filename)
+                    continue
+                wheel, metadata = _fetched(offer, Path(folder))
+                known: dict[str, Any] = {
+                    "group": group,
+                    "metadata": metadata,
+                    "upload_time": offer.upload_time,
+                    "provenance": _provenance(offer),
+                    "channel": channel,
+                    "policy": policy,
+                }
+                if dry_run:
+                    describe(wheel, **known)
+                else:
+                    publish(store, wheel, signer=signer, **known)
+        except (PublishRefusedError, VerificationFailedError) as error:
+            left_out[offer.filename] = str(error)
+            continue
+        taken.append(offer.filename)
+        if not dry_run:
+            progress(offer.filename)
+    return Adopted(tuple(taken), left_out)
+
+
+class _Present:
+    """What a group has of each project before anything is taken in; nothing of it is downloaded again.
+
+    An earlier call may have been killed between a project's page and what follows from it: `listing` completes that.
+    """
+
+    def __init__(self, store: Store, group: str, listing: Callable[[], Listing] | None) -> None:
+        self.store, self.group, self.listing = store, group, listing
+        self.names: dict[str, frozenset[str]] = {}
+
+    def has(self, offer: Offer) -> bool:
+        """Is just this wheel listed? PublishRefusedError if its name stands for other bytes."""
+        try:
+            project, _version = pages.parse_wheel_name(offer.filename)
+        except ValueError as error:
+            raise PublishRefusedError(str(error)) from error
+        found = self.store.get(record_key(offer.filename))
+        if found is None:
+            return False
+        record = parse_record(found.data, record_key(offer.filename))
+        if record.sha256 != offer.sha256:
+            raise PublishRefusedError(f"{offer.filename} stands for other bytes here: sha256 {record.sha256}")
+        if project not in self.names:
+            key = pages.json_key(self.group, project)
+            page = self.store.get(key)
+            self.names[project] = frozenset(pages.parse_page(page.data, key).entries if page else ())
+            if offer.filename in self.names[project] and self.listing is not None:
+                show(self.listing(), record, self.group, read_state(self.store, offer.filename))
+        return offer.filename in self.names[project]
+
+
+def _fetched(offer: Offer, folder: Path) -> tuple[Path, bytes]:
+    """The file and its METADATA."""
+    wheel = offer.path or folder / offer.filename
+    if offer.link is not None:
+        download(offer.link, wheel)
+    return wheel, metadata_inside(wheel)
+
+
+def _provenance(offer: Offer) -> dict[str, Any]:
+    """A SLSA predicate that says where the wheel was taken from: who built it, and how, is not known here."""
+    taken = {"uri": offer.uri, "digest": {"sha256": offer.sha256}}
+    return {
+        PREDICATE: {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"wheel": offer.filename},
+                "resolvedDependencies": [taken],
+            },
+            "runDetails": {"builder": {"id": "urn:torch-farm"}},
+        }
+    }

@@ -1,0 +1,140 @@
+"""Another index, as its clients read it: the simple API, as JSON or HTML (PEP 503, 691). Nothing in it is trusted."""
+
+import hashlib
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+from pydantic import ValidationError
+
+from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.index import pages
+from farm.index.pages import File, Hashes
+from farm.index.stores import CHUNK, MAX_GET
+
+ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+TIMEOUT_S = 60
+
+MAX_WHEEL = 32 * 1024**3
+"""Bytes that are read of a wheel whose page gives no size."""
+
+_SCHEMES = frozenset({"http", "https", "file"})
+
+
+def check_source(source: str) -> str:
+    """Gives the URL of another index's simple API back; UsageError if it is none that can be read."""
+    if urlsplit(source).scheme not in _SCHEMES:
+        raise UsageError(
+            f"not the URL of an index: {source[:200]!r}", hint="write https://…/simple or file:///…/simple"
+        )
+    return source
+
+
+def project_files(source: str, project: str) -> list[File]:
+    """The wheels on a project's page that are not yanked and have a sha256; their URLs are absolute.
+
+    Raises:
+        InfrastructureError: There is no such page, or it is none of the simple API.
+    """
+    url = f"{source.rstrip('/')}/{project}/"
+    request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            data: bytes = answer.read(MAX_GET + 1)
+            kind, place = answer.headers.get_content_type(), answer.url
+    except (OSError, ValueError) as error:  # URLError is an OSError
+        if getattr(error, "code", None) == 404:
+            raise UsageError(
+                f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?"
+            ) from error
+        reason = getattr(error, "reason", None) or error
+        raise InfrastructureError(f"{url}: {reason}", hint="is the index right, and does it answer?") from error
+    if len(data) > MAX_GET:
+        raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
+    try:
+        entries = _json_entries(data) if kind == pages.JSON else _html_entries(data.decode(errors="replace"))
+        return [file for entry in entries if (file := _file(place, entry)) is not None]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InfrastructureError(f"{url} is no page of a simple index: {error!s:.200}") from error
+
+
+def download(file: File, target: Path) -> None:
+    """Stores a wheel that a page links to.
+
+    Raises:
+        VerificationFailedError: It has other bytes than its page says.
+        InfrastructureError: The other index or the disk failed.
+    """
+    url, digest, size = file.url or "", hashlib.sha256(), 0
+    limit = MAX_WHEEL if file.size is None else file.size
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, target.open("wb") as out:
+            while size <= limit and (chunk := answer.read(CHUNK)):
+                size += len(chunk)
+                digest.update(chunk)
+                out.write(chunk)
+    except (OSError, ValueError, HTTPException) as error:
+        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
+    if digest.hexdigest() != file.hashes.sha256:
+        raise VerificationFailedError(f"{url} has other bytes than its page says ({size} of them)")
+
+
+def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
+    for entry in json.loads(data)["files"]:
+        metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
+        yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
+
+
+class _Anchors(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[dict[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found.append(dict(attrs))
+
+
+def _html_entries(text: str) -> Iterator[dict[str, Any]]:
+    parser = _Anchors()
+    parser.feed(text)
+    for anchor in parser.found:
+        url, fragment = urldefrag(anchor.get("href") or "")
+        digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
+        metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
+        yield {
+            "filename": unquote(url.rsplit("/", 1)[-1]),
+            "url": url,
+            "hashes": {"sha256": digest[1]} if digest else {},
+            "requires-python": anchor.get("data-requires-python"),
+            "core-metadata": metadata.removeprefix("sha256=") if metadata.startswith("sha256=") else None,
+            "yanked": "data-yanked" in anchor,
+        }
+
+
+def _file(place: str, entry: dict[str, Any]) -> File | None:
+    digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
+    if entry.get("yanked") or not digest:
+        return None
+    url = urljoin(place, entry["url"])
+    schemes = _SCHEMES if urlsplit(place).scheme == "file" else _SCHEMES - {"file"}
+    if urlsplit(url).scheme not in schemes:
+        return None  # a page from elsewhere says nothing about files of this machine
+    try:
+        return File(
+            filename=entry["filename"],
+            url=url,
+            hashes=Hashes(sha256=digest),
+            size=entry.get("size"),
+            upload_time=entry.get("upload-time"),
+            requires_python=entry.get("requires-python"),
+            core_metadata=Hashes(sha256=metadata) if metadata else None,
+        )
+    except ValidationError:
+        return None  # a source distribution, or a name that no wheel of ours could have
