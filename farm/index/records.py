@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pydantic import Field, ValidationError
 
 from farm.errors import PublishRefusedError, UsageError
@@ -145,11 +147,26 @@ def metadata_inside(wheel: Path) -> bytes:
                 raise PublishRefusedError(
                     f"{wheel.name} does not have one METADATA, stored or deflated, up to {MAX_METADATA} bytes"
                 )
+            _check_info(wheel.name, found[0].filename.removesuffix("/METADATA"), archive.namelist())
             with archive.open(found[0]) as member:
                 return member.read(MAX_METADATA + 1)
     # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
         raise PublishRefusedError(f"{wheel.name} is not a sound zip file: {error}") from error
+
+
+def _check_info(filename: str, folder: str, names: list[str]) -> None:
+    """Is it the `.dist-info` that installers expect for this file name, with what they read in it?"""
+    name, _, version = folder.removesuffix(".dist-info").rpartition("-")
+    try:
+        fits = (canonicalize_name(name), Version(version)) == parse_wheel_name(filename)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise PublishRefusedError(f"{filename} has {folder[:200]}, which is another wheel's: installers refuse it")
+    for needed in ("WHEEL", "RECORD"):
+        if names.count(f"{folder}/{needed}") != 1:
+            raise PublishRefusedError(f"{filename} does not have one {folder}/{needed}: installers refuse it")
 
 
 def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def make_wheel(tmp_path):
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(folder / filename, "w", method) as archive:
             archive.writestr(f"{name}/__init__.py", payload)
-            archive.writestr(f"{info}/METADATA", metadata)
+            for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
+                archive.writestr(f"{info}/{member}", data)
         return Wheel(folder / filename, metadata)
 
     return make

@@ -1,10 +1,14 @@
 """What METADATA may hold before a wheel is published."""
 
+import zipfile
+
 import pytest
+from packaging.metadata import Metadata
 from packaging.version import Version
 
 from farm.errors import PublishRefusedError
-from farm.index.admission import PYPI_RULES, check_metadata
+from farm.index.admission import PYPI_RULES, Admission, check_metadata, check_name
+from farm.index.records import metadata_inside
 
 
 def check(version):
@@ -20,3 +24,163 @@ def test_a_license_file_as_setuptools_writes_it_is_taken(version):
 def test_older_metadata_is_still_read_strictly():
     with pytest.raises(PublishRefusedError, match="bad License-File"):
         check("1.2")
+
+
+NAME = "torch-2.0.1+cu118.sm35.avx-py3-none-any.whl"
+VERSION = Version("2.0.1+cu118.sm35.avx")
+
+
+def judge(lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx", policy=PYPI_RULES):
+    text = f"Metadata-Version: {metadata}\nName: {name}\nVersion: {version}\n{lines}"
+    data = text if isinstance(text, bytes) else text.encode("latin-1")
+    return check_metadata(NAME, "torch", VERSION, data, policy)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Dynamic: Name\n",
+        "Dynamic: Version\n",
+        "Dynamic: Nonsense\n",
+        "License-Expression: MIT OR\n",
+        "License-Expression: No-Such-Licence\n",
+        "License-File: ../../etc/passwd\n",
+        "License-File: /etc/passwd\n",
+        "Requires-Dist: numpy >=\n",
+        "Requires-Dist: numpy; python_vershun > '3'\n",
+        "Requires-Python: three\n",
+        "Provides-Extra: a b\n",
+        "Description-Content-Type: text/evil\n",
+        "Summary: one\n\tmore\n",
+        # what packaging puts aside as unparsed
+        "Summary: one\nSummary: two\n",
+        "Requires-Python: >=3.8\nRequires-Python: >=3.9\n",
+        "No-Such-Field: x\n",
+        "Requires-Dist: caf\xe9\n",
+        "Project-URL: same, https://a.example\nProject-URL: same, https://b.example\n",
+    ],
+)
+def test_what_packaging_refuses_is_refused(lines):
+    """The judge is `packaging.metadata` itself, which PyPI asks too."""
+    text = f"Metadata-Version: 2.4\nName: torch\nVersion: 2.0.1\n{lines}"
+    with pytest.raises(ExceptionGroup):
+        Metadata.from_email(text.encode("latin-1"))
+    with pytest.raises(PublishRefusedError, match="bad "):
+        judge(lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"Summary: {'x' * 513}\n",
+        "Author-email: nobody\n",
+        "Maintainer-email: A <a@localhost>\n",
+        "Home-page: javascript:alert(1)\n",
+        "Home-page: http:///x\n",
+        "Download-URL: file:///etc/passwd\n",
+        "Project-URL: docs, javascript:alert(1)\n",
+        f"Project-URL: {'x' * 33}, https://a.example\n",
+        "Project-URL: docs\n",
+        "Provides-Dist: other @ https://a.example/x.whl\n",
+        "Obsoletes-Dist: other @ https://a.example/x.whl\n",
+        "Provides-Dist: not a requirement !\n",
+        "License-Expression: MIT\nClassifier: License :: OSI Approved :: MIT License\n",
+    ],
+)
+def test_what_pypi_refuses_besides_is_refused(lines):
+    """The rules of pypi/warehouse, warehouse/forklift/metadata.py: `packaging` alone takes these."""
+    with pytest.raises(PublishRefusedError, match="bad "):
+        judge(lines)
+
+
+@pytest.mark.parametrize(
+    "need",
+    [
+        "evil @ https://a.example/x.whl",
+        "evil@https://a.example/x.whl",
+        "evil @ https://a.example/x.whl ; python_version > '3'",
+        "evil[extra] @ git+https://a.example/x.git@main",
+        "evil @ file:///etc/passwd ; extra == 'never'",
+        "evil @ ../x.whl",
+    ],
+)
+def test_a_direct_url_is_refused_unless_it_is_allowed(need):
+    with pytest.raises(PublishRefusedError, match=r"direct URL|bad Requires-Dist"):
+        judge(f"Requires-Dist: {need}\n")
+    if "../" not in need:
+        assert judge(f"Requires-Dist: {need}\n", policy=Admission(direct_urls=True)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "torchvision"},
+        {"name": "t0rch"},
+        {"name": ""},
+        {"version": "2.0.1"},
+        {"version": "2.0.1+cu118.sm37.avx"},
+        {"version": "2.0.1+cu118.sm35.avx.1"},
+        {"version": "2.0.1.post1+cu118.sm35.avx"},
+        {"version": "1!2.0.1+cu118.sm35.avx"},
+        {"version": "latest"},
+        {"metadata": "99.9"},
+        {"metadata": "1.9"},
+    ],
+)
+def test_another_wheels_metadata_is_refused(changes):
+    with pytest.raises(PublishRefusedError):
+        judge("", **changes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "changes"),
+    [
+        ("", {"name": "Torch"}),
+        ("", {"version": "2.0.1+CU118-sm35_avx"}),
+        ("", {"version": "2.0.1.0+cu118.sm35.avx"}),
+        ("Home-page: UNKNOWN\nLicense: UNKNOWN\nPlatform: UNKNOWN\n", {"metadata": "2.1"}),
+        ("License-Expression: BSD-3-Clause\nLicense-File: LICENSE\nDynamic: Description\n", {}),
+        ("Author-email: PyTorch Team <packages@pytorch.org>\nClassifier: Private :: Do Not Upload\n", {}),
+        ("Requires-Dist: nvidia-cublas-cu11==11.11.3.6; platform_system == 'Linux'\nProvides-Dist: caffe2\n", {}),
+        ("Project-URL: Docs, https://pytorch.org/docs\n\n# A description with @ https://x in it\n", {}),
+    ],
+)
+def test_sound_metadata_is_taken(lines, changes):
+    assert judge(lines, **changes) is None
+
+
+@pytest.mark.parametrize(
+    ("new", "present"),
+    [("t0rch", "torch"), ("tor-ch", "torch"), ("numpi", "nump1"), ("pi11ow", "pillow"), ("sympv", None), ("json", "-")],
+)
+def test_names_that_can_be_mistaken(new, present):
+    if present is None:
+        check_name(new, {"sympy"}, PYPI_RULES)
+        return
+    with pytest.raises(PublishRefusedError, match=r"mistaken|module of Python"):
+        check_name(new, {present}, PYPI_RULES)
+    check_name(new, {present}, Admission(similar_names=True))
+    check_name(new, {present, new}, PYPI_RULES)
+
+
+@pytest.mark.parametrize(
+    ("folder", "left_out", "why"),
+    [
+        ("torch-2.0.1+cu118.sm35.avx", None, None),
+        ("Torch-2.0.1+CU118.sm35.avx", None, None),
+        ("other-2.0.1+cu118.sm35.avx", None, "another wheel's"),
+        ("torch-2.0.1", None, "another wheel's"),
+        ("torch", None, "another wheel's"),
+        ("torch-2.0.1+cu118.sm35.avx", "WHEEL", "does not have one"),
+        ("torch-2.0.1+cu118.sm35.avx", "RECORD", "does not have one"),
+    ],
+)
+def test_the_dist_info_is_that_of_the_file_name(tmp_path, folder, left_out, why):
+    with zipfile.ZipFile(tmp_path / NAME, "w") as archive:
+        for name in {"METADATA", "WHEEL", "RECORD"} - {left_out}:
+            archive.writestr(f"{folder}.dist-info/{name}", b"x")
+    if why is None:
+        assert metadata_inside(tmp_path / NAME) == b"x"
+        return
+    with pytest.raises(PublishRefusedError, match=why):
+        metadata_inside(tmp_path / NAME)

@@ -26,7 +26,8 @@ def store(tmp_path):
     store = open_store((tmp_path / "index").as_uri())
     wheel = tmp_path / NAME
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("torch-2.6.0+cu118.sm35.avx.dist-info/METADATA", METADATA)
+        for member, data in {"METADATA": METADATA, "WHEEL": "", "RECORD": ""}.items():
+            archive.writestr(f"torch-2.6.0+cu118.sm35.avx.dist-info/{member}", data)
     publish(
         store,
         wheel,

@@ -38,7 +38,8 @@ def put(store, tmp_path):
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n".encode()
         path = tmp_path / filename
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(f"{info}/METADATA", metadata)
+            for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
+                archive.writestr(f"{info}/{member}", data)
         when = datetime(2026, 11, 21, 12, tzinfo=UTC)
         publish(store, path, group=group, metadata=metadata, upload_time=when, provenance={"plan": "0" * 64})
         return hashlib.sha256(path.read_bytes()).hexdigest()
