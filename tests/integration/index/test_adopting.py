@@ -135,7 +135,7 @@ def test_an_index_of_the_farm_is_adopted_with_its_times(tmp_path, make_wheel, pu
     thread = threading.Thread(target=served.serve_forever, args=(0.02,))
     thread.start()
     try:
-        root = f"http://127.0.0.1:{served.server_port}/whl/sm35-avx/simple"
+        root = f"http://127.0.0.1:{served.server_port}/whl/sm35-avx/v1-json"
         assert adopt(store, in_index(root, ["canary"]), group="release").wheels == (FIRST, THIRD)
     finally:
         served.shutdown()
