@@ -17,6 +17,8 @@ from farm.catalog.models import (
     CudnnReleases,
     DebianRelease,
     DebianReleases,
+    Dropped,
+    DroppedCards,
     LibraryWheel,
     LibraryWheels,
     Msvc,
@@ -101,6 +103,12 @@ def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
 @cache
 def official() -> OfficialWheels:
     return load(FOLDER / "official.yaml", OfficialWheels)
+
+
+@cache
+def dropped() -> list[Dropped]:
+    """What upstream left out of its own wheels; apart from them, since every plan asks."""
+    return load(FOLDER / "dropped.yaml", DroppedCards).dropped
 
 
 def official_wheels() -> list[OfficialWheel]:

@@ -285,11 +285,16 @@ class Dropped(Model):
     source: str
 
 
+class DroppedCards(Model):
+    """`dropped.yaml`."""
+
+    dropped: list[Dropped]
+
+
 class OfficialWheels(Model):
     """`official.yaml`."""
 
     sources: dict[str, str]
-    dropped: list[Dropped] = []
     wheels: list[OfficialWheel]
 
     @model_validator(mode="after")

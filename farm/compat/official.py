@@ -135,5 +135,5 @@ def pythons(row: OfficialWheel, torch: str) -> list[str]:
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
     """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
-    dropped = [each for each in catalog.official().dropped if number(each.since) <= number(torch) and cuda in each.cuda]
+    dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)

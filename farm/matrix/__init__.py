@@ -141,14 +141,16 @@ def _merge(
     if own.extends is None:
         merged[name] = own
         return
-    at = f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends"
     chain = (*heirs, name)
+    fault = None
     if own.extends in chain:
-        raise UsageError(f"{at}: a cycle of inheritance: {' -> '.join((*chain, own.extends))}")
-    if own.extends not in written:
+        fault = f"a cycle of inheritance: {' -> '.join((*chain, own.extends))}"
+    elif own.extends not in written:
         near = nearest(own.extends, list(written))
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(written)}"
-        raise UsageError(f"{at}: unknown channel {own.extends!r}; {hint}")
+        fault = f"unknown channel {own.extends!r}; {hint}"
+    if fault:  # only now, since `where` reads the file again
+        raise UsageError(f"{where(path, 'channels', name, 'extends')}: channels.{name}.extends: {fault}")
     _merge(path, written, own.extends, chain, merged, owners)
     merged[name] = merged[own.extends].model_copy(update={key: getattr(own, key) for key in given})
     owners[name] = owners[own.extends] | owners[name]

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
+if TYPE_CHECKING:
+    import jinja2
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Templates:
     def add_filter(self, name: str, function: Callable[[str], str]) -> None:
         self._environment().filters[name] = function
 
-    def _environment(self) -> jinja2.Environment:
+    def _environment(self) -> "jinja2.Environment":
         return _environment(self.folder)
 
 
 @lru_cache(maxsize=8)
-def _environment(folder: Path) -> jinja2.Environment:
+def _environment(folder: Path) -> "jinja2.Environment":
     """The templates of a folder; one that changes on disk is read again."""
+    import jinja2  # noqa: PLC0415 only what renders waits for it
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         undefined=jinja2.StrictUndefined,

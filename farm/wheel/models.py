@@ -11,6 +11,6 @@ Printable = Annotated[str, AfterValidator(printable)]
 
 
 class Frozen(BaseModel):
-    """Immutable, and strict about what it is read from."""
+    """Immutable, and strict about what it is read from. Validators are made when a model is first used."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)

@@ -9,12 +9,10 @@ from importlib import resources
 from typing import Annotated, Literal
 
 import yaml
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from farm.errors import UsageError
 from farm.wheel.arch import Arch
-from farm.wheel.isa import level_names
 from farm.wheel.models import Frozen, Printable
 
 
@@ -90,7 +88,11 @@ class Policy(Rules):
     @classmethod
     def _known_level(cls, value: str | None) -> str | None:
         # Levels of ARM can be promised, but nothing here decodes ARM's machine code: the check says so.
-        if value is not None and value not in level_names() and not value.startswith("arm"):
+        if value is None:
+            return value
+        from farm.wheel.isa import level_names  # noqa: PLC0415 slow to import; plans are read without it
+
+        if value not in level_names() and not value.startswith("arm"):
             msg = f"no such CPU level; there are {', '.join(level_names())}"
             raise ValueError(msg)
         return value
@@ -98,8 +100,12 @@ class Policy(Rules):
     @field_validator("numpy")
     @classmethod
     def _specifier(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 slow to import
+
         try:
-            SpecifierSet(value or "")
+            SpecifierSet(value)
         except InvalidSpecifier as error:
             raise ValueError(str(error)) from error
         return value

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from farm import catalog
+from farm import catalog, yamlfile
 from farm.catalog import models
 from farm.compat.stack import number
 from farm.errors import UsageError
@@ -213,3 +213,10 @@ def test_wrong_files_are_refused(tmp_path, was, becomes, says):
 def test_windows_drivers_belong_to_the_branch_before_the_next(major, branch):
     """472.50 comes with CUDA 11.4.4 and runs a K40; 516.94, with CUDA 11.7.1, does not."""
     assert catalog.driver_branch(major) == branch
+
+
+@pytest.mark.parametrize("path", sorted(path for folder in yamlfile.OWN for path in folder.glob("*.yaml")), ids=str)
+def test_the_catalogues_files_pass_the_checks_that_are_left_out_when_they_are_read(path):
+    """`load` takes them without looking for aliases, duplicate keys and odd values: it is done here."""
+    data, _ = yamlfile.document(path.read_text(encoding="utf-8"), path)
+    assert isinstance(data, dict)
