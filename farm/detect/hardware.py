@@ -175,10 +175,25 @@ def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | N
 def machine_warnings(readings: Readings) -> Iterator[str]:
     """What stands in the way of any wheel, whichever it is."""
     platform = readings.os.platform
-    if readings.unclaimed_gpus:
+    if any("library version mismatch" in item.why for item in readings.missing):
+        yield (
+            "the NVIDIA driver and its libraries are of different versions, as after an update: restart the machine, "
+            "then run farm detect again"
+        )
+    elif readings.unclaimed_gpus and readings.inside == "container":
+        yield (
+            f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but this container has no "
+            "driver libraries: start it with --gpus all (NVIDIA Container Toolkit)"
+        )
+    elif readings.unclaimed_gpus:
         yield (
             f"{readings.unclaimed_gpus} NVIDIA display device(s) are on the PCI bus, but no NVIDIA driver tells of "
             "them: install the driver, then run farm detect again"
+        )
+    if readings.inside == "wsl" and not readings.gpus:
+        yield (
+            "this is WSL, which uses the driver of Windows: for an NVIDIA card install the driver there, not here, "
+            "then run wsl --update"
         )
     if platform and platform.in_images and readings.os.libc is None:
         yield "the C library is not glibc (Alpine?): the wheels are manylinux wheels and do not install here"

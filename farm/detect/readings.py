@@ -71,7 +71,7 @@ class Readings(Model):
     """Everything that is known of a machine, as JSON or Python values.
 
     `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver told of; `translated` is true for a
-    process under Rosetta 2.
+    process under Rosetta 2; `inside` says what stands between this system and the hardware.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -83,6 +83,7 @@ class Readings(Model):
     pythons: tuple[Python, ...]
     running_python: Annotated[str, Field(pattern=r"^py\d{2,4}$")]
     translated: bool
+    inside: Literal["wsl", "container"] | None = None
     missing: tuple[Missing, ...]
 
     def to_json(self) -> str:
@@ -121,6 +122,7 @@ class _Taker:
             pythons=pythons,
             running_python=self.machine.running_python(),
             translated=source == "sysctl" and self._sysctl("sysctl.proc_translated") == "1",
+            inside=self._inside() if source == "proc" else None,
             missing=tuple(self.missing),
         )
 
@@ -187,6 +189,17 @@ class _Taker:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
         devices = self._try("PCI devices", self.machine.pci) or ()
         return sum(1 for device in devices if re.fullmatch(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}", device))
+
+    def _inside(self) -> Literal["wsl", "container"] | None:
+        if "microsoft" in self.uname.release.lower():
+            return "wsl"
+        for marker in ("/.dockerenv", "/run/.containerenv"):  # of Docker, of Podman
+            try:
+                self.machine.read(marker)
+            except NoReadingError:
+                continue
+            return "container"
+        return None
 
     # --- CPU ----------------------------------------------------------------------------------------------------
 

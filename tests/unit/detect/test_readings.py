@@ -210,3 +210,27 @@ def test_a_file_without_end_is_bounded():
     if not Path("/dev/zero").exists():
         pytest.skip("no /dev/zero")
     assert len(ThisMachine().read("/dev/zero")) == MAX_TEXT
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "says"),
+    [
+        ("wsl2-rtx4090", "sm89-avx2-py313", None),
+        ("wsl2-no-driver", "cpu-avx2-py313", "this is WSL, which uses the driver of Windows"),
+        ("alpine-t4", "sm75-avx2-py313", "the C library is not glibc"),
+        ("container-without-gpu", "cpu-avx-py311", "start it with --gpus all"),
+        ("gtx1080ti-driver-mismatch", None, "restart the machine"),
+        ("a100-mig", "sm80-avx512-py313", None),
+        ("v100-vgpu", "sm70-avx512-py313", None),
+        ("gh200-grace", "sm90-armv9-py313", None),
+    ],
+)
+def test_what_stands_between_a_system_and_its_card(recommend, name, variant, says):
+    found = recommend(name)
+    assert variant is None or found.variant == variant
+    assert says is None or any(says in text for text in found.warnings), found.warnings
+    assert not (name.startswith("container") and any("install the driver" in text for text in found.warnings))
+
+
+def test_thirty_machines_are_recorded():
+    assert len(NAMES) >= 30
