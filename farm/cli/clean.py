@@ -1,4 +1,4 @@
-"""`farm clean`: remove what runs left behind. The index, the journal and runs that have not ended are never touched.
+"""`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched.
 
 A Docker engine serves many projects, so only this project's images and build trees are removed: an image carries the
 project that made it as a label, a build tree is named after the digest of its plan.
@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-projects", action="store_true", help="also toolchain images and build trees of other projects in Docker"
     )
+    parser.add_argument(
+        "--journal",
+        action="store_true",
+        help="also forget the runs that have ended: `farm status`, `logs` and `retry` know them no more",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
 
@@ -55,16 +60,29 @@ def run(args: argparse.Namespace) -> int:
         for path, _ in found:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         remove_images(images)
+    forgotten = forget(workspace, before) if args.journal and not args.dry_run else 0
     rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in images]
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
-        show.json_document({"removed": not args.dry_run, "found": entries})
+        show.json_document({"removed": not args.dry_run, "found": entries, "runs_forgotten": forgotten})
         return 0
     for what, size in rows:
         show.say(f"{size / 1e6:10.1f} MB  {what}")
+    if args.journal:
+        show.say(f"{forgotten} runs forgotten" if not args.dry_run else "runs that have ended would be forgotten")
     total = sum(size for _, size in rows) / 1e6
     show.say(f"{total:10.1f} MB  {'would be removed' if args.dry_run else 'removed'}; the index is kept")
     return 0
+
+
+def forget(workspace: "Workspace", before: datetime) -> int:
+    """Removes runs that ended before from the journal; returns how many."""
+    from farm.pipeline.workspace import journal_path, open_journal
+
+    if not journal_path(workspace.project, workspace.settings).is_file():
+        return 0
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return journal.forget(before)
 
 
 def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:

@@ -52,8 +52,11 @@ class BuildStep:
         context = self.context
         jobs = context.journal.jobs(context.run.id)
         job = next((j for j in jobs if j.kind == "build"), None) or context.journal.create_job(context.run.id, "build")
+        self._release_ended(job)
         if self._built.is_dir():
             with context.outcomes.timed("build", context.workspace.watcher) as step:
+                for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
+                    context.journal.set_state(attempt.id, "done", "success")
                 step.result = "taken up: the wheel was collected before"
                 context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
         elif self.pieces is not None:
@@ -109,14 +112,29 @@ class BuildStep:
 
     # --- take up and start
 
+    def _release_ended(self, job: JournalJob) -> None:
+        """Has the engine forget what an earlier controller wrote the end of, and may not have released."""
+        built = self._built.is_dir()
+        handles = [a.handle for a in job.attempts if a.handle and (built or a.state in FINAL)]
+        for handle in handles:
+            try:
+                self.context.backend().engine.release(handle)
+            except FarmError as error:  # an engine that is away now is no reason to stop the steps that need none
+                self.context.workspace.watcher.note(f"{handle[:12]} may be left at its engine: {error}")
+
     def _alive(self, job: JournalJob) -> Attempt | None:
         """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then.
 
         Raises:
+            BuildFailedError: It has failed: that is never tried again by itself.
             StillRunningError: The engine does not answer now; the build may be under way.
             InfrastructureError: It is lost, and the scheduler chose its runner: it chooses the next one too.
         """
         last = job.attempts[-1] if job.attempts else None
+        if last is not None and last.result == "failure":  # its controller ended before it ended the run
+            raise BuildFailedError(
+                last.why or "the build failed", hint=f"the whole log: {self.context.folder}/build.log"
+            )
         if last is None or last.state in FINAL:
             return None
         if not last.handle:

@@ -74,6 +74,7 @@ def ask_to_end(pid: int, _folder: Path) -> None:
     """Tells the supervisor `pid` of the job in `folder` that its job is to end."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGCONT)  # one that was stopped hears nothing until it goes on
 
 
 def end_marked(mark: str, patience_s: float) -> bool:

@@ -15,6 +15,10 @@ from farm.runs.model import JobKind, Result, State
 SCHEMA_VERSION = 2
 BUSY_S = 30.0  # how long a writer waits for another one; each holds the lock for milliseconds
 
+_TRIGGERS = {
+    name: f"CREATE TRIGGER {name} BEFORE {action} ON events BEGIN SELECT RAISE(ABORT, 'events are never {what}'); END"
+    for name, action, what in (("events_stay", "UPDATE", "changed"), ("events_last", "DELETE", "removed"))
+}
 _SCHEMA = (
     f"""CREATE TABLE runs (
         id TEXT PRIMARY KEY, created TEXT NOT NULL, plan_digest TEXT NOT NULL, request TEXT NOT NULL,
@@ -39,8 +43,7 @@ _SCHEMA = (
         time TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL)""",
     """CREATE INDEX events_of_run ON events (run_id)""",
     """CREATE INDEX events_of_kind ON events (run_id, kind, id)""",
-    """CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'events are never changed'); END""",
-    """CREATE TRIGGER events_last BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are never removed'); END""",
+    *_TRIGGERS.values(),
 )
 
 _UPGRADES: dict[int, tuple[str, ...]] = {
@@ -170,6 +173,16 @@ class Database:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[None]:
+        """A transaction that may remove events: the triggers that refuse it stand aside for its length alone."""
+        with self._writing():
+            for name in _TRIGGERS:
+                self._db.execute(f"DROP TRIGGER {name}")
+            yield
+            for statement in _TRIGGERS.values():
+                self._db.execute(statement)
 
     def _rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         with self._lock, self._errors():

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from farm.errors import UsageError
+from farm.errors import ExitCode, UsageError
 from farm.runs.database import Database
 from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, OpenRun, Request, Result, Run, State
 from farm.runs.owner import NOBODY, Process, is_dead, this_process
@@ -119,12 +119,20 @@ class Journal(Database):
                 return True
             if old.state in FINAL:
                 return False
-            self._db.execute(
-                "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?", (state, result, why, attempt_id)
-            )
-            data = {"state": state, "result": result, "why": why}
-            self._append(self._run_of_attempt(old), EventKind.STATE, data, old.job_id, attempt_id)
+            self._move(old, state, result, why)
             return True
+
+    def _move(self, attempt: Attempt, state: State, result: Result | None, why: str | None) -> None:
+        self._db.execute(
+            "UPDATE attempts SET state = ?, result = ?, why = ? WHERE id = ?", (state, result, why, attempt.id)
+        )
+        data = {"state": state, "result": result, "why": why}
+        self._append(self._run_of_attempt(attempt), EventKind.STATE, data, attempt.job_id, attempt.id)
+
+    def _open_attempts(self, run_id: str) -> list[Attempt]:
+        query = "SELECT a.* FROM attempts a JOIN jobs j ON j.id = a.job_id WHERE j.run_id = ? ORDER BY a.id"
+        attempts = [Attempt(**dict(row)) for row in self._rows(query, run_id)]
+        return [attempt for attempt in attempts if attempt.state not in FINAL]
 
     def event(
         self, run_id: str, kind: str, job_id: int | None = None, attempt_id: int | None = None, **data: Any
@@ -139,16 +147,38 @@ class Journal(Database):
             return self._append(run_id, kind, data, job_id, attempt_id)
 
     def finish_run(self, run_id: str, result: Result, exit_code: int) -> bool:
-        """Ends a run; False where it has ended before: the first end counts."""
+        """Ends a run, and its attempts that have no end yet; False where it has ended before: the first end counts."""
         with self._writing():
             if self._exact(run_id).finished is not None:
                 return False
+            for attempt in self._open_attempts(run_id):
+                cancelled = exit_code == ExitCode.INTERRUPTED
+                why = "its run ended, and nobody could write down how this attempt did"
+                self._move(attempt, "cancelled" if cancelled else "lost", None if cancelled else "infra", why)
             self._db.execute(
                 "UPDATE runs SET finished = ?, result = ?, exit_code = ? WHERE id = ?",
                 (_now(), result, exit_code, run_id),
             )
             self._append(run_id, "run-finished", {"result": result, "exit_code": exit_code})
             return True
+
+    def forget(self, before: datetime) -> int:
+        """Removes every run that ended before a time, with its jobs, attempts and events; returns how many.
+
+        The space goes back to the disk. Open runs stay, and so does the newest run of all: ids go on from it.
+        """
+        ended = "SELECT id FROM runs WHERE finished < ? AND id < (SELECT max(id) FROM runs)"
+        when = (before.astimezone(UTC).isoformat(timespec="milliseconds"),)
+        with self._removing():
+            self._db.execute(f"DELETE FROM events WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
+            jobs = f"SELECT id FROM jobs WHERE run_id IN ({ended})"  # noqa: S608
+            self._db.execute(f"DELETE FROM attempts WHERE job_id IN ({jobs})", when)  # noqa: S608
+            self._db.execute(f"DELETE FROM jobs WHERE run_id IN ({ended})", when)  # noqa: S608
+            count = self._db.execute(f"DELETE FROM runs WHERE id IN ({ended})", when).rowcount  # noqa: S608
+        if count:
+            with self._lock, self._errors():
+                self._db.execute("VACUUM")
+        return count
 
     def claim(self, run_id: str) -> bool:
         """Makes this process the run's owner; false while the recorded owner lives, or may live."""

@@ -9,7 +9,7 @@ import pytest
 from farm.engines.base import Observation
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.swarm import SwarmEngine
-from farm.errors import InfrastructureError
+from farm.errors import BuildFailedError, InfrastructureError
 from farm.pipeline.context import StillRunningError
 from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes, Silent
@@ -125,3 +125,23 @@ def test_output_that_is_refused_is_collected_once(taken):
         go(engine)
     assert (engine.collected, engine.released) == (1, ["service"])
     assert (attempt().state, attempt().result) == ("done", "failure")
+
+
+def test_a_build_that_had_failed_is_not_built_again(taken, tmp_path):
+    """Its controller was killed between writing that down and ending the run; the container is released as well."""
+    go, attempt = taken
+    with open_journal(tmp_path, load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path)})) as journal:
+        journal.set_state(attempt().id, "done", "failure", why="the build failed with exit code 1; ...")
+    engine = Lost()
+    with pytest.raises(BuildFailedError, match="exit code 1"):
+        go(engine)
+    assert (engine.submitted, engine.released) == ([], ["service"])
+
+
+def test_a_wheel_that_was_collected_is_collected_once(taken):
+    go, attempt = taken
+    engine = Full(0)
+    go(engine)
+    assert (attempt().state, attempt().result, engine.released) == ("done", "success", ["service"])
+    go(engine)  # whoever comes later
+    assert engine.collected == 1

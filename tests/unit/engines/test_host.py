@@ -225,3 +225,22 @@ def test_a_handle_that_is_not_known_is_lost(engine):
     engine.cancel("nothing")
     with pytest.raises(InfrastructureError, match="is gone"):
         engine.collect("nothing", Path("x"), 1)
+
+
+def test_a_machine_that_stood_still_goes_on(engine, start):
+    """As a suspended machine or SIGSTOP: what was stopped has not ended, and ends as it should once it goes on."""
+    go = engine.root / "go"
+    handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done; exit 3")
+    pid = engine._read(handle, "pid")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    go.touch()
+    assert engine.observe(handle).state == "running"
+    os.kill(pid, signal.SIGCONT)
+    assert end(engine, handle).exit_code == 3
+
+
+def test_what_stands_still_can_be_cancelled(engine, start):
+    handle = start("sleep 600")
+    os.kill(engine._read(handle, "pid")["pid"], signal.SIGSTOP)
+    engine.cancel(handle)
+    assert engine.observe(handle).state == "cancelled"
