@@ -378,5 +378,5 @@ def foreign(key: str, why: str) -> ForeignObjectError:
     """The error for an object that is not of our making."""
     return ForeignObjectError(
         f"{key} in the index is not a page of this farm ({why})",
-        hint="nothing was written over it; find out who did, and put the last good version back",
+        hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",
     )

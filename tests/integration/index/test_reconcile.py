@@ -1,5 +1,6 @@
 """Reconcile brings back every page from the records and events, whatever was done to the pages."""
 
+import json
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ from farm.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.events import record_event
+from farm.index.pages import ForeignObjectError
 from farm.index.reconcile import reconcile
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -134,3 +136,17 @@ def test_on_every_kind_of_store(store, make_wheel, put):
     store.replace(key, b"by hand", store.get(key).etag, content_type="text/html")
     assert reconcile(store).written == (key,)
     assert check(store) == []
+
+
+def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path, make_wheel, put):
+    """The shape that catalog.json had at first: the digests of all pages and their signature in it."""
+    store = open_store(str(tmp_path / "index"))
+    put(store, make_wheel("canary-1.0-py3-none-any.whl"))
+    path = tmp_path / "index/catalog.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "signature": {"payload": "e30="}}))
+    with pytest.raises(ForeignObjectError) as caught:
+        put(store, make_wheel("canary-2.0-py3-none-any.whl"))
+    assert "farm index reconcile" in caught.value.hint
+    reconcile(store)
+    assert check(store) == []
+    assert put(store, make_wheel("canary-2.0-py3-none-any.whl")).changed
