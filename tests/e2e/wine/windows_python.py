@@ -90,8 +90,13 @@ def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def site(folder: Path, need: Callable[[str, str], None], *requirements: str) -> Path:
-    """A folder for PYTHONPATH with the wheels that `requirements` name (as pip's arguments: `-r FILE`, `a==1`)."""
-    done = pip("install", "--target", str(folder), *requirements)
+    """A folder for PYTHONPATH with the wheels that `requirements` name (as pip's arguments: `-r FILE`, `a==1`).
+
+    By uv: pip takes the markers of a lock for this machine, and so asks for what is not for Windows.
+    """
+    target = ["--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.11", "--target", str(folder)]
+    command = [sys.executable, "-m", "uv", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:", *target]
+    done = subprocess.run([*command, *requirements], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         need(f"wheels for Windows ({' '.join(requirements)})", done.stderr.strip()[-300:])
     return folder
