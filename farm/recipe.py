@@ -7,9 +7,10 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from farm.errors import UsageError
 from farm.platforms.shape import PlatformName
@@ -78,6 +79,14 @@ class WheelSource(Model):
     sha256: Sha256
 
 
+class BuildWheel(Model):
+    """A wheel of the Python index that is installed for the build, such as its build backend."""
+
+    package: PackageName
+    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,150}\.whl$")]
+    sha256: Sha256
+
+
 AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
 
 
@@ -123,7 +132,9 @@ class Recipe(Model):
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
     `gcc` is the newest host compiler that it takes. `apt` are Debian's packages of the build environment, `wheels` the
-    Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports.
+    Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports,
+    `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
+    no network, and installed with pip (`python3-pip` in `apt`).
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
     delvewheel put them into `<name>.libs`. `opens`: libraries that those of CUDA and of cuDNN open by name on
@@ -152,6 +163,7 @@ class Recipe(Model):
     env_platform: dict[PlatformName, dict[str, str]] = {}
     switches: list[str] = []
     needs: list[Literal["torch"]] = []
+    build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
@@ -162,6 +174,12 @@ class Recipe(Model):
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
     smoke: SmokeTest = SmokeTest()
+
+    @model_validator(mode="after")
+    def _pip_is_there(self) -> Self:
+        if self.build_requires and "python3-pip" not in self.apt:
+            raise PydanticCustomError("pip", "build_requires are installed with pip: add python3-pip to apt")
+        return self
 
 
 class Edit(Model):

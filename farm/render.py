@@ -76,6 +76,7 @@ def _values(plan: Plan) -> dict[str, object]:
         "epoch": EPOCH,
         "cpu": plan.parsed_variant.cpu,
         "python": plan.parsed_variant.python_version,
+        "installs": plan.installs,
     }
     own = {"patched": bool(recipe.patches(plan.package)), "prepare": "prepare.sh" in job_files(plan.recipe)}
     return {**dict(plan), **values, **own}

@@ -142,7 +142,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
         folder = Path(name)
         needed = {}
-        if plan.needs:
+        if plan.installs:
             needed["needs"] = folder / "needs"
             needs.fetch(workspace, plan, needed["needs"])
         rendered = render(workspace.project, plan)

@@ -46,7 +46,7 @@ def gathered(
                 cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
                 gather(plan, cache, sources, mirror=mirror, line=workspace.watcher.line)
                 given.folders["/farm/source"] = sources
-            if plan.needs:
+            if plan.installs:
                 given.wheels = needs.fetch(workspace, plan, needed)
                 given.folders[system.needs_folder] = needed
             if packs.wanted(workspace, plan):

@@ -1,6 +1,7 @@
 """The published wheels that a build needs: torch of the same variant for torchvision and torchaudio."""
 
 import hashlib
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
+from farm import sources
 from farm.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
 from farm.index.pages import File, json_key, parse_page, wheel_key
@@ -86,14 +88,21 @@ def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
 
 
 def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
-    """Put the wheels that the plan needs into the folder `dest`; returns their sha256 by file name.
+    """Put the wheels that the build imports into the folder `dest`; returns the sha256 of the farm's own by file name.
 
     Raises:
         UsageError: One is not published.
-        InfrastructureError: The index does not answer, or a wheel there is not what its page says.
+        InfrastructureError: An index does not answer, or a wheel there is not what its page says.
+        BuildFailedError: A wheel of the Python index is not the one that the plan names.
     """
-    store = open_store(workspace.index_url)
     dest.mkdir(parents=True, exist_ok=True)
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    for wheel in plan.build_requires:
+        shutil.copyfile(sources.fetch(wheel, cache, mirror=None, line=workspace.watcher.line), dest / str(wheel.file))
+    if not plan.needs:
+        return {}
+    store = open_store(workspace.index_url)
     wheels = _published(store, plan)
     for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")

@@ -87,6 +87,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=[f"{name}=={values['torch_version']}" for name in recipe.needs],
+        build_requires=inputs.build_requires(recipe) if system.facts.in_images else [],
         vendor_into=recipe.vendor_into,
         repair=recipe.repair,
         exclude=recipe.exclude,

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from packaging.utils import parse_wheel_filename
 from pydantic import Field, ValidationError, model_validator
 
 from farm.errors import UsageError
@@ -57,7 +58,7 @@ class SourcePlan(Model):
     commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     package: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")
     section: Literal["main", "contrib", "non-free"] | None = None
-    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$")
+    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,160}$")
     sha256: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -132,7 +133,7 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"library_wheels", "opens", WINDOWS})
+_LEFT_OUT = frozenset({"build_requires", "library_wheels", "opens", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
@@ -169,6 +170,7 @@ class Plan(Model):
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
     needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
+    build_requires: list[SourcePlan] = Field(default=[], description="wheels of the Python index, for the build alone")
     vendor_into: Text
     repair: Literal["beside", "tools"]
     exclude: list[str]
@@ -193,6 +195,12 @@ class Plan(Model):
     def parsed_variant(self) -> Variant:
         """The hardware and Python of `variant`."""
         return _parse(self.variant)
+
+    @property
+    def installs(self) -> list[str]:
+        """What is installed for the build, as requirements of pip: the farm's own wheels, then the index's."""
+        found = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
+        return [*self.needs, *(f"{name}=={version}" for name, version in found)]
 
     @property
     def digest(self) -> str:

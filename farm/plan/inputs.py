@@ -50,6 +50,11 @@ def parts(recipe_: Recipe) -> list[PartPlan]:
     ]
 
 
+def build_requires(recipe_: Recipe) -> list[SourcePlan]:
+    """The wheels of the Python index that the build imports."""
+    return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in recipe_.build_requires]
+
+
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
     return SourcePlan.model_validate(origin.model_dump())
 

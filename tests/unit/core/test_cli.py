@@ -338,7 +338,7 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
 
 
 @pytest.fixture
-def terminal(monkeypatch):
+def terminal(monkeypatch, capsys):
     """Draws on a terminal of 80 columns; gives the text that it shows then, without its control characters."""
     from rich.console import Console
 

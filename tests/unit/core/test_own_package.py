@@ -92,6 +92,37 @@ def test_the_projects_own_templates_stand_before_the_farms(own):
     assert render(own, plan_of(own)).job["build.sh"].endswith("# mine\n")
 
 
+WHEEL = "{package: Cython, file: cython-3.1.8-py2.py3-none-any.whl, sha256: " + "a" * 64 + "}"
+
+
+def requiring(own, apt):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    text = file.read_text().replace("apt: [python3-dev", f"apt: [{apt}python3-dev")
+    file.write_text(f"{text}build_requires: [{WHEEL}]\n")
+    use_project(own.parent)
+
+
+def test_wheels_of_the_python_index_are_installed_for_the_build(own):
+    before = plan_of(own)
+    assert "pip install" not in render(own, before).job["build.sh"]
+    assert "build_requires" not in before.to_json()  # plans without it keep their digests
+    requiring(own, "python3-pip, ")
+    plan = plan_of(own)
+    assert plan.installs == ["cython==3.1.8"]
+    assert plan.digest != before.digest
+    script = render(own, plan).job["build.sh"]
+    assert '--no-index --no-deps --find-links "$FARM_ROOT/needs"' in script
+    assert '--target "$FARM_ROOT/needs/site" cython==3.1.8' in script
+    assert 'export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"' in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_what_is_installed_with_pip_needs_pip_in_the_image(own):
+    requiring(own, "")
+    with pytest.raises(UsageError, match=r"recipe\.yaml:.*add python3-pip to apt"):
+        plan_of(own)
+
+
 def test_no_packages_name_stands_in_the_code(root):
     done = subprocess.run(
         ["grep", "-rnE", r"\"(canary|torchvision|torchaudio)\"", "farm", "--include=*.py", "--exclude-dir=recipes"],
