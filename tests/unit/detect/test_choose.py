@@ -40,6 +40,14 @@ BY_HARDWARE = {
     "gtx680-470": "cpu-avx-py311",
     "gt730-470": "sm35-avx2-py311",
     "k40-no-driver": "cpu-avx-py311",
+    "wsl2-rtx4090": "sm89-avx2-py313",
+    "wsl2-no-driver": "cpu-avx2-py313",
+    "alpine-t4": "sm75-avx2-py313",
+    "container-without-gpu": "cpu-avx-py311",
+    "gtx1080ti-driver-mismatch": "cpu-avx2-py313",
+    "a100-mig": "sm80-avx512-py313",
+    "v100-vgpu": "sm70-avx512-py313",
+    "gh200-grace": "sm90-armv9-py313",
 }
 
 
