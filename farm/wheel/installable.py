@@ -130,6 +130,8 @@ def _core_metadata(content: bytes) -> Iterator[str]:
         raw.pop("license_files", None)
     try:
         Metadata.from_raw(raw)
+    except RecursionError:
+        yield "a field is nested too deeply to be read"
     except ExceptionGroup as group:
         for error in group.exceptions:
             field = error.field.replace("_", "-") if isinstance(error, InvalidMetadata) else ""
