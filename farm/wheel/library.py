@@ -65,6 +65,7 @@ class Library:
         internals: Symbols it takes that no wheel may use (`farm.wheel.manylinux.internal_symbols`).
         executable_stack: It asks for a stack that code may run on (ELF).
         text_relocations: The loader must write into its code (ELF).
+        refused: Why the loader refuses it when it is asked for it by name; programs are (ELF).
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -87,6 +88,7 @@ class Library:
     internals: tuple[str, ...] = ()
     executable_stack: bool = False
     text_relocations: bool = False
+    refused: str | None = None
     fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0
     instructions: Instructions | None = None
@@ -116,6 +118,7 @@ def read_library(
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
         from farm.wheel.elf import read_elf  # noqa: PLC0415 (as below: wheels for Windows do without)
+        from farm.wheel.elfload import refusal  # noqa: PLC0415
 
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
@@ -139,6 +142,7 @@ def read_library(
         internals=_internals(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations,
+        refused=refusal(data, elf) if elf.machine != "cuda" else None,
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,

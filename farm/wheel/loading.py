@@ -19,6 +19,7 @@ _SYSTEM_ELF = re.compile(
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
+_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")  # programs and object files have other names
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
 
 
@@ -36,6 +37,16 @@ def check_link(contents: Contents, policy: Policy) -> Check:
         for where, what in missing_names(contents.libraries, needs, contents.symbols)
     ]
     for library in contents.libraries:
+        if library.refused and _LIBRARY.search(library.path):
+            findings.append(
+                Finding(
+                    check="link",
+                    where=library.path,
+                    what=library.refused,
+                    why="the loader refuses it, or crashes",
+                    fix="build it again as a shared library (-shared); look at what rewrites it afterwards",
+                )
+            )
         if library.is_loadable:
             findings += _paths(library)
             findings += _refused(library)
