@@ -23,8 +23,9 @@ VERIFY_REFUSES = {
     "entry-points-(space|backslash|keyword-digit|attr-dot)": "commands that no shell finds",
     "tree-(data-other|data-folder-misnamed|stdlib|shadow|customize|data-over-root)": "what it replaces or shadows",
     "tree-(colon|device|dot-end|double-slash|case-twins|unicode-twins|windows-.*)": "On Linux these names do no harm",
+    "tree-(link|fifo)": "symbolic links out of the wheel, and pipes",
     "info-other-version": "a `.dist-info` folder of another version",
-    "zip-(comment|gap|local-method|unicode-path-field|folder-with-content)": "archives that two programs read differently",
+    "zip-(comment|gap|local-method|unicode-path-field|folder-with-content)": "archives that two programs read",
     "elf-cut-half": "cut off behind what is loaded",
     "pe-.*": "Windows' loader is asked under Wine",
 }
