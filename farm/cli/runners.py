@@ -4,6 +4,8 @@ import argparse
 import contextlib
 import json
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,25 +14,94 @@ from farm.cli import show
 from farm.engines.ask import Seen, ask, differences
 from farm.engines.github_api import connect
 from farm.engines.github_settings import missing_settings
+from farm.engines.registration import commands, site_of
 from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
-from farm.errors import FarmError
+from farm.errors import FarmError, UsageError
 from farm.matrix import load_matrix
+from farm.platforms.facts import DEFAULT, PLATFORMS
+from farm.platforms.runner_service import SCRIPTS, Registration
 from farm.settings import Github, JobKind, Runner, find_project, load_github, load_runners
 
 NO_RUNNER = 4
+LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
 KINDS: tuple[JobKind, ...] = ("build", "smoke")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["list", "check"], help="the file alone, or the engines against the file")
+    parser.add_argument(
+        "what",
+        choices=["list", "check", "add"],
+        help="list: the file; check: the engines, against the file; add: print the commands that register a machine "
+        "with GitHub Actions, for a shell on that machine",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
     parser.add_argument("--channel", help="check: are there runners for the builds of this channel?")
+    parser.add_argument("--labels", type=_labels, metavar="A,B", help="add: its labels (default: as the file has them)")
+    parser.add_argument(
+        "--platform", choices=list(PLATFORMS), help=f"add: its system (default: as the file has it, else {DEFAULT})"
+    )
+    parser.add_argument("--ephemeral", action="store_true", help="add: one job, then gone, instead of a service")
+    parser.add_argument("--replace", action="store_true", help="add: take the place of a runner of this name")
+    parser.add_argument("--folder", metavar="DIR", help="add: where GitHub's runner is unpacked on the machine")
+    parser.add_argument("--user", default="farm-runner", help="add: who runs it there (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """0: every runner is as written and every job has one; else 4 (`check`)."""
     project = find_project(args.project or Path.cwd())
     runners = load_runners(project)
+    if args.what == "add":
+        return _add(args, project, runners)
+    if args.name:
+        raise UsageError(f"farm runners {args.what} takes no name", hint=f"farm runners add {args.name}")
     return _check(args, project, runners) if args.what == "check" else _list(args, runners)
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    words = tuple(text.split(","))
+    for word in words:
+        if not re.fullmatch(LABEL, word):
+            raise argparse.ArgumentTypeError(f"{word!r}: a label has letters, digits, dots, dashes and underscores")
+    return words
+
+
+def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
+    """Prints the commands; what is not for the machine goes to the other stream, so that both can be used."""
+    if args.name is None or not re.fullmatch(LABEL, args.name):
+        raise UsageError("which runner?", hint="farm runners add NAME: letters, digits, dots, dashes and underscores")
+    known = runners.get(args.name)
+    if known is not None and not known.by_labels:
+        raise UsageError(f"{args.name} is a Docker engine in ci/runners.yaml: it needs no registration")
+    labels = args.labels or (tuple(known.labels) if known else ())
+    if not labels:
+        raise UsageError(
+            f"ci/runners.yaml has no runner {args.name}: its labels are not known",
+            hint="--labels farm-build, or write it into ci/runners.yaml first",
+        )
+    platform = args.platform or (known.platform if known else DEFAULT)
+    script = SCRIPTS[platform]
+    what = Registration(
+        args.name,
+        labels,
+        platform,
+        args.folder or script.folder,
+        args.user,
+        builds="build" in known.jobs if known else True,
+        replace=args.replace,
+    )
+    github = load_github(project)
+    with contextlib.closing(connect(github.api_url, github.repository, os.environ)) as api:
+        text = commands(api, what, site_of(github.api_url), ephemeral=args.ephemeral)
+    if args.json:
+        show.json_document({"name": what.name, "labels": labels, "shell": script.shell, "commands": text})
+        return 0
+    where = f"for {script.shell} on {what.name}, where {what.folder} has GitHub's runner"
+    print(f"{where}; the secret in it is good for an hour", file=sys.stderr)
+    print(text, end="")
+    if known is None:
+        row = f"{what.name}: {{engine: github, platform: {platform}, labels: [{', '.join(labels)}]}}"
+        print(f"add to ci/runners.yaml, under runners:\n  {row}", file=sys.stderr)
+    return 0
 
 
 def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:

@@ -9,26 +9,29 @@ import ssl
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from farm.engines.github_answers import M, message, nonsense, parsed_date, read, reason
+from farm.engines.github_budget import READ, WRITE, Budget
 from farm.engines.github_models import (
     Approval,
     Artifact,
     Dispatched,
     Environment,
+    JitConfig,
     Listed,
     Permissions,
     Repository,
     Run,
     RunJob,
+    Token,
 )
 from farm.errors import InfrastructureError, UsageError
 from farm.text import plain
@@ -39,11 +42,12 @@ MAX_PAGES = 20
 CACHED = 1024
 """Answers that are kept to be asked for again with their ETag: the jobs of 400 followed runs, and the lists."""
 TRIES = 5
-WRITE_EVERY_S = 1.0  # "wait at least one second between each request" that creates or changes something
 SECONDARY_WAIT_S = 60.0  # "wait for at least one minute" where a secondary limit names no time
 MAX_WAIT_S = 900.0
 """How long the farm waits for a limit by itself; beyond it says when to come back."""
 LINK_TRIES = 3
+DEFAULT_GROUP = 1
+"""The group of runners that every repository has."""
 STORAGE_HEADERS = {"User-Agent": "torch-farm", "Accept-Encoding": "identity"}
 TOKENS = ("FARM_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 HOW_TO_AUTHORISE = (
@@ -56,18 +60,23 @@ class UncertainError(InfrastructureError):
     """A write was sent and its answer lost: it may have taken effect, so it is not sent again."""
 
 
-M = TypeVar("M", bound=BaseModel)
-
-
 class GithubApi:
-    """A client for one repository. `sleep` waits; tests give their own.
+    """A client for one repository. `sleep` waits, `clock` gives seconds; tests give their own.
 
     Raises (everywhere):
         UsageError: The token is absent, refused, or lacks a right; or GitHub refuses what was asked.
         InfrastructureError: GitHub does not answer, or limits for longer than the farm waits by itself.
     """
 
-    def __init__(self, url: str, repository: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        repository: str,
+        token: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if not re.fullmatch(r"[!-~]{1,512}", token):
             raise UsageError("no usable token for GitHub", hint=HOW_TO_AUTHORISE)
         self._base = url.rstrip("/")
@@ -82,7 +91,7 @@ class GithubApi:
             "X-GitHub-Api-Version": API_VERSION,
         }
         self._cache: OrderedDict[str, tuple[str, bytes, str | None]] = OrderedDict()
-        self._written = float("-inf")
+        self._budget = Budget(clock, sleep)
         self._turn = threading.Lock()  # "make requests serially": runs are followed by a thread each
         self._ahead = 0.0
 
@@ -102,7 +111,7 @@ class GithubApi:
     def run(self, run_id: int) -> Run | None:
         """A run; None if there is none."""
         found = self._get(f"{self._prefix}/runs/{run_id}", absent=True)
-        return _read(Run, found[0]) if found else None
+        return read(Run, found[0]) if found else None
 
     def dispatched_runs(self, workflow: str, since: datetime) -> list[Run]:
         """The runs of a workflow that were dispatched since a time, the newest first."""
@@ -133,11 +142,11 @@ class GithubApi:
     def environment(self, name: str) -> Environment | None:
         """An environment; None if there is none."""
         found = self._get(f"/repos/{self.repository}/environments/{name}", absent=True)
-        return _read(Environment, found[0]) if found else None
+        return read(Environment, found[0]) if found else None
 
     def _setting(self, path: str, model: type[M], absent: M) -> M:
         found = self._get(f"/repos/{self.repository}{path}", absent=True)
-        return _read(model, found[0]) if found else absent
+        return read(model, found[0]) if found else absent
 
     def log(self, job_id: int) -> Iterator[bytes]:
         """The log of an ended job, in pieces; nothing where GitHub has none."""
@@ -156,11 +165,21 @@ class GithubApi:
             UncertainError: The answer was lost; the run may exist.
         """
         answer = self._write("POST", f"{self._prefix}/workflows/{workflow}/dispatches", {"ref": ref, "inputs": inputs})
-        return _read(Dispatched, answer.content).workflow_run_id if answer.content else None
+        return read(Dispatched, answer.content).workflow_run_id if answer.content else None
 
     def cancel(self, run_id: int, *, force: bool = False) -> None:
         """Ask GitHub to cancel a run; one that has ended is fine."""
         self._write("POST", f"{self._prefix}/runs/{run_id}/{'force-cancel' if force else 'cancel'}", fine=(404, 409))
+
+    def registration_token(self) -> str:
+        """A secret with which machines register as runners, for an hour."""
+        return read(Token, self._write("POST", f"{self._prefix}/runners/registration-token").content).token
+
+    def jit_config(self, name: str, labels: Sequence[str]) -> str:
+        """A secret with which one machine takes one job, under a name of its own, and is then gone."""
+        asked = {"name": name, "runner_group_id": DEFAULT_GROUP, "labels": list(labels)}
+        answer = self._write("POST", f"{self._prefix}/runners/generate-jitconfig", asked)
+        return read(JitConfig, answer.content).encoded_jit_config
 
     def delete_artifact(self, artifact_id: int) -> None:
         self._write("DELETE", f"{self._prefix}/artifacts/{artifact_id}", fine=(404, 410))
@@ -180,7 +199,7 @@ class GithubApi:
                 items = TypeAdapter(dict[str, Any]).validate_json(body)[key]
                 found += TypeAdapter(list[model]).validate_python(items)  # type: ignore[valid-type]
             except (ValidationError, KeyError) as error:
-                raise _nonsense(error) from error
+                raise nonsense(error) from error
         return found
 
     def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
@@ -215,12 +234,10 @@ class GithubApi:
         """Sent once. Only an answer that says that nothing was done (a rate limit) lets it be sent again."""
         for _ in range(TRIES):
             with self._turn:
-                self._sleep_until(self._written + WRITE_EVERY_S)
-                self._written = time.monotonic()
                 try:
                     answer = self._send(method, path, {}, body)
                 except httpx.TransportError as error:
-                    raise UncertainError(f"GitHub did not answer: {_said(error)}") from error
+                    raise UncertainError(f"GitHub did not answer: {reason(error)}") from error
             if answer.status_code >= 500:
                 raise UncertainError(f"GitHub answered {answer.status_code} to {method} {path}")
             wait = self._limited(answer)
@@ -238,7 +255,7 @@ class GithubApi:
             try:
                 answer = self._send(method, path, headers)
             except httpx.TransportError as error:
-                last = _said(error)
+                last = reason(error)
             else:
                 wait = self._limited(answer)
                 if wait is not None:
@@ -254,6 +271,7 @@ class GithubApi:
     def _send(
         self, method: str, path: str, headers: Mapping[str, str], body: Mapping[str, Any] | None = None
     ) -> httpx.Response:
+        self._budget.spend(READ if method == "GET" else WRITE)
         request = self._http.build_request(method, self._base + path, headers={**self._headers, **headers}, json=body)
         answer = self._http.send(request, stream=True)
         try:
@@ -263,10 +281,10 @@ class GithubApi:
                 if len(read) > MAX_BODY:
                     raise InfrastructureError(f"GitHub: an answer larger than {MAX_BODY >> 20} MiB to {path}")
         except httpx.DecodingError as error:
-            raise _nonsense(error) from error
+            raise nonsense(error) from error
         finally:
             answer.close()
-        if (date := _date(answer.headers.get("date"))) is not None:
+        if (date := parsed_date(answer.headers.get("date"))) is not None:
             self._ahead = date.timestamp() - time.time()
         kept = {name: value for name, value in answer.headers.items() if name.lower() != "content-encoding"}
         return httpx.Response(answer.status_code, headers=kept, content=bytes(read), request=request)
@@ -295,16 +313,11 @@ class GithubApi:
             )
         self._sleep(seconds)
 
-    def _sleep_until(self, when: float) -> None:
-        left = when - time.monotonic()
-        if left > 0:
-            self._sleep(left)
-
     def _check(self, answer: httpx.Response) -> None:
         status = answer.status_code
         if status < 300:
             return
-        said = _message(answer)
+        said = message(answer)
         if status == 401:
             raise UsageError(f"GitHub refuses the token: {said}", hint=HOW_TO_AUTHORISE)
         if status == 403:
@@ -338,7 +351,7 @@ class GithubApi:
                         return
                     status = stored.status_code
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise InfrastructureError(f"a download from GitHub broke off: {_said(error)}") from error
+                raise InfrastructureError(f"a download from GitHub broke off: {reason(error)}") from error
             if status < 500 and status not in (401, 403, 404, 410):
                 break
             self._sleep(1.0)
@@ -361,34 +374,3 @@ def connect(url: str, repository: str | None, environ: Mapping[str, str]) -> Git
         raise UsageError("ci/runners.yaml: github.repository is not set", hint="write owner/name there")
     token = next((environ[name] for name in TOKENS if environ.get(name)), "")
     return GithubApi(url, repository, token)
-
-
-def _read(model: type[M], body: bytes) -> M:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise _nonsense(error) from error
-
-
-def _nonsense(error: Exception) -> InfrastructureError:
-    lines = plain(str(error).replace("\n", " "))[:300]
-    return InfrastructureError(f"GitHub's answer is not what its API documents: {lines}")
-
-
-def _said(error: Exception) -> str:
-    return plain(str(error).replace("\n", " ") or type(error).__name__)
-
-
-def _message(answer: httpx.Response) -> str:
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        message = answer.reason_phrase
-    return plain(str(message).replace("\n", " "))[:300]
-
-
-def _date(text: str | None) -> datetime | None:
-    try:
-        return parsedate_to_datetime(text) if text else None
-    except ValueError:
-        return None

@@ -92,3 +92,15 @@ class Environment(Answer):
 
 class Dispatched(Answer):
     workflow_run_id: int
+
+
+class Token(Answer):
+    """What a machine registers with, for an hour."""
+
+    token: str
+
+
+class JitConfig(Answer):
+    """What a machine starts with that takes one job and is gone."""
+
+    encoded_jit_config: str

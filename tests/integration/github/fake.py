@@ -212,9 +212,10 @@ class Fake:
         prefix = f"/repos/{REPOSITORY}/actions"
         if not path.startswith(prefix):
             return self._error(404, "Not Found")
-        needs = "write" if method != "GET" else "admin" if path.startswith(f"{prefix}/runners") else "read"
+        needs = "admin" if path.startswith(f"{prefix}/runners") else "write" if method != "GET" else "read"
         if needs not in self.scopes:
-            permission = {"write": "actions=write", "admin": "administration=read"}.get(needs, "actions=read")
+            admin = "administration=read" if method == "GET" else "administration=write"
+            permission = {"write": "actions=write", "admin": admin}.get(needs, "actions=read")
             refused = self._error(403, "Resource not accessible by personal access token")
             return refused[0], {"x-accepted-github-permissions": permission}, refused[2]
         return self._route(method, path.removeprefix(prefix), query, body)
@@ -224,6 +225,14 @@ class Fake:
         match (method, *parts):
             case ("GET", "runners"):
                 return self._page("runners", self.runners, published.ReposOwnerRepoActionsRunnersGetResponse200, query)
+            case ("POST", "runners", "registration-token"):
+                made = {"token": "AABF3JGZDX3P5PMEXLND6TS6FCWO6", "expires_at": iso(self.now() + timedelta(hours=1))}
+                return 201, *self._json(made, published.AuthenticationToken)[1:]
+            case ("POST", "runners", "generate-jitconfig"):
+                asked = published.ReposOwnerRepoActionsRunnersGenerateJitconfigPostBody.model_validate_json(body)
+                self.add_runner(asked.name, asked.labels, online=False)
+                made = {"runner": self.runners[-1], "encoded_jit_config": "eyJhIjoxfQ=="}
+                return 201, *self._json(made, published.OrgsOrgActionsRunnersGenerateJitconfigPostResponse201)[1:]
             case ("POST", "workflows", workflow, "dispatches"):
                 return self._dispatch(workflow, body)
             case ("GET", "workflows", workflow, "runs"):

@@ -1,0 +1,112 @@
+"""`farm runners add` against the fake of GitHub in fake.py; what it prints is checked by the shells' own parsers."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from farm.cli.main import main
+from farm.engines.registration import site_of
+from tests.integration.github.conftest import ROOT
+from tests.integration.github.fake import REPOSITORY, TOKEN
+
+SECRET = "AABF3JGZDX3P5PMEXLND6TS6FCWO6"
+
+
+@pytest.fixture
+def add(fake, tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "ci", tmp_path / "ci")
+    path = tmp_path / "ci" / "runners.yaml"
+    data = yaml.safe_load(path.read_text())
+    data["github"] |= {"repository": REPOSITORY, "api_url": fake.url}
+    path.write_text(yaml.safe_dump(data))
+    monkeypatch.setenv("FARM_GITHUB_TOKEN", TOKEN)
+
+    def run(*words):
+        code = main(["--project", str(tmp_path), "runners", "add", *words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def parses(script):
+    done = subprocess.run(["sh", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_runner_of_the_file_is_registered_with_its_own_labels(fake, add):
+    code, script, said = add("k40")
+    assert code == 0
+    parses(script)
+    config = f"./config.sh --url {fake.url}/{REPOSITORY} --token {SECRET} --name k40 --labels "
+    labels = "farm-smoke,gpu,cpu,sm35,kepler,legacy,sse41,avx"  # the runner gives itself the others
+    assert f"runuser -u farm-runner -- {config}{labels} --unattended\n" in script
+    assert "useradd --create-home farm-runner" in script  # a smoke host needs no Docker
+    assert "actions.runner.owner-farm.k40.service.d/farm.conf" in script
+    assert "on k40" in said
+    assert SECRET not in said
+
+
+def test_a_windows_runner_is_a_service(add):
+    code, script, _ = add("windows-build")
+    assert code == 0
+    assert "Set-Location -LiteralPath 'C:\\actions-runner'" in script
+    assert "./config.cmd --url" in script
+    assert script.rstrip().endswith('--runasservice --windowslogonaccount "NT AUTHORITY\\NETWORK SERVICE"')
+
+
+def test_one_that_is_not_in_the_file_comes_with_the_line_for_it(add):
+    assert add("new")[0] == 2
+    code, script, said = add("new", "--labels", "farm-build,new", "--platform", "macos", "--folder", "/a b")
+    assert code == 0
+    parses(script)
+    assert "cd '/a b'" in script
+    assert "new: {engine: github, platform: macos, labels: [farm-build, new]}" in said
+
+
+def test_an_ephemeral_one_takes_one_job(fake, add):
+    code, out, _ = add("k40", "--ephemeral", "--json")
+    assert code == 0
+    assert json.loads(out)["commands"].endswith("./run.sh --jitconfig eyJhIjoxfQ==\n")
+    assert [runner["name"] for runner in fake.runners] == ["k40"]
+    assert fake.sent("POST", "registration-token") == []
+
+
+def test_a_name_that_is_taken_is_refused_unless_it_is_replaced(fake, add):
+    fake.add_runner("K40", ["self-hosted"])
+    code, out, said = add("k40")
+    assert (code, out) == (2, "")
+    assert "--replace" in said
+    assert "--unattended --replace" in add("k40", "--replace")[1]
+
+
+def test_a_token_that_may_not_is_told_which_right_it_lacks(fake, add):
+    fake.scopes = {"read", "write"}
+    code, out, said = add("k40", "--replace")
+    assert (code, out) == (2, "")
+    assert "administration=write" in said
+
+
+@pytest.mark.parametrize("secret", ["a; rm -rf /", "$(id)", "", "a\nb"])
+def test_a_hostile_answer_reaches_no_shell(fake, add, secret):
+    fake.faults["POST registration-token"] = [(201, {}, json.dumps({"token": secret}).encode())]
+    code, out, said = add("k40")
+    assert (code, out) == (9, "")
+    assert "odd characters" in said
+
+
+@pytest.mark.parametrize("words", [["local"], ["a;b"], ["k40", "--labels", "a,$(id)"], []])
+def test_what_cannot_be_registered_is_a_usage_error(fake, add, words):
+    try:
+        code = add(*words)[0]
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert fake.sent("POST", "runners") == []
+
+
+def test_the_pages_of_a_github_lie_beside_its_api():
+    assert site_of("https://api.github.com") == "https://github.com"
+    assert site_of("https://github.example.org/api/v3") == "https://github.example.org"
