@@ -64,6 +64,8 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
     try:
         found = Metadata.from_raw(raw)
         needs = found.requires_dist or []
+    except RecursionError as error:
+        raise _refused(filename, "requires-dist", "nested too deeply to be read") from error
     except ExceptionGroup as group:
         first = group.exceptions[0]
         field = first.field if isinstance(first, InvalidMetadata) else "a field"
@@ -105,7 +107,7 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
         for need in needs or ():
             try:
                 direct = Requirement(need).url is not None
-            except InvalidRequirement as error:
+            except (InvalidRequirement, RecursionError) as error:
                 yield field, str(error)
             else:
                 if direct:

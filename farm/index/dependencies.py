@@ -80,7 +80,7 @@ def pinned(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
         for line in raw.get("requires_dist", []):
             try:
                 need = Requirement(line)
-            except InvalidRequirement:
+            except (InvalidRequirement, RecursionError):
                 continue
             exact = any(each.operator == "==" for each in need.specifier)
             if exact and "extra" not in str(need.marker or ""):

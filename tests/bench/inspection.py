@@ -61,7 +61,7 @@ def ours(file: Path) -> Counter[tuple[str, str]]:
             for container in read_fatbins(data, start, end):
                 for entry in container.entries:
                     kind = "PTX" if entry.kind == "ptx" else "ELF"
-                    found[kind, f"{entry.sm}{'a' if entry.specific else ''}"] += 1
+                    found[kind, str(entry.sm)] += 1
     return found
 
 

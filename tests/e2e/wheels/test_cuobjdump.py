@@ -147,7 +147,7 @@ def listed(cuobjdump: Path, file: Path) -> Counter[tuple[str, str]]:
 
 def seen(containers: list[Container]) -> Counter[tuple[str, str]]:
     return Counter(
-        ("PTX" if entry.kind == "ptx" else "ELF", f"{entry.sm}{'a' if entry.specific else ''}")
+        ("PTX" if entry.kind == "ptx" else "ELF", str(entry.sm))
         for container in containers
         for entry in container.entries
     )

@@ -75,7 +75,9 @@ def sources(tmp_path_factory):
 @pytest.fixture(params=list(TREES))
 def tree(request, sources, tmp_path):
     with tarfile.open(sources / TREES[request.param][0]) as archive:
-        archive.extractall(tmp_path, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and newer
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(tmp_path)
     [top] = tmp_path.iterdir()
     return request.param, top
 

@@ -76,7 +76,8 @@ def test_a_small_wheel_shows_nothing(capsys):
 def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     screen = io.StringIO()
-    monkeypatch.setattr("farm.cli.upload.ERR", Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr("farm.cli.upload.console", lambda: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr("farm.cli.upload.on_terminal", lambda: True)
     with uploading("a.whl", 20 * MIB) as tell:
         tell(10 * MIB)
     assert "10.0/20.0 MiB" in screen.getvalue()

@@ -48,6 +48,8 @@ def judge(lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx"
         "License-File: /etc/passwd\n",
         "Requires-Dist: numpy >=\n",
         "Requires-Dist: numpy; python_vershun > '3'\n",
+        "Requires-Dist: numpy; " + "(" * 3000 + "\n",
+        "Provides-Dist: numpy; " + "(" * 3000 + "\n",
         "Requires-Python: three\n",
         "Provides-Extra: a b\n",
         "Description-Content-Type: text/evil\n",
