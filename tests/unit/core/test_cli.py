@@ -337,11 +337,12 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys):
-    """Draws on a terminal of 80 columns; gives the text that it shows then, without its control characters."""
+def terminal(monkeypatch):
+    """A watcher that draws on a terminal of 80 columns, what stands on its last lines now, and all that it wrote."""
     from rich.console import Console
 
-    made = Console(stderr=True, force_terminal=True, width=80, color_system=None)
+    written = io.StringIO()
+    made = Console(file=written, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(watchers, "console", lambda: made)
     watcher = watchers.TerminalWatcher({"image": 77.0})
 
@@ -350,12 +351,12 @@ def terminal(monkeypatch, capsys):
         Console(file=file, width=80, color_system=None).print(watcher.view())
         return file.getvalue()
 
-    yield watcher, shown
+    yield watcher, shown, written
     watcher.close()
 
 
-def test_a_terminal_shows_the_step_its_progress_and_its_newest_line(terminal, capsys):
-    watcher, shown = terminal
+def test_a_terminal_shows_the_step_its_progress_and_its_newest_line(terminal):
+    watcher, shown, written = terminal
     watcher.step("image")
     watcher.line(f"[red]cc[/red] {HOSTILE} {'x' * 200}")
     text = shown()
@@ -367,16 +368,16 @@ def test_a_terminal_shows_the_step_its_progress_and_its_newest_line(terminal, ca
     watcher.progress(3, 7)
     assert "3/7 (42 %)" in shown()
     assert "of about" not in shown()
-    assert "owned" not in capsys.readouterr().err
+    assert "owned" not in written.getvalue()
 
 
-def test_steps_that_ended_stay_with_their_time(terminal, capsys):
-    watcher, shown = terminal
+def test_steps_that_ended_stay_with_their_time(terminal):
+    watcher, shown, written = terminal
     with pytest.raises(OSError, match="gone"):
         watch_two_steps(watcher)
     assert shown().strip() == ""
     watcher.close()
-    lines = [line.rstrip() for line in capsys.readouterr().err.splitlines()]
+    lines = [line.rstrip() for line in written.getvalue().splitlines()]
     assert any(re.search(r"✓ image  \d\.\d s  farm/toolchain:1, built$", line) for line in lines)
     assert any(re.search(r"✗ build  \d\.\d s$", line) for line in lines)
 

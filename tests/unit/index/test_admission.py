@@ -36,6 +36,13 @@ def judge(lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx"
     return check_metadata(NAME, "torch", VERSION, data, policy)
 
 
+@pytest.mark.parametrize("field", ["Requires-Dist", "Provides-Dist", "Obsoletes-Dist"])
+def test_what_nests_too_deeply_is_refused(field):
+    """`packaging` ends with a RecursionError."""
+    with pytest.raises(PublishRefusedError, match=f"bad {field} in its METADATA"):
+        judge(f"{field}: numpy; {'(' * 3000}\n")
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -48,8 +55,6 @@ def judge(lines, *, metadata="2.4", name="torch", version="2.0.1+cu118.sm35.avx"
         "License-File: /etc/passwd\n",
         "Requires-Dist: numpy >=\n",
         "Requires-Dist: numpy; python_vershun > '3'\n",
-        "Requires-Dist: numpy; " + "(" * 3000 + "\n",
-        "Provides-Dist: numpy; " + "(" * 3000 + "\n",
         "Requires-Python: three\n",
         "Provides-Extra: a b\n",
         "Description-Content-Type: text/evil\n",
