@@ -1,5 +1,6 @@
 """The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from farm.sources import fetch
 from farm.variant import Variant
 
 MANAGER_TIMEOUT_S = 60
+PUSH_ATTEMPTS = 10  # of one image: another run may take the name away that it is pushed under
 """A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""
 SCRIPTS = "dockerfiles/scripts"
 
@@ -330,18 +332,31 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
     """
     repository, _, name = tag.partition(":")
     there = f"{registry}/{repository}"
+    problem: str | None = None
     try:
-        client.images.get(tag).tag(there, name)
-        new = False
-        try:
-            for event in client.images.push(there, name, stream=True, decode=True):
-                if "error" in event:
-                    raise InfrastructureError(
-                        f"{there}:{name} cannot be pushed: {event['error']}", hint="is the registry up?"
-                    )
-                new |= event.get("status") == "Pushed"
-        finally:
-            client.images.remove(f"{there}:{name}")
+        for _ in range(PUSH_ATTEMPTS):
+            client.images.get(tag).tag(there, name)
+            new, problem = _push_once(client, there, name)
+            if problem is None:
+                return new
+            if "does not exist" not in problem:
+                break
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise InfrastructureError(f"{there}:{name} cannot be pushed: {error}", hint="is the registry up?") from error
-    return new
+        problem = str(error)
+    raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
+
+
+def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
+    """Whether the registry had it not yet, and what went wrong.
+
+    Runs that push the same image at the same time give it the same name, and the first that is done removes it.
+    """
+    new, problem = False, None
+    try:
+        for event in client.images.push(repository, name, stream=True, decode=True):
+            problem = problem or event.get("error")
+            new |= event.get("status") == "Pushed"
+    finally:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            client.images.remove(f"{repository}:{name}")
+    return new, problem

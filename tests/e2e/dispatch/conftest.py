@@ -26,6 +26,7 @@ from farm import catalog
 from farm.engines.exchange import Exchange
 from farm.engines.images import Image, base_image, ensure_image
 from farm.engines.swarm import SwarmEngine
+from farm.pipeline.backends import push
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
@@ -297,15 +298,8 @@ def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="session")
 def pulled(swarm: Swarm, client: docker.DockerClient, toolchain: Image) -> str:
     """The toolchain image as the nodes call it, in the registry."""
-    name = toolchain.tag.partition(":")[2]
-    there = f"127.0.0.1:{PUSH_PORT}/farm/toolchain"
-    client.images.get(toolchain.tag).tag(there, name)
-    try:
-        for event in client.images.push(there, name, stream=True, decode=True):
-            assert "error" not in event, event
-    finally:
-        client.images.remove(f"{there}:{name}")
-    return f"{HOST}:{PULL_PORT}/farm/toolchain:{name}"
+    push(client, toolchain.tag, f"127.0.0.1:{PUSH_PORT}")
+    return f"{HOST}:{PULL_PORT}/{toolchain.tag}"
 
 
 @pytest.fixture
