@@ -36,9 +36,9 @@ def follow(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:
     """
     dispatcher = start_dispatcher(workspace)
     log = workspace.run_folder(run.id) / "build.log"
-    show.note(f"run {run.id}")
     with open_journal(workspace.project, workspace.settings) as journal:
         try:
+            show.note(f"run {run.id}")
             _wait_for(journal, run, log, dispatcher)
             for line in lines(journal, run, log, follow=True):
                 if not args.quiet:

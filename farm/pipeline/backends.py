@@ -357,6 +357,6 @@ def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple
             problem = problem or event.get("error")
             new |= event.get("status") == "Pushed"
     finally:
-        with contextlib.suppress(docker.errors.ImageNotFound):
+        with contextlib.suppress(docker.errors.NotFound):
             client.images.remove(f"{repository}:{name}")
     return new, problem

@@ -24,7 +24,7 @@ from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
 from farm.engines.output import RefusedOutputError
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
 from farm.settings import load_github
 from farm.variant import Variant
@@ -128,6 +128,8 @@ def github_engine(tmp_path):
             found = machine.collect(handle, tmp_path / f"out-{run}", 1 << 30)
             names = {str(path.relative_to(tmp_path / f"out-{run}")): path.read_bytes() for path in found}
             return Ended(log, names)
+        except BuildFailedError as error:
+            return Ended(log + f"{error}\n".encode(), code=5)
         except InfrastructureError as error:
             return Ended(log + f"{error}\n".encode(), code=9)
         finally:

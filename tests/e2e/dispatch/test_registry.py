@@ -24,7 +24,7 @@ def test_runs_that_push_the_same_image_at_once(pulled, client, toolchain):
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         assert list(pool.map(once, range(5 * AT_ONCE))) == [False] * 5 * AT_ONCE  # the registry has it
-    with pytest.raises(docker.errors.ImageNotFound):
+    with pytest.raises(docker.errors.NotFound):
         client.images.get(f"{registry}/{toolchain.tag}")
 
 
