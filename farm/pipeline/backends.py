@@ -357,6 +357,6 @@ def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple
             problem = problem or event.get("error")
             new |= event.get("status") == "Pushed"
     finally:
-        with contextlib.suppress(docker.errors.NotFound):
+        with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
             client.images.remove(f"{repository}:{name}")
     return new, problem

@@ -3,7 +3,6 @@
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
-import docker.errors
 import pytest
 
 from farm.engines.docker import connect
@@ -14,7 +13,7 @@ from tests.e2e.dispatch.conftest import PUSH_PORT
 AT_ONCE = 6
 
 
-def test_runs_that_push_the_same_image_at_once(pulled, client, toolchain):
+def test_runs_that_push_the_same_image_at_once(pulled, toolchain):
     """Each gives it the registry's name for a moment; what one removes another may be about to push."""
     registry = f"127.0.0.1:{PUSH_PORT}"
 
@@ -24,8 +23,6 @@ def test_runs_that_push_the_same_image_at_once(pulled, client, toolchain):
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         assert list(pool.map(once, range(5 * AT_ONCE))) == [False] * 5 * AT_ONCE  # the registry has it
-    with pytest.raises(docker.errors.NotFound):
-        client.images.get(f"{registry}/{toolchain.tag}")
 
 
 def test_a_registry_that_does_not_answer_is_named(client, toolchain):
