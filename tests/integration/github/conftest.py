@@ -1,6 +1,8 @@
 import itertools
+import shutil
 
 import pytest
+import yaml
 
 from farm.engines.base import Capacity, Job
 from farm.engines.github import GithubEngine
@@ -23,6 +25,23 @@ def fake():
     server.shutdown()
     server.server_close()
     assert made.problems == []
+
+
+@pytest.fixture
+def on_the_fake(fake, tmp_path, monkeypatch):
+    """Makes tmp_path a project with this one's ci/ whose GitHub is the fake; may change its ci/runners.yaml further."""
+
+    def make(change=lambda _: None):
+        shutil.copytree(ROOT / "ci", tmp_path / "ci")
+        path = tmp_path / "ci" / "runners.yaml"
+        data = yaml.safe_load(path.read_text())
+        data["github"] |= {"repository": REPOSITORY, "api_url": fake.url}
+        change(data)
+        path.write_text(yaml.safe_dump(data))
+        monkeypatch.setenv("FARM_GITHUB_TOKEN", TOKEN)
+        return tmp_path
+
+    return make
 
 
 @pytest.fixture

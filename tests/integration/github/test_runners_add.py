@@ -1,31 +1,23 @@
 """`farm runners add` against the fake of GitHub in fake.py; what it prints is checked by the shells' own parsers."""
 
 import json
-import shutil
 import subprocess
 
 import pytest
-import yaml
 
 from farm.cli.main import main
 from farm.engines.registration import site_of
-from tests.integration.github.conftest import ROOT
-from tests.integration.github.fake import REPOSITORY, TOKEN
+from tests.integration.github.fake import REPOSITORY
 
 SECRET = "AABF3JGZDX3P5PMEXLND6TS6FCWO6"
 
 
 @pytest.fixture
-def add(fake, tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "ci", tmp_path / "ci")
-    path = tmp_path / "ci" / "runners.yaml"
-    data = yaml.safe_load(path.read_text())
-    data["github"] |= {"repository": REPOSITORY, "api_url": fake.url}
-    path.write_text(yaml.safe_dump(data))
-    monkeypatch.setenv("FARM_GITHUB_TOKEN", TOKEN)
+def add(on_the_fake, capsys):
+    project = on_the_fake()
 
     def run(*words):
-        code = main(["--project", str(tmp_path), "runners", "add", *words])
+        code = main(["--project", str(project), "runners", "add", *words])
         return code, *capsys.readouterr()
 
     return run

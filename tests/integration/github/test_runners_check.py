@@ -1,31 +1,26 @@
 """`farm runners check` against the fake of GitHub in fake.py."""
 
 import json
-import shutil
 
 import pytest
-import yaml
 
 from farm.cli.main import main
-from tests.integration.github.conftest import BUILDER, K40, ROOT
-from tests.integration.github.fake import REPOSITORY, TOKEN
+from tests.integration.github.conftest import BUILDER, K40
 
 
 @pytest.fixture
-def check(fake, tmp_path, monkeypatch, capsys):
+def check(on_the_fake, monkeypatch, capsys):
     """Runs it for a project whose runners are all on the fake."""
-    shutil.copytree(ROOT / "ci", tmp_path / "ci")
-    path = tmp_path / "ci" / "runners.yaml"
-    data = yaml.safe_load(path.read_text())
-    data["github"] |= {"repository": REPOSITORY, "api_url": fake.url}
-    del data["runners"]["windows-build"]
-    data["runners"]["local"] |= {"url": "tcp://127.0.0.1:9", "jobs": ["build"]}  # nobody answers there
-    path.write_text(yaml.safe_dump(data))
-    monkeypatch.setenv("FARM_GITHUB_TOKEN", TOKEN)
+
+    def change(data):
+        del data["runners"]["windows-build"]
+        data["runners"]["local"] |= {"url": "tcp://127.0.0.1:9", "jobs": ["build"]}  # nobody answers there
+
+    project = on_the_fake(change)
     monkeypatch.delenv("GITHUB_TOKEN", raising=False)
 
     def run(*words):
-        code = main(["--project", str(tmp_path), "runners", "check", "--json", *words])
+        code = main(["--project", str(project), "runners", "check", "--json", *words])
         out = capsys.readouterr()
         return code, json.loads(out.out) if out.out else out.err
 
