@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 VARIANT ?= sm35-avx-py311
 PACKAGE ?= canary
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')  # tests wait now and then
 # Tests start the farm some hundred times: it should not be compiled for each.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test lint unit e2e bench lock generate clean
+.PHONY: help demo test lint unit integration e2e distributions installed mutants bench lock generate clean
 
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
@@ -27,7 +28,7 @@ demo:  ## from nothing to a smoke-tested wheel: the main job, end to end
 	$(MAKE) --no-print-directory $(VENV)/.installed
 	$(BIN)/farm submit --variant $(VARIANT) --package $(PACKAGE)
 
-test: lint unit  ## everything that needs no root and no system packages
+test: lint unit  ## lint, unit and golden tests: no root, no system packages
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check -q .
@@ -37,13 +38,19 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev
-	$(BIN)/pytest -q --dist worksteal -n $$($(PYTHON) -c 'import os; print(2 * os.cpu_count())')  # many tests wait
+	$(BIN)/pytest -q --dist worksteal -n $(WORKERS)
 
-e2e: $(VENV)/.dev  ## everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
+integration: $(VENV)/.dev  ## slower tests over real S3 servers, web servers and GitHub's stand-in: no root, no system packages
+	$(BIN)/pytest -q --dist worksteal -n $(WORKERS) tests/integration
+
+e2e: $(VENV)/.dev  ## integration tests and everything else, on real parts: Docker, nvcc, emulated CPUs; installs what it needs
 	tests/e2e/run $(BIN)
 
 distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubuntu 24.04, with their own Python
 	tests/distributions
+
+installed:  ## the farm's wheel, installed into a clean environment and used in an empty folder
+	tests/installed $(PYTHON)
 
 mutants: $(VENV)/.dev  ## do tests notice wrong code? MODULES="farm/variant.py ...", MUTANTS=20 for a part of them
 	$(BIN)/python tests/bench/mutants.py --most $(or $(MUTANTS),0) $(MODULES)
@@ -57,11 +64,13 @@ lock: $(VENV)/.dev  ## renew the locked versions
 	$(BIN)/uv pip compile -q --generate-hashes --no-strip-extras --no-header --universal --python-version 3.11 --extra dev --extra fast pyproject.toml -o requirements-dev.lock
 	sed -n 's/^requires = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 - -o requirements-build.lock
 
-generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/, docs/options.md, README's table of channels
+generate: $(VENV)/.dev  ## write anew what follows from the code: the schemas of ci/ and of policies, docs/options.md, docs/reference.md, README's table of channels
 	$(BIN)/python -m tools.matrix_schema
 	$(BIN)/python -m tools.runners_schema
+	$(BIN)/python -m tools.policy_schema
 	$(BIN)/python -m tools.options_page
 	$(BIN)/python -m tools.channel_table
+	$(BIN)/python -m tools.reference
 
 clean:  ## remove what runs and tests left in the checkout
 	rm -rf artifacts .venv build dist *.egg-info

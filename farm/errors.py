@@ -25,6 +25,23 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+EXITS = {
+    ExitCode.DONE: "done",
+    1: "work left unfinished (`farm index check`)",
+    ExitCode.USAGE: "usage or configuration",
+    ExitCode.NOT_BUILDABLE: "not buildable",
+    ExitCode.NO_RUNNER: "no runner or engine",
+    ExitCode.BUILD_FAILED: "build failed",
+    ExitCode.VERIFICATION_FAILED: "verification failed",
+    ExitCode.PUBLISH_REFUSED: "publish refused",
+    ExitCode.SMOKE_FAILED: "smoke failed",
+    ExitCode.INFRASTRUCTURE: "infrastructure",
+    ExitCode.INTERRUPTED: "interrupted",
+    141: "nobody reads the output (`farm status | head`)",
+}
+"""Every exit code of the command line, for `farm --help` and the reference."""
+
+
 class FarmError(Exception):
     """Something went wrong that the farm understands.
 

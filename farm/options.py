@@ -146,7 +146,7 @@ _TABLE = (
     Option(
         "toolkit",
         "where CUDA comes from",
-        choices=("debian", "nvidia"),
+        choices=("debian", "nvidia", "wheels"),
         needs_gpu=True,
     ),
     Option(
@@ -192,7 +192,7 @@ _TABLE = (
     ),
     Option(
         "rebuild",
-        "the N-th rebuild: appends .N to the version",
+        "rebuild number, appended to the version as .N",
         kind=int,
         metavar="N",
         maximum=9999,

@@ -30,12 +30,23 @@ class PathSource(Model):
 
 
 class GitSource(Model):
-    """A tag of a git repository; version and commit come from the catalogue's PyTorch release, by `release`."""
+    """A tag of a git repository, and the `commit` that it must be: tags can be moved.
+
+    PyTorch and its companions have `release` instead: commit and version come from the catalogue's PyTorch release.
+    """
 
     kind: Literal["git"]
     url: str
     tag: str
-    release: Literal["torch", "vision", "audio"] = "torch"
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    release: Literal["torch", "vision", "audio"] | None = None
+
+    @model_validator(mode="after")
+    def _commit_is_known(self) -> Self:
+        if (self.commit is None) == (self.release is None):
+            text = "a tag can be moved: add commit, the 40 characters that `git rev-list -n 1 TAG` prints in a clone"
+            raise PydanticCustomError("commit", "{text}", {"text": text})
+        return self
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -94,10 +105,12 @@ class Part(Model):
     """Third-party code that goes into the folder `into` of the source tree.
 
     `members` are files and folders of its archive; none: all of it. `strip` leading folders are removed.
-    `alternatives` says what else holds the same, for the day when the file is gone from where it was.
+    `alternatives` says what else holds the same, for the day when the file is gone from where it was. `bases`: the base
+    images in whose builds it is used; none: all.
     """
 
     into: str
+    bases: list[str] = []
     source: Annotated[ArchiveSource | DebianSource | SdistSource | WheelSource, Field(discriminator="kind")]
     strip: int = Field(default=1, ge=0, le=16)
     members: list[str] = []
@@ -131,14 +144,18 @@ class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
-    `gcc` is the newest host compiler that it takes. `apt` are Debian's packages of the build environment, `wheels` the
+    `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
+    `gcc` is the newest host compiler that it takes; `cuda` stands for the newest that the CUDA of the base image takes,
+    for builds without CUDA too. `apt` are Debian's packages of the build environment, `wheels` the
     Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports,
     `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
     no network, and installed with pip (`python3-pip` in `apt`).
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
+    `requires` are requirements that repair adds to METADATA where the build did not write them.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
     delvewheel put them into `<name>.libs`. `opens`: libraries that those of CUDA and of cuDNN open by name on
-    Linux (for Windows: farm/wheel/windows.yaml).
+    Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported names (patterns) that are there
+    only if it was compiled: verify refuses them where the variant's CPU level leaves the tier out.
 
     The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
     (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a
@@ -150,12 +167,13 @@ class Recipe(Model):
     summary: str
     version: str
     source: AnySource
+    torch_release: str | None = None
     parts: list[Part] = []
     platforms: list[PlatformName]
     components: list[str]
     cudnn: bool = False
     device_code: bool = True
-    gcc: int | None = None
+    gcc: int | Literal["cuda"] | None = None
     apt: list[str]
     wheels: list[str] = []
     env: dict[str, str]
@@ -171,6 +189,7 @@ class Recipe(Model):
     repair: Literal["beside", "tools"] = "beside"
     exclude: list[str] = []
     opens: dict[Literal["cuda", "cudnn"], list[str]] = {}
+    tiers: dict[str, list[str]] = {}
     verify: VerifyRules = VerifyRules()
     requires: list[str] = []
     smoke: SmokeTest = SmokeTest()
@@ -243,21 +262,30 @@ def recipe(package: str) -> Recipe:
         UsageError: There is none; the nearest names are given.
     """
     if package not in names():
-        near = nearest(package, names()) or list(names())
-        raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near)}")
+        near = nearest(package, names()) or nearest(package.lower(), names()) or list(names())
+        raise UsageError(
+            f"unknown package {package!r}",
+            hint=f"nearest: {', '.join(near)}",
+        )
     return load(folder(package) / "recipe.yaml", Recipe)
 
 
 @cache
-def patches(package: str) -> list[dict[str, Any]]:
-    """The declared changes to a package's source as plain data; empty where it has none.
+def patches(name: str) -> list[dict[str, Any]]:
+    """The declared changes to the source of the recipe `name` as plain data; empty where there are none.
 
     Raises:
         UsageError: The package or its patches.yaml is wrong.
     """
-    path = folder(recipe(package).package) / "patches.yaml"
+    path = _patches_file(name)
     found = load(path, Patches).patches if path.is_file() else []
     return [patch.model_dump(exclude_none=True) for patch in found]
+
+
+def _patches_file(name: str) -> Path:
+    """Of the recipe that its package is named after, where there is one: several recipes share these patches."""
+    package = recipe(name).package
+    return folder(package if package in names() else name) / "patches.yaml"
 
 
 def folder(package: str) -> Path:
@@ -293,6 +321,6 @@ def job_files(name: str) -> dict[str, Path]:
 
 def job_digest(name: str) -> str | None:
     """Sha256 over the recipe's job files and the declared changes; None where it has neither."""
-    declared = folder(recipe(name).package) / "patches.yaml"
+    declared = _patches_file(name)
     files = job_files(name) | ({"patches.yaml": declared} if declared.is_file() else {})
     return _digest(files) if files else None

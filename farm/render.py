@@ -8,7 +8,7 @@ what one build needs beside its source. Both are meant to be read by a person. W
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import jinja2
 
@@ -18,6 +18,7 @@ from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
 from farm.recipe import job_digest, job_files
+from farm.settings import load_settings
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
@@ -60,7 +61,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
     try:
-        image, job = platform(plan.platform).render(templates, plan, _values(plan))
+        image, job = platform(plan.platform).render(templates, plan, _values(plan) | {"archives": _archives(project)})
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
@@ -78,13 +79,21 @@ def _values(plan: Plan) -> dict[str, object]:
         "python": plan.parsed_variant.python_version,
         "installs": plan.installs,
     }
-    own = {"patched": bool(recipe.patches(plan.package)), "prepare": "prepare.sh" in job_files(plan.recipe)}
+    own = {"patched": bool(recipe.patches(plan.recipe)), "prepare": "prepare.sh" in job_files(plan.recipe)}
     return {**dict(plan), **values, **own}
+
+
+def _archives(project: Path) -> str:
+    """The folder or mirror of the user's own with the archives that a build downloads; empty: none."""
+    place = load_settings(project).archives or ""
+    if not place or place.startswith(("http://", "https://")) or PureWindowsPath(place).drive:
+        return place
+    return str(project / place)
 
 
 def _patches(plan: Plan) -> dict[str, str]:
     """The declared changes and what applies them, where the package has any."""
-    found = recipe.patches(plan.package)
+    found = recipe.patches(plan.recipe)
     if not found:
         return {}
     return {"patches.json": json.dumps(found, indent=2) + "\n", "patches.py": read(Path(patches.__file__))}

@@ -1,5 +1,6 @@
 """The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -12,14 +13,12 @@ from farm.catalog import gpus as cards
 from farm.errors import UsageError
 from farm.platforms.facts import DEFAULT
 from farm.platforms.shape import Machine, PlatformMachine, PlatformName
+from farm.project import LOCAL
 from farm.text import nearest, parse_age
 from farm.variant import Variant, cpus
 from farm.yamlfile import Model, load
 
 JobKind = Literal["build", "smoke"]
-
-LOCAL = "local"
-"""The runner that `farm submit` builds on."""
 
 
 class Swarm(Model):
@@ -53,9 +52,6 @@ class Retention(Model):
     group: str | None = None
 
 
-PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
-
-
 class Settings(Model):
     """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
 
@@ -65,6 +61,8 @@ class Settings(Model):
     `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
     `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
     machine has its own cache alone.
+    `archives` is a folder, or the URL of one, with the archives that builds for Windows download: each is looked for
+    there first, by its file name, and checked like any other.
     """
 
     artifacts: str = "artifacts"
@@ -73,6 +71,7 @@ class Settings(Model):
     signing_key: str | None = None
     retention: list[Retention] = []
     compiler_cache: str | None = None
+    archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
     debian_mirror: str | None = None
     smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
@@ -112,6 +111,10 @@ class Card(Model):
         return self
 
 
+FOUND_BY: Mapping[str, Literal["url", "labels"]] = {"docker": "url", "github": "labels"}
+"""How a job gets to a runner of each engine. `Traits` of engines are a layer above, and a file is checked here."""
+
+
 class Runner(Model):
     """A machine and what it can do.
 
@@ -137,8 +140,8 @@ class Runner(Model):
 
     @property
     def by_labels(self) -> bool:
-        """Whether jobs find it by its labels, at GitHub; else it is a Docker engine, reached by `url`."""
-        return self.engine == "github"
+        """Whether a job finds it by its labels; else it is reached by `url`."""
+        return FOUND_BY[self.engine] == "labels"
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -201,22 +204,6 @@ class Runners(Model):
 
     runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner]
     github: Github | None = None
-
-
-def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` that is a project (has one of PROJECT_FILES), else `start` itself.
-
-    A folder without any is a project with the farm's own defaults.
-
-    Raises:
-        UsageError: There is no such folder.
-    """
-    if not start.is_dir():
-        raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
-    for folder in (start.resolve(), *start.resolve().parents):
-        if any((folder / name).is_file() for name in PROJECT_FILES):
-            return folder
-    return start.resolve()
 
 
 def load_settings(project: Path) -> Settings:

@@ -184,7 +184,7 @@ def index_address(package: str, file: str) -> str:
     Raises:
         InfrastructureError: The index cannot be read, or has no such file.
     """
-    index = _pip_index()
+    index = pip_index()
     page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
     for match in re.finditer(r'href="([^"]+)"', text):
@@ -194,7 +194,7 @@ def index_address(package: str, file: str) -> str:
     raise InfrastructureError(f"the Python index has no {file}", hint=f"looked at {page}")
 
 
-def _pip_index() -> str:
+def pip_index() -> str:
     """Pip's index: its setting, else its default, which only pip itself knows."""
     told = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
@@ -295,6 +295,6 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
     ).stdout.strip()
     if head != source.commit:
         raise BuildFailedError(
-            f"{url}: tag {tag} is commit {head}, the catalogue says {source.commit}",
-            hint="if upstream moved the tag on purpose, change the commit in farm/catalog/torch.yaml",
+            f"{url}: tag {tag} is commit {head}, the plan says {source.commit}",
+            hint="if upstream moved the tag on purpose, change `commit` of the recipe, or the catalogue's of PyTorch",
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
-import difflib
 import re
+import unicodedata
 from datetime import timedelta
 
 # ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
@@ -30,8 +30,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
+def without_controls(text: str) -> str:
+    """The text without what could steer a terminal or reorder a line: control and format characters.
+
+    Newlines and tabs stay.
+    """
+    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when nothing is near."""
+    import difflib  # noqa: PLC0415 slow to import
+
     return difflib.get_close_matches(name, known, n=count, cutoff=0.6)
 
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from farm import catalog
-from farm.errors import UsageError
+from farm.errors import NotBuildableError, UsageError
 from farm.text import nearest
 
 PYTHONS = tuple(f"py3{minor}" for minor in range(9, 15))
@@ -35,6 +35,7 @@ class Variant:
 
         Raises:
             UsageError: The name is not `<gpu>-<cpu>-<python>` of known words; the nearest names are given.
+            NotBuildableError: PyTorch has wheels for the Python, but the farm builds none.
         """
         parts = name.split("-")
         axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
@@ -43,6 +44,8 @@ class Variant:
                 f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>",
                 hint="an example: sm35-avx-py311",
             )
+        if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
+            _refuse_python(parts[2])
         choices, problems = [], []
         for part, (axis, known) in zip(parts, axes, strict=True):
             if part in known:
@@ -90,6 +93,26 @@ class Variant:
 def sm_number(name: str) -> int:
     """35 for `sm35`."""
     return int(name.removeprefix("sm"))
+
+
+def _refuse_python(word: str) -> None:
+    """Say why a Python that PyTorch is made for is not one of a variant.
+
+    Raises:
+        NotBuildableError: Releases of the catalogue have wheels for it.
+    """
+    releases = [name for name, release in catalog.torch_releases().items() if word in release.pythons.linux]
+    if not releases:
+        return
+    free = word.endswith("t")
+    reason = "free-threaded, and no base image of the catalogue has it" if free else "in no base image of the catalogue"
+    near = [word.removesuffix("t")] if free else _same_kind(word, PYTHONS)
+    wheels = f"torch {releases[0]} to {releases[-1]}" if len(releases) > 1 else f"torch {releases[0]}"
+    raise NotBuildableError(
+        f"the farm builds nothing for {word}: this Python is {reason}",
+        hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME --python {word}); "
+        f"nearest that the farm builds for: {' or '.join(near)}",
+    )
 
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:

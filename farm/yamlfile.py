@@ -4,12 +4,17 @@ YAML is untrusted: only plain data is built, files and their nesting are bounded
 copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from farm import parsed
 from farm.errors import UsageError
 from farm.text import nearest
 
@@ -17,10 +22,6 @@ Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 50
 """Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
-
-_PACKAGE = Path(__file__).resolve().parent
-OWN = frozenset({_PACKAGE / "catalog", _PACKAGE / "catalog" / "redist"})
-"""The catalogue: read by every command, so that a test checks its files. What others write is checked each time."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
@@ -34,8 +35,14 @@ class Model(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
+    @classmethod
+    def completed(cls, data: Any) -> Any:
+        """What is read for a record, with what the file states once for all of its kind."""
+        return data
+
 
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=Model)
 
 
 def load(path: Path, model: type[M]) -> M:
@@ -44,6 +51,110 @@ def load(path: Path, model: type[M]) -> M:
     Raises:
         UsageError: The file is absent, not YAML, or does not have the model's shape.
     """
+    raw = _content(path)
+    kept = parsed.read(path, raw)
+    if kept is not None:
+        try:
+            return model.model_validate(kept)
+        except ValidationError:
+            pass  # what is wrong is said below
+    return _checked(path, raw, model)
+
+
+def load_facts(path: Path, model: type[R]) -> R:
+    """The same for a file of the catalogue: once it was checked, its records are made without a check.
+
+    Raises:
+        UsageError: As above.
+    """
+    raw = _content(path)
+    kept = parsed.read(path, raw)
+    if kept is not None:
+        try:
+            return record(model, kept)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass  # kept by another version of the farm
+    return _checked(path, raw, model)
+
+
+def plain(path: Path) -> Any:
+    """The plain data of a YAML file of the package, whose shape a test knows."""
+    raw = _content(path)
+    data = parsed.read(path, raw)
+    if data is None:
+        data = yaml.load(raw, Loader=Loader)  # noqa: S506 a safe loader
+        parsed.keep(path, raw, data)
+    return data
+
+
+def record(model: type[R], data: Mapping[str, Any]) -> R:
+    """A model of data that it was checked with before: nothing is checked again.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: The data are of another shape.
+    """
+    data = model.completed(data)
+    if unknown := data.keys() - _fields(model).keys():
+        raise KeyError(min(unknown))
+    values = {}
+    for name, (make, default) in _fields(model).items():
+        if name in data:
+            values[name] = make(data[name]) if make else data[name]
+        elif default is None:
+            raise KeyError(name)
+        else:
+            values[name] = default()
+    made = model.__new__(model)
+    made.__setstate__(
+        {
+            "__dict__": values,
+            "__pydantic_fields_set__": set(data),
+            "__pydantic_extra__": None,
+            "__pydantic_private__": None,
+        }
+    )
+    return made
+
+
+@cache
+def _fields(model: type[BaseModel]) -> dict[str, tuple[Callable[[Any], Any] | None, Callable[[], Any] | None]]:
+    """By name of field: what makes its value of plain data (None: it is one), what makes its default (None: none)."""
+    return {
+        name: (
+            _maker(field.annotation),
+            None if field.is_required() else partial(field.get_default, call_default_factory=True),
+        )
+        for name, field in model.model_fields.items()
+    }
+
+
+def _maker(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes a value of type `kind` of plain data; None: the data are the value."""
+    if isinstance(kind, type) and issubclass(kind, Model):
+        return partial(record, kind)
+    if kind is date:
+        return date.fromisoformat
+    parts = get_args(kind)
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _maker(parts[0])
+    if origin is list and (make := _maker(parts[0])):
+        return lambda items: [make(item) for item in items]
+    if origin is dict:
+        key = int if parts[0] is int else None
+        value = _maker(parts[1])
+        if key or value:
+            return lambda items: {
+                key(name) if key else name: value(item) if value else item for name, item in items.items()
+            }
+    if origin in (Union, UnionType) and any(map(_maker, parts)):
+        (other,) = (part for part in parts if part is not type(None))  # a record or none; ValueError: a choice of them
+        make_other = _maker(other)
+        return lambda item: None if item is None or make_other is None else make_other(item)
+    return None
+
+
+def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -51,11 +162,19 @@ def load(path: Path, model: type[M]) -> M:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     if len(raw) > MAX_BYTES:
         raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
-    if path.parent in OWN:
+    return raw
+
+
+def _checked(path: Path, raw: bytes, model: type[M]) -> M:
+    if parsed.is_own(path):
         try:
-            return model.model_validate(yaml.load(raw, Loader=Loader))  # noqa: S506 a safe loader
+            data = yaml.load(raw, Loader=Loader)  # noqa: S506 a safe loader
+            found = model.model_validate(data)
+            parsed.keep(path, raw, data)
         except (yaml.YAMLError, ValidationError, ValueError):
             pass  # what is wrong is said below
+        else:
+            return found
     try:
         text = raw.decode("utf-8")
         data, node = document(text, path)

@@ -57,26 +57,30 @@ def wheels(index: str, package: str) -> Iterator[Wheel]:
     request = urllib.request.Request(f"{index.rstrip('/')}/{package}/", headers={"Accept": _JSON})
     try:
         listing = json.loads(_answer(request, MAX_LISTING))
-        files: list[dict[str, Any]] = listing["files"]
-    except (ValueError, KeyError, TypeError) as error:
+        found = [_wheel(file) for file in listing["files"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InfrastructureError(f"{request.full_url}: no index of PEP 691: {error}") from error
-    for file in files:
-        match = _WHEEL.fullmatch(file["filename"])
-        final = match and not file.get("yanked") and re.fullmatch(r"\d+(\.\d+)*", match[2])
-        if match is None or not final or not re.fullmatch(r"cp3\d*|py[23.py]*", match[3]):
-            continue
-        interpreter, abi = match[3].removeprefix("cp"), match[4]
-        threads = "t" if abi == match[3] + "t" else ""
-        yield Wheel(
-            file=file["filename"],
-            version=match[2],
-            python="py3" if interpreter.startswith("py") else f"py{interpreter}{threads}",
-            platform=match[5],
-            url=file["url"],
-            sha256=file["hashes"]["sha256"],
-            size=file["size"],
-            uploaded=file["upload-time"][:10],
-        )
+    yield from (wheel for wheel in found if wheel)
+
+
+def _wheel(file: dict[str, Any]) -> Wheel | None:
+    """What a listing says of a file; None: no wheel for CPython of a final release, or yanked."""
+    match = _WHEEL.fullmatch(file["filename"])
+    final = match and not file.get("yanked") and re.fullmatch(r"\d+(\.\d+)*", match[2])
+    if match is None or not final or not re.fullmatch(r"cp3\d*|py[23.py]*", match[3]):
+        return None
+    interpreter, abi = match[3].removeprefix("cp"), match[4]
+    threads = "t" if abi == match[3] + "t" else ""
+    return Wheel(
+        file=file["filename"],
+        version=match[2],
+        python="py3" if interpreter.startswith("py") else f"py{interpreter}{threads}",
+        platform=match[5],
+        url=file["url"],
+        sha256=file["hashes"]["sha256"],
+        size=file["size"],
+        uploaded=file["upload-time"][:10],
+    )
 
 
 def _answer(request: urllib.request.Request, limit: int) -> bytes:

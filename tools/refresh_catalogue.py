@@ -1,6 +1,6 @@
 """Brings farm/catalog up to what a Python package index has: new releases of PyTorch, CUDA and cuDNN.
 
-    tools/refresh-catalogue [torch] [cuda] [cudnn] [official] [--write]
+    tools/refresh-catalogue [torch] [cuda] [cudnn] [official] [--write] [--check]
 
 Each record is read from published wheels and names its source. Without --write the difference is printed as a patch
 and nothing is changed. What no wheel says (drivers, the CUDA flavours that PyTorch publishes elsewhere) is left null or
@@ -387,6 +387,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; without one, all")
     parser.add_argument("--index", default=PYPI, help="a package index with PEP 691's JSON (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="change the files instead of printing the patch")
+    parser.add_argument("--check", action="store_true", help="end with exit code 1 where there is something new")
     arguments = parser.parse_args(argv)
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"unknown part {min(unknown)!r}; known: {', '.join(PARTS)}")
@@ -404,9 +405,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             path.write_text(after, encoding="utf-8", newline="\n")
     if notes.lines:
         print("to do by hand:", *notes.lines, sep="\n  ", file=sys.stderr)
-    if all(before == after for _, before, after in done):
+    same = all(before == after for _, before, after in done)
+    if same:
         print("nothing new", file=sys.stderr)
-    return 0
+    return int(arguments.check and not same)
 
 
 if __name__ == "__main__":

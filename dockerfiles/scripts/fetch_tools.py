@@ -1,13 +1,13 @@
 """Downloads pinned archives, checks their sha256 and unpacks the members that are wanted.
 
-Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py and exits with its codes.
+Usage: fetch_tools.py MANIFEST.json FOLDER. Stands beside install_toolkit.py, downloads as that does (FARM_ARCHIVES) and
+exits with its codes.
 
 The manifest is a list of `{name, version, url, sha256, max_mb, members}`; `members` maps a pattern (fnmatch) to a place
 below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is there; it is not downloaded again.
 """
 
 import fnmatch
-import hashlib
 import json
 import sys
 import tarfile
@@ -26,23 +26,21 @@ def download(tool: dict[str, Any], target: Path) -> None:
     """Into `target`, at most max_mb; refused when its sha256 is another."""
     limit = tool["max_mb"] << 20
     where = f"{tool['name']}: {toolkit.public_url(tool['url'])}"
+    if toolkit.from_archives(tool["url"], tool["sha256"], target, limit):
+        return
     for attempt in range(1, ATTEMPTS + 1):
-        digest, size = hashlib.sha256(), 0
         try:
-            request = toolkit._request(tool["url"], 0)
-            with toolkit._opener().open(request, timeout=toolkit.TIMEOUT_S) as body, target.open("wb") as out:
-                while block := body.read(toolkit.CHUNK):
-                    size += len(block)
-                    if size > limit:
-                        raise toolkit.ArchiveError(f"{where}: larger than {tool['max_mb']} MiB")
-                    digest.update(block)
-                    out.write(block)
+            toolkit.fetch(tool["url"], target, limit)
             break
         except OSError as error:  # urllib's errors are among them
             if attempt == ATTEMPTS:
-                raise toolkit.NetworkError(f"{where}: {error}, {ATTEMPTS} times; check the network") from None
-    if digest.hexdigest() != tool["sha256"]:
-        raise toolkit.ArchiveError(f"{where}: sha256 is {digest.hexdigest()}, expected {tool['sha256']}")
+                raise toolkit.NetworkError(
+                    f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
+                    "set FARM_ARCHIVES to it"
+                ) from None
+    digest = toolkit.digest(target)
+    if digest != tool["sha256"]:
+        raise toolkit.ArchiveError(f"{where}: sha256 is {digest}, expected {tool['sha256']}")
 
 
 def members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:

@@ -9,6 +9,9 @@ The manifest is written by the farm (`farm.catalog.redist.install_manifest`).
 Everything is unpacked beside the prefix first and merged when all of it is there. If anything fails the
 prefix is as it was before. `PREFIX/.redist.json` records what was installed; that is not downloaded again.
 
+FARM_ARCHIVES, a folder or the URL of one, is where each archive is looked for first, by its file name. On Windows
+curl.exe downloads: Python finds no root certificates in a fresh container (docker-library/python#359).
+
 Exit codes: 0 done, 2 bad manifest or arguments, 6 an archive is not what was pinned, is not safe to unpack or
 does not fit the others, 9 network, disk or machine.
 """
@@ -27,6 +30,7 @@ import re
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -54,6 +58,13 @@ MAX_MEMBERS = 50_000
 MAX_READ = 4 << 20  # bytes that tarfile may read at once: bodies are read in CHUNKs, headers are small
 # NVIDIA's archives unpack to less than ten times their size: forty and a floor leave room, a bomb is stopped.
 EXPANSION, EXPANSION_FLOOR = 40, 64 << 20
+
+CURL = "curl.exe" if os.name == "nt" else None
+CURL_OPTIONS = ("--fail", "--location", "--silent", "--show-error", "--retry", "3", "--retry-delay", "2")
+CURL_LIMITS = ("--proto", "=http,https", "--proto-redir", "=http,https", "--connect-timeout", "60")
+CURL_STALLED = ("--speed-limit", "1", "--speed-time", "60")
+# Exit codes of curl: HTTP error, cannot write, the server does not continue a file, larger than --max-filesize.
+CURL_HTTP, CURL_DISK, CURL_NO_RANGE, CURL_TOO_LARGE = 22, 23, (33, 36), 63
 
 VISUAL_STUDIO = "extras/visual_studio_integration"
 MSBUILD = "MSBuildExtensions"
@@ -197,6 +208,105 @@ class _RetryError(Exception):
         self.wait = wait
 
 
+def _curl(url: str, target: Path, limit: int, *more: str) -> tuple[int, str]:
+    """Runs curl once: its exit code, and the last line of what it says.
+
+    The URL goes by its input, since every user can read a command line. The proxy is the system's: curl itself looks
+    at variables alone.
+    """
+    parts = urllib.parse.urlsplit(url)
+    settings = {"url": url, "user-agent": "torch-farm-toolkit"}
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
+        settings["proxy"] = proxy
+    escaped = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in settings.items()}
+    config = "".join(f'{name} = "{value}"\n' for name, value in escaped.items())
+    command = [str(CURL), "--config", "-", *CURL_OPTIONS, *CURL_LIMITS, *CURL_STALLED]
+    command += ["--max-filesize", str(limit), *more, "--output", str(target)]
+    try:
+        done = subprocess.run(command, input=config.encode(), capture_output=True, check=False)
+    except FileNotFoundError:
+        raise InstallError("curl.exe is not there: Windows 10 1803 and newer have it in System32") from None
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return done.returncode, said[-1][:300] if said else f"curl ended with {done.returncode}"
+
+
+def fetch(url: str, target: Path, limit: int) -> None:
+    """One attempt at a whole file of at most `limit` bytes.
+
+    Raises:
+        OSError: It did not come, or could not be written.
+        ArchiveError: It is larger.
+    """
+    too_large = ArchiveError(f"{public_url(url)}: larger than {limit >> 20} MiB")
+    if CURL:
+        code, said = _curl(url, target, limit)
+        if code == CURL_TOO_LARGE or (code == 0 and target.stat().st_size > limit):
+            raise too_large
+        if code:
+            raise OSError(said)
+        return
+    size = 0
+    with _opener().open(_request(url, 0), timeout=TIMEOUT_S) as body, target.open("wb") as out:
+        while block := body.read(CHUNK):
+            size += len(block)
+            if size > limit:
+                raise too_large
+            out.write(block)
+
+
+def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
+    """Takes the file of that name from FARM_ARCHIVES; False: it is not there, or is not what is pinned."""
+    own = os.environ.get("FARM_ARCHIVES", "")
+    if not own:
+        return False
+    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
+    is_url = own.lower().startswith(("http://", "https://"))
+    place = f"{own.rstrip('/')}/{name}" if is_url else str(Path(own, name))
+    shown = public_url(place) if is_url else place
+    new = target.with_name(target.name + ".own")
+    try:
+        if is_url:
+            fetch(place, new, limit)
+        else:
+            shutil.copyfile(place, new)
+        if digest(new) == sha256:
+            new.replace(target)
+            say(f"{name}: from FARM_ARCHIVES, sha256 as pinned")
+            return True
+        say(f"{shown}: another sha256 than the pinned {sha256}; not used")
+    except (ArchiveError, OSError) as error:
+        if is_url or Path(place).exists():
+            say(f"{shown}: {error}; not used")
+        else:
+            say(f"{shown}: not there")
+    finally:
+        new.unlink(missing_ok=True)
+    return False
+
+
+def _append_by_curl(archive: Archive, part: Path, start: int) -> None:
+    """`_append` by curl, which looks at the headers by itself."""
+    code, said = _curl(archive.url, part, archive.size, *(("--continue-at", "-") if start else ()))
+    size = part.stat().st_size if part.exists() else 0
+    where = f"{archive.component}: {public_url(archive.url)}"
+    status = re.search(r"returned error: (\d{3})", said)
+    if code in CURL_NO_RANGE or (status and status[1] == "416"):
+        part.unlink(missing_ok=True)
+        raise _RetryError("the server does not continue a file")
+    if code == CURL_TOO_LARGE or size > archive.size or (code == 0 and size < archive.size):
+        raise ArchiveError(f"{where} is not {archive.size} bytes as pinned: not the same file; check the URL or mirror")
+    if code == CURL_DISK:
+        raise InstallError(f"{archive.component}: {part} cannot be written; check disk space and permissions")
+    if code == CURL_HTTP and status and status[1][0] == "4" and status[1] not in ("408", "425", "429"):
+        raise NetworkError(
+            f"{where}: HTTP {status[1]}; check that the mirror has this file and that this machine may read it"
+        )
+    if code:
+        raise _RetryError(said)
+    say(f"{archive.component}: {archive.size / 1e6:.1f} MB")
+
+
 def _append(archive: Archive, part: Path) -> None:
     """One attempt: continues `part` where it ends, or starts again if the server will not continue."""
     start = part.stat().st_size if part.exists() else 0
@@ -205,6 +315,9 @@ def _append(archive: Archive, part: Path) -> None:
     if start > archive.size:
         part.unlink()
         start = 0
+    if CURL:
+        _append_by_curl(archive, part, start)
+        return
     try:
         response = _opener().open(_request(archive.url, start), timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
@@ -265,12 +378,12 @@ def _copy(archive: Archive, response: IO[bytes], out: IO[bytes], start: int) -> 
         raise _RetryError(f"the body ended after {done} of {archive.size} bytes")
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
+def digest(path: Path) -> str:
+    whole = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(CHUNK), b""):
-            digest.update(block)
-    return digest.hexdigest()
+            whole.update(block)
+    return whole.hexdigest()
 
 
 def _cached(archive: Archive, cache: Path) -> Path:
@@ -282,10 +395,12 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
     done = _cached(archive, cache)
     part = done.with_name(done.name + ".part")
     if done.exists():
-        if _digest(done) == archive.sha256:
+        if digest(done) == archive.sha256:
             say(f"{archive.component}: {archive.size / 1e6:.1f} MB from the cache")
             return done
         done.unlink()
+    if from_archives(archive.url, archive.sha256, done, archive.size):
+        return done
     resumed = part.exists()
     while True:
         for attempt in range(1, ATTEMPTS + 1):
@@ -296,7 +411,8 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
                 where = f"{archive.component}: {public_url(archive.url)}"
                 if attempt == ATTEMPTS:
                     raise NetworkError(
-                        f"{where}: {error}, {ATTEMPTS} times; check the network, or give a mirror"
+                        f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
+                        "set FARM_ARCHIVES to it"
                     ) from None
                 pause = min(max(wait * 2 ** (attempt - 1), error.wait), MAX_WAIT_S)
                 say(f"{where}: {error}; attempt {attempt + 1} of {ATTEMPTS} in {pause:.0f} s")
@@ -304,7 +420,7 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
             except ArchiveError:
                 part.unlink(missing_ok=True)
                 raise
-        got = _digest(part)
+        got = digest(part)
         if got == archive.sha256:
             return part.replace(done)
         part.unlink()

@@ -107,7 +107,7 @@ UNWANTED = re.compile("|".join(fnmatch.translate(pattern) for pattern in LEFT_OU
 LARGEST_ARCHIVE = 400_000
 """Static libraries above this many bytes stay out, except gcc's own: wheels link with shared ones."""
 STUBBED = re.compile(
-    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
+    r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvJitLink|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
 SMALLEST_STUBBED = 4 << 20
 COMPILERS = "/usr/bin"

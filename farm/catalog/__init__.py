@@ -32,9 +32,11 @@ from farm.catalog.models import (
     Toolkits,
     TorchRelease,
     TorchReleases,
+    WheelToolkit,
+    WheelToolkits,
     Windows,
 )
-from farm.yamlfile import load
+from farm.yamlfile import load_facts
 
 FOLDER = Path(__file__).parent
 
@@ -43,12 +45,12 @@ __all__ = ["FOLDER", "DebianRelease", "find"]
 
 @cache
 def architectures() -> Architectures:
-    return load(FOLDER / "architectures.yaml", Architectures)
+    return load_facts(FOLDER / "architectures.yaml", Architectures)
 
 
 @cache
 def _cuda() -> Toolkits:
-    return load(FOLDER / "cuda.yaml", Toolkits)
+    return load_facts(FOLDER / "cuda.yaml", Toolkits)
 
 
 def toolkits() -> dict[str, Toolkit]:
@@ -65,7 +67,7 @@ def cuda_majors_source() -> str:
 
 @cache
 def _cpus() -> CpuLevels:
-    return load(FOLDER / "cpus.yaml", CpuLevels)
+    return load_facts(FOLDER / "cpus.yaml", CpuLevels)
 
 
 def cpu_levels() -> dict[str, CpuLevel]:
@@ -78,7 +80,7 @@ def switches() -> dict[str, Switch]:
 
 @cache
 def _torch() -> TorchReleases:
-    return load(FOLDER / "torch.yaml", TorchReleases)
+    return load_facts(FOLDER / "torch.yaml", TorchReleases)
 
 
 def torch_releases() -> dict[str, TorchRelease]:
@@ -91,7 +93,7 @@ def arch_list_grammar() -> ArchListGrammar:
 
 @cache
 def cudnn_releases() -> dict[str, CudnnRelease]:
-    return load(FOLDER / "cudnn.yaml", CudnnReleases).releases
+    return load_facts(FOLDER / "cudnn.yaml", CudnnReleases).releases
 
 
 def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
@@ -102,13 +104,13 @@ def cudnn_wheel(cudnn: str, cuda: str) -> PinnedWheel | None:
 
 @cache
 def official() -> OfficialWheels:
-    return load(FOLDER / "official.yaml", OfficialWheels)
+    return load_facts(FOLDER / "official.yaml", OfficialWheels)
 
 
 @cache
 def dropped() -> list[Dropped]:
     """What upstream left out of its own wheels; apart from them, since every plan asks."""
-    return load(FOLDER / "dropped.yaml", DroppedCards).dropped
+    return load_facts(FOLDER / "dropped.yaml", DroppedCards).dropped
 
 
 def official_wheels() -> list[OfficialWheel]:
@@ -116,8 +118,14 @@ def official_wheels() -> list[OfficialWheel]:
 
 
 @cache
+def wheel_toolkits() -> dict[str, WheelToolkit]:
+    """CUDA compilers in NVIDIA's wheels, by CUDA version."""
+    return load_facts(FOLDER / "toolkit_wheels.yaml", WheelToolkits).toolkits
+
+
+@cache
 def _library_wheels() -> LibraryWheels:
-    return load(FOLDER / "library_wheels.yaml", LibraryWheels)
+    return load_facts(FOLDER / "library_wheels.yaml", LibraryWheels)
 
 
 def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
@@ -136,17 +144,17 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
 
 @cache
 def msvc() -> Msvc:
-    return load(FOLDER / "msvc.yaml", Msvc)
+    return load_facts(FOLDER / "msvc.yaml", Msvc)
 
 
 @cache
 def pythons() -> PythonVersions:
-    return load(FOLDER / "python.yaml", PythonVersions)
+    return load_facts(FOLDER / "python.yaml", PythonVersions)
 
 
 @cache
 def windows() -> Windows:
-    return load(FOLDER / "windows.yaml", Windows)
+    return load_facts(FOLDER / "windows.yaml", Windows)
 
 
 NEXT_BRANCH = {470: 495, 580: 590}
@@ -161,7 +169,7 @@ def driver_branch(major: int) -> int:
 
 @cache
 def _debian() -> DebianReleases:
-    return load(FOLDER / "debian.yaml", DebianReleases)
+    return load_facts(FOLDER / "debian.yaml", DebianReleases)
 
 
 def debian_releases() -> dict[str, DebianRelease]:
@@ -183,7 +191,7 @@ def base_of(python: str) -> str:
 
 @cache
 def nvidia_provider() -> NvidiaProvider:
-    return load(FOLDER / "nvidia.yaml", NvidiaProvider)
+    return load_facts(FOLDER / "nvidia.yaml", NvidiaProvider)
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:

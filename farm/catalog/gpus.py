@@ -9,7 +9,7 @@ from pydantic import Field
 
 from farm.catalog import FOLDER
 from farm.text import nearest
-from farm.yamlfile import Model, load
+from farm.yamlfile import Model, load_facts
 
 Sm = str
 """An SM as variant names write it: `sm35`."""
@@ -61,7 +61,7 @@ class Card(NamedTuple):
 
 @cache
 def gpus() -> Gpus:
-    return load(FOLDER / "gpus.yaml", Gpus)
+    return load_facts(FOLDER / "gpus.yaml", Gpus)
 
 
 @cache

@@ -1,6 +1,7 @@
 """The shapes of the catalogue's files. A record says where each of its facts comes from, and what is doubtful."""
 
 import re
+from collections.abc import Sequence
 from datetime import date
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -49,6 +50,11 @@ class Table(Model):
     @model_validator(mode="before")
     @classmethod
     def _hand_down_sources(cls, data: Any) -> Any:
+        return cls.completed(data)
+
+    @classmethod
+    def completed(cls, data: Any) -> Any:
+        """The data with the file's sources handed down to its records."""
         common = data.get("sources") if isinstance(data, dict) else None
         if not isinstance(common, dict):
             return data
@@ -138,12 +144,20 @@ class PinnedWheel(Model):
     file: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,120}\.whl$")
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
+    @property
+    def platform_tags(self) -> list[str]:
+        return self.file.removesuffix(".whl").rpartition("-")[2].split(".")
+
 
 class LibraryWheel(PinnedWheel):
-    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) lie in `folder`."""
+    """One of NVIDIA's wheels of libraries for Linux: `libraries` (patterns of file names) lie in `folder`.
+
+    `requires`: further wheels of libraries that it needs, by package.
+    """
 
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}/lib$")
     libraries: list[str]
+    requires: list[str] = []
 
     @property
     def version(self) -> str:
@@ -155,6 +169,36 @@ class LibraryWheels(Model):
 
     sources: dict[str, str]
     cuda: dict[str, list[LibraryWheel]]
+
+
+class WheelToolkit(Model):
+    """One CUDA version in NVIDIA's wheels: packages by component, the pinned files by platform (`linux-x86_64`).
+
+    A toolkit lies below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by release.
+    """
+
+    folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
+    cudnn_folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
+    components: dict[str, list[str]]
+    wheels: dict[str, list[PinnedWheel]]
+    cudnn: dict[str, dict[str, PinnedWheel]]
+
+    def pinned(self, components: Sequence[str], cudnn: str | None, platform: str) -> list[PinnedWheel]:
+        """The wheels of some components, and of a cuDNN where one is wanted, for a platform."""
+        wanted = {package for name in components for package in self.components[name]}
+        found = [wheel for wheel in self.wheels[platform] if wheel.package in wanted]
+        return [*found, self.cudnn[cudnn][platform]] if cudnn else found
+
+    def folder_in(self, package: str) -> str:
+        """Below which folder the wheel of a package holds what belongs to the toolkit."""
+        return self.cudnn_folder if package.startswith("nvidia-cudnn-") else self.folder
+
+
+class WheelToolkits(Model):
+    """`toolkit_wheels.yaml`: by CUDA version."""
+
+    sources: dict[str, str]
+    toolkits: dict[str, WheelToolkit]
 
 
 class CudnnRelease(Facts):
@@ -180,7 +224,8 @@ class CpuLevel(Facts):
 
     `msvc` is None where MSVC does not build for the machine; `msvc_as` says what its wheel really is, where that
     is not the level. `gcc_min` is the first gcc that knows the flags; None: every gcc of the base images
-    does. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level.
+    does. `torch_off` names switches that need more; `torch_effect` what PyTorch makes of the level. `numpy_end`
+    is the first numpy whose wheels need more.
     """
 
     machine: Machine
@@ -190,6 +235,7 @@ class CpuLevel(Facts):
     without: list[str]
     gcc_min: int | None = None
     torch_off: list[str] = []
+    numpy_end: str | None = None
     torch_effect: str | None = None
     example: str
 

@@ -4,7 +4,7 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="an id or its beginning")
+    parser.add_argument("run", help="run id or a unique prefix of one")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,15 +25,19 @@ CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--older-than", type=age, default=timedelta(0), metavar="AGE", help="such as 30d, 12h or 4w (default: all)"
+        "--older-than",
+        type=age,
+        default=timedelta(0),
+        metavar="AGE",
+        help="only what is older, such as 30d, 12h or 4w (default: all)",
     )
     parser.add_argument(
-        "--all-projects", action="store_true", help="also toolchain images and build trees of other projects in Docker"
+        "--all-projects", action="store_true", help="remove toolchain images and build trees of other projects as well"
     )
     parser.add_argument(
         "--journal",
         action="store_true",
-        help="also forget the runs that have ended: `farm status`, `logs` and `retry` know them no more",
+        help="remove ended runs from the journal as well: `farm status`, `logs` and `retry` no longer find them",
     )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
 
@@ -60,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         for path, _ in found:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         remove_images(images)
-    forgotten = forget(workspace, before) if args.journal and not args.dry_run else 0
+    forgotten = forget(workspace, before, dry_run=args.dry_run) if args.journal else 0
     rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in images]
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
@@ -69,20 +73,20 @@ def run(args: argparse.Namespace) -> int:
     for what, size in rows:
         show.say(f"{size / 1e6:10.1f} MB  {what}")
     if args.journal:
-        show.say(f"{forgotten} runs forgotten" if not args.dry_run else "runs that have ended would be forgotten")
+        show.say(f"{forgotten} runs {'would be removed' if args.dry_run else 'removed'} from the journal")
     total = sum(size for _, size in rows) / 1e6
     show.say(f"{total:10.1f} MB  {'would be removed' if args.dry_run else 'removed'}; the index is kept")
     return 0
 
 
-def forget(workspace: "Workspace", before: datetime) -> int:
-    """Removes runs that ended before from the journal; returns how many."""
+def forget(workspace: "Workspace", before: datetime, *, dry_run: bool) -> int:
+    """Removes runs that ended before from the journal; returns how many. `dry_run`: only counts them."""
     from farm.pipeline.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
         return 0
     with open_journal(workspace.project, workspace.settings) as journal:
-        return journal.forget(before)
+        return journal.forget(before, dry_run=dry_run)
 
 
 def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:

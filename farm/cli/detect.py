@@ -8,16 +8,20 @@ from pathlib import Path
 from farm.cli import show
 from farm.detect.choose import Offer, Recommendation, choose
 from farm.detect.machine import ThisMachine
-from farm.detect.published import with_published
 from farm.detect.readings import Readings, take
 from farm.errors import UsageError
-from farm.index.backends import open_store
 from farm.matrix import load_matrix
-from farm.settings import find_project, load_settings
+from farm.project import find_project
+from farm.settings import load_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workload", default="general", choices=["general", "bf16", "int8"], help="for the CPU")
+    parser.add_argument(
+        "--workload",
+        default="general",
+        choices=["general", "bf16", "int8"],
+        help="what the CPU will compute (default: general)",
+    )
     parser.add_argument("--index", metavar="URL", help="https://…, a folder or s3://… (default: ci/farm.yaml)")
 
 
@@ -29,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     index = _index_url(args.index, project)
     recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index)
     if place := _index(args.index, project):
+        from farm.detect.published import with_published
+
         recommendation = with_published(recommendation, readings, place)
     if args.json:
         found = {"readings": readings, "recommendation": recommendation}
@@ -71,6 +77,8 @@ def _index_url(named: str | None, project: Path | None) -> str | None:
     index = _index(named, project)
     if index is None or index.startswith(("https://", "http://")):
         return index
+    from farm.index.backends import open_store
+
     public = load_settings(project).index_public_url if project and not named else None
     return public or open_store(index).url("")
 

@@ -11,7 +11,7 @@ from farm.doctor.site import ThisSite
 from farm.errors import FarmError
 from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
-from farm.settings import PROJECT_FILES, find_project
+from farm.project import PROJECT_FILES, find_project
 from farm.variant import Variant
 
 
@@ -21,8 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="check what building wheels needs as well (default in a project, and with --variant, --cuda or --channel)",
     )
-    parser.add_argument("--variant", metavar="GPU-CPU-PYTHON", help="fit for this build (default: what the machine is)")
-    parser.add_argument("--cuda", metavar="X.Y", help="the CUDA toolkit to judge (default: the channel's)")
+    parser.add_argument(
+        "--variant", metavar="GPU-CPU-PYTHON", help="check for this build (default: for this machine's own wheels)"
+    )
+    parser.add_argument("--cuda", metavar="X.Y", help="CUDA version to check (default: the channel's)")
     parser.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from farm.cli import show
 from farm.errors import UsageError
-from farm.wheel.explain import Explanation
+from farm.wheel.explained import Explanation
 
 
 def message_of(argument: str) -> str:

@@ -1,21 +1,15 @@
 """`farm index check`: read the index like a client, report what is broken or unfinished."""
 
 import argparse
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
-
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
+from farm.cli.index_options import add_index, add_signing_key, add_single_writer, signer_of, store_of
 
 
-def add(commands: "Commands") -> None:
-    text = "read and hash the whole index like a client, and report what is broken or unfinished"
-    parser = command(commands, "check", text, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     add_signing_key(parser)
+    add_single_writer(parser)
     parser.add_argument("--fix", action="store_true", help="rebuild the pages from the records first (reconcile)")
 
 
@@ -23,15 +17,17 @@ def run(args: argparse.Namespace) -> int:
     """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0 otherwise."""
     from farm.cli import show
     from farm.index.check import check
+    from farm.index.probe import prove
     from farm.index.reconcile import reconcile
 
     store = store_of(args)
     if args.fix:
+        prove(store, single_writer=args.single_writer)
         reconcile(store, signer_of(args))
     problems = check(store)
     broken = sum(problem.broken for problem in problems)
     if args.json:
-        print(json.dumps([asdict(problem) for problem in problems], indent=2))
+        show.json_document([asdict(problem) for problem in problems])
     else:
         rows = [("broken" if p.broken else "unfinished", p.key, p.what) for p in problems]
         if rows:

@@ -1,24 +1,16 @@
 """`farm index dependencies`: pages of links to what the wheels need, so that --index-url alone is enough."""
 
 import argparse
-import json
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
-
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
+from farm.cli.index_options import add_writing, signer_of, writable_store_of
 
 
-def add(commands: "Commands") -> None:
-    text = "write pages of links to what the wheels need, in the versions that fit them"
-    parser = command(commands, "dependencies", text, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--from", dest="source", required=True, metavar="URL", help="the simple API that the links lead to"
+        "--from", dest="source", metavar="URL", help="the simple API that the links lead to (default: pip's index)"
     )
     parser.add_argument("--group", help="one group alone, sm35-avx for one (default: all)")
-    add_index(parser)
-    add_signing_key(parser)
+    add_writing(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,14 +18,15 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.dependencies import link_dependencies
     from farm.index.listing import Listing
     from farm.index.roles import sign_pages
+    from farm.sources import pip_index
 
-    store, signer = store_of(args), signer_of(args)
+    store, signer = writable_store_of(args), signer_of(args)
     Listing(store, signer)  # refuses another key
-    written = link_dependencies(store, args.source, group=args.group)
+    written = link_dependencies(store, args.source or pip_index(), group=args.group)
     if signer is not None:
         sign_pages(store, signer, written)
     if args.json:
-        print(json.dumps({"pages": sorted(written)}, indent=2))
+        show.json_document({"pages": sorted(written)})
     else:
-        show.say(f"{len(written)} pages")
+        show.say(f"{len(written)} pages {'would be ' if args.dry_run else ''}written")
     return 0

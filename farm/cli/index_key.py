@@ -1,82 +1,92 @@
-"""`farm index key new | init | rotate | revoke | renew`, `farm index sign`: the keys that sign the index."""
+"""`farm index key new | init | rotate | revoke | renew`: the keys that sign the index."""
 
 import argparse
-import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
+from farm.cli.index_options import add_dry_run, add_index, add_single_writer, writable_store_of
 
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
-    from farm.index.signing import Signer
+COMMANDS: Mapping[str, str] = {
+    "new": "make a key pair: FILE, which is secret, and FILE.pub",
+    "init": "start a signed index: a root key that says which keys may publish",
+    "rotate": "let another key publish as well, or replace the root key",
+    "revoke": "end the right of a publisher's key to sign",
+    "renew": "extend the root for another year",
+}
 
 
-def add(commands: "Commands") -> None:
-    text = "make, add and revoke the keys that sign the index"
-    parser = commands.add_parser("key", help=text, description=text[0].upper() + text[1:] + ".")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     below = parser.add_subparsers(dest="key_command", required=True, metavar="COMMAND")
-    new = command(below, "new", "make a key pair: FILE, which is secret, and FILE.pub", run_new)
-    new.add_argument("file", type=Path, metavar="FILE")
-    init = command(below, "init", "start a signed index: a root key that says which keys may publish", run_init)
-    init.add_argument("public", type=Path, nargs="+", metavar="ONLINE.pub", help="keys of publishers")
-    rotate = command(below, "rotate", "let another key publish as well, or replace the root key", run_change)
-    rotate.add_argument("public", type=Path, nargs="*", metavar="ONLINE.pub", help="a further publisher's key")
-    rotate.add_argument("--new-root-key", type=Path, metavar="FILE", help="the private root key from now on")
-    revoke = command(below, "revoke", "let a publisher's key count no more", run_change)
-    revoke.add_argument("revoked", type=Path, metavar="ONLINE.pub")
-    revoke.add_argument("--reason", required=True, help="shown to users")
-    renew = command(below, "renew", "let the root count for another year", run_change)
-    for changing in (init, rotate, revoke, renew):
-        add_index(changing)
-        changing.add_argument("--root-key", type=Path, required=True, metavar="FILE", help="the private root key")
-    sign = command(
-        commands, "sign", "sign all pages again as they are, so that their signatures do not expire", run_sign
+    made = {}
+    for name, text in COMMANDS.items():
+        made[name] = below.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        made[name].add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    made["new"].add_argument("file", type=Path, metavar="FILE", help="where the secret key goes; it must not exist")
+    made["init"].add_argument("public", type=Path, nargs="+", metavar="ONLINE.pub", help="keys of publishers")
+    made["rotate"].add_argument(
+        "public", type=Path, nargs="*", metavar="ONLINE.pub", help="the public key of a further publisher"
     )
-    add_index(sign)
-    add_signing_key(sign)
+    made["rotate"].add_argument("--new-root-key", type=Path, metavar="FILE", help="the private root key from now on")
+    made["revoke"].add_argument("revoked", type=Path, metavar="ONLINE.pub", help="the publisher's public key")
+    made["revoke"].add_argument("--reason", required=True, help="shown to users")
+    for name in ("init", "rotate", "revoke", "renew"):
+        made[name].add_argument("--root-key", type=Path, required=True, metavar="FILE", help="the private root key")
+        add_index(made[name])
+        add_single_writer(made[name])
+        add_dry_run(made[name])
 
 
-def run_new(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    runs: Mapping[str, Callable[[argparse.Namespace], int]] = {"new": _new, "init": _init}
+    return runs.get(args.key_command, _change)(args)
+
+
+def _new(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.signing import load_public, new_key
 
     public = new_key(args.file)
     keyid = load_public(public).keyid
     if args.json:
-        print(json.dumps({"private": str(args.file), "public": str(public), "keyid": keyid}, indent=2))
+        show.json_document({"private": str(args.file), "public": str(public), "keyid": keyid})
     else:
         show.say(f"key {keyid[:16]}: {args.file} is secret, {public} is public")
         show.say(f"a publisher's key is named in ci/farm.yaml (signing_key: {args.file}); keep a root key offline")
     return 0
 
 
-def run_init(args: argparse.Namespace) -> int:
+def _init(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.errors import PublishRefusedError
     from farm.index.keys import remember_online, start
     from farm.index.signing import load_public, load_signer
 
-    store, root, online = store_of(args), load_signer(args.root_key), [load_public(path) for path in args.public]
+    store, root, online = (
+        writable_store_of(args),
+        load_signer(args.root_key),
+        [load_public(path) for path in args.public],
+    )
     if not start(store, root, online):
         raise PublishRefusedError(
             "this index has a root key already", hint="farm index key rotate changes who may publish"
         )
     remember_online(store)
     if args.json:
-        print(json.dumps({"root": root.keyid, "online": [key.keyid for key in online]}, indent=2))
+        show.json_document({"root": root.keyid, "online": [key.keyid for key in online]})
     else:
         show.say(f"root key {root.keyid[:16]}: give its .pub to users, and keep the private file offline")
-        show.say(f"may publish: {', '.join(key.keyid[:16] for key in online)}")
+        show.say(
+            f"{'would be allowed to' if args.dry_run else 'may'} publish: {', '.join(key.keyid[:16] for key in online)}"
+        )
     return 0
 
 
-def run_change(args: argparse.Namespace) -> int:
+def _change(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.keys import change, remember_online
     from farm.index.signing import load_public, load_signer
 
-    store = store_of(args)
+    store = writable_store_of(args)
     revoked, successor = getattr(args, "revoked", None), getattr(args, "new_root_key", None)
     number = change(
         store,
@@ -88,30 +98,9 @@ def run_change(args: argparse.Namespace) -> int:
     )
     remember_online(store)
     if args.json:
-        print(json.dumps({"root": number}, indent=2))
+        show.json_document({"root": number})
     else:
-        show.say(f"root {number} counts from now on")
+        show.say(f"root {number} {'would count' if args.dry_run else 'counts'} from now on")
         if args.key_command in {"rotate", "revoke"}:
             show.say("next, with a key that may publish in ci/farm.yaml: farm index check, then farm index reconcile")
     return 0
-
-
-def run_sign(args: argparse.Namespace) -> int:
-    from farm.cli import show
-    from farm.index.roles import renew
-
-    renewed = renew(store_of(args), _signer(args))
-    if args.json:
-        print(json.dumps({"signed": renewed}, indent=2))
-    else:
-        show.say(f"{len(renewed)} signatures renewed")
-    return 0
-
-
-def _signer(args: argparse.Namespace) -> "Signer":
-    from farm.errors import UsageError
-
-    signer = signer_of(args)
-    if signer is None:
-        raise UsageError("no key signs this", hint="--signing-key FILE, or signing_key in ci/farm.yaml")
-    return signer

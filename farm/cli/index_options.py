@@ -1,27 +1,16 @@
-"""What the subcommands of `farm index` share: which index, and which key signs."""
+"""What the subcommands of `farm index` share: which index, which key signs, and a change of one wheel's state."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from farm.index.admission import Admission
+    from farm.index.events import Kind
     from farm.index.signing import Signer
     from farm.index.stores import Store
     from farm.settings import Settings
-
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
-
-
-def command(
-    commands: "Commands", name: str, text: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    """A subcommand that `run` carries out."""
-    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, everything else on stderr")
-    parser.set_defaults(index_run=run)
-    return parser
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
@@ -51,12 +40,25 @@ def add_signing_key(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that changes the index: which one, who signs, who else writes there, or a dry run."""
+    add_index(parser)
+    add_signing_key(parser)
+    add_single_writer(parser)
+    add_dry_run(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--dry-run", action="store_true", help="print what would change, and change nothing")
+
+
 def index_url(args: argparse.Namespace) -> str:
     """`--index`, else the index of ci/farm.yaml."""
     if args.index:
         return str(args.index)
     from farm.errors import UsageError
-    from farm.settings import find_project, load_settings
+    from farm.project import find_project
+    from farm.settings import load_settings
 
     try:
         project = find_project(args.project or Path.cwd())
@@ -68,15 +70,32 @@ def index_url(args: argparse.Namespace) -> str:
 
 def settings_of(args: argparse.Namespace) -> "Settings":
     """What ci/farm.yaml says."""
-    from farm.settings import find_project, load_settings
+    from farm.project import find_project
+    from farm.settings import load_settings
 
     return load_settings(find_project(args.project or Path.cwd()))
 
 
 def store_of(args: argparse.Namespace) -> "Store":
+    """The index, to be read."""
     from farm.index.backends import open_store
 
     return open_store(index_url(args))
+
+
+def writable_store_of(args: argparse.Namespace) -> "Store":
+    """The index, to be changed: whether and how it keeps conditional writes is known then (`farm.index.probe`).
+
+    In a dry run it is only read, and nothing is tried out there.
+    """
+    from farm.index.probe import prove
+    from farm.index.rehearsal import Rehearsal
+
+    store = store_of(args)
+    if args.dry_run:
+        return Rehearsal(store)
+    prove(store, single_writer=args.single_writer)
+    return store
 
 
 def signer_of(args: argparse.Namespace) -> "Signer | None":
@@ -87,7 +106,8 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
     from farm.errors import UsageError
     from farm.index.signing import load_signer
     from farm.pipeline.workspace import configured_signer
-    from farm.settings import find_project, load_settings
+    from farm.project import find_project
+    from farm.settings import load_settings
 
     if args.signing_key:
         return load_signer(args.signing_key)
@@ -98,3 +118,30 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
             return None
         raise
     return configured_signer(project, load_settings(project))
+
+
+def add_event(args: argparse.Namespace, kind: "Kind") -> int:
+    """Says that something happened to `args.target`, shows it on all pages, signs these and prints them."""
+    from farm.cli import show
+    from farm.index.events import record_event
+
+    changed = sorted(record_event(writable_store_of(args), args.target, kind, args.reason, signer=signer_of(args)))
+    if args.json:
+        show.json_document({"pages": changed})
+    else:
+        for key in changed:
+            show.say(f"{'would change' if args.dry_run else 'changed'}: {key}")
+    return 0
+
+
+def print_wheels(args: argparse.Namespace, wheels: Sequence[str], done: str) -> int:
+    """Prints the names of wheels, and how many of them are `done`, or would be."""
+    from farm.cli import show
+
+    if args.json:
+        show.json_document({"wheels": list(wheels), "dry_run": args.dry_run})
+    else:
+        for wheel in wheels:
+            show.say(wheel)
+        show.say(f"{len(wheels)} {'would be ' if args.dry_run else ''}{done}")
+    return 0

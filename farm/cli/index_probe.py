@@ -1,21 +1,13 @@
 """`farm index probe`: does a store keep the conditions that publishing rests on?"""
 
 import argparse
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_single_writer, command, store_of
+from farm.cli.index_options import add_index, add_single_writer, store_of
 from farm.errors import PublishRefusedError
 
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
 
-TEXT = "prove on scratch keys that a store keeps conditional writes, also under concurrency, and say what it is like"
-
-
-def add(commands: "Commands") -> None:
-    parser = command(commands, "probe", TEXT, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     add_single_writer(parser)
 
@@ -34,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         refused = error
     if args.json:
         said = {"store": store.url(""), "proved": refused is None, **asdict(store.quirks)}
-        print(json.dumps({**said, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        show.json_document({**said, "findings": [asdict(finding) for finding in findings]})
     else:
         rows = [("yes" if each.good else "NO" if each.needed else "no", each.what, each.seen) for each in findings]
         show.table(store.url(""), ("", "tried", "seen"), rows)

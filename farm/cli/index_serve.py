@@ -2,18 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, command, index_url
-
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
+from farm.cli.index_options import add_index, index_url
 
 
-def add(commands: "Commands") -> None:
-    parser = command(
-        commands, "serve", "serve a directory index over HTTP on the loopback, for this machine alone", run
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index(parser)
     parser.add_argument("--port", type=int, default=8080, help="0: a free one (default: 8080)")
 

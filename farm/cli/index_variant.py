@@ -1,23 +1,15 @@
 """`farm index variant`: a wheel into the tree of wheel variants (drafts of PEP 825), beside its own root."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_index, add_signing_key, command, signer_of, store_of
-
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
+from farm.cli.index_options import add_writing, signer_of, writable_store_of
 
 
-def add(commands: "Commands") -> None:
-    text = "put a labelled copy of a wheel into whl/variant/, where uv's preview of wheel variants finds it"
-    parser = command(commands, "variant", text, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--variant", required=True, metavar="GPU-CPU-PYTHON", help="what the wheel is for")
-    add_index(parser)
-    add_signing_key(parser)
+    add_writing(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,7 +17,6 @@ def run(args: argparse.Namespace) -> int:
 
     from farm.cli import show
     from farm.index.listing import Listing
-    from farm.index.probe import prove
     from farm.index.roles import sign_pages
     from farm.index.variants import properties, publish_variant, variant_json
     from farm.variant import Variant
@@ -35,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
-    store, signer = store_of(args), signer_of(args)
-    prove(store)
+    store, signer = writable_store_of(args), signer_of(args)
     listing = Listing(store, signer)
     with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
         path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
@@ -58,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         sign_pages(store, signer, shown)
     listing.add_group("variant")
     if args.json:
-        print(json.dumps({"wheel": filename, "label": label, "pages": sorted(shown)}, indent=2))
+        show.json_document({"wheel": filename, "label": label, "pages": sorted(shown)})
     else:
         show.say(f"{filename}: {label}")
         show.say(

@@ -2,21 +2,12 @@
 
 import argparse
 import hashlib
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from farm.cli.index_options import command
-
-if TYPE_CHECKING:
-    from farm.cli.index_options import Commands
 
 
-def add(commands: "Commands") -> None:
-    text = "compare an index with what its owner signed: every page, and where every wheel comes from"
-    parser = command(commands, "verify", text, run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="the root of the index: https://…, a folder or s3://…")
     parser.add_argument(
         "--key", type=Path, action="append", required=True, metavar="PUB", help="a root key to trust; may be repeated"
@@ -41,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     state = args.state or _state_of(args.url)
     done = verify_index(open_reader(args.url), keys, state=state, wheels=args.wheels, max_age=age)
     if args.json:
-        print(json.dumps(asdict(done), indent=2))
+        show.json_document(asdict(done))
     else:
         for problem in done.problems:
             show.say(problem)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="default: this folder")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="new project folder (default: this folder)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

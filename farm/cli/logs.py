@@ -16,7 +16,7 @@ POLL_S = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="an id or its beginning (default: the newest run)")
+    parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest run)")
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run has ended")
 
 

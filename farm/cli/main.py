@@ -10,11 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from textwrap import wrap
+from types import ModuleType
 from typing import NoReturn, Protocol, cast
 
 from farm import __version__
 from farm.cli import output
-from farm.errors import FarmError, InfrastructureError
+from farm.errors import EXITS, FarmError, InfrastructureError
 
 INTERRUPTED = 130
 
@@ -25,16 +27,16 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "plan": "show the resolved build, each value with its origin",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
         "build": "build the wheel of a plan file, and stop there",
-        "status": "list runs with their steps, or one run; say why a run waits",
+        "status": "show runs, their steps, and why a run waits",
         "logs": "print the build log of a run",
         "cancel": "stop a run",
-        "retry": "run the plan of a run that has ended again",
+        "retry": "run the plan of an ended run again",
         "dispatch": "run the scheduler for detached runs in the foreground",
     },
     "Wheels": {
         "inspect": "show what is inside a wheel: device code, imports, CPU features, tags",
         "repair": "add the libraries that a wheel needs, correct its tags and RECORD",
-        "verify": "check that a wheel can be installed and imported and keeps what its name promises",
+        "verify": "check that a wheel can be installed and imported, and that its content matches its name",
         "publish": "verify a wheel and upload it to the index",
         "smoke": "install a wheel into a fresh environment and test it there",
     },
@@ -50,8 +52,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "cache": "report hits and misses of the compiler cache",
     },
     "Knowledge": {
-        "why": "explain whether a combination can be built, and the nearest that can",
+        "why": "explain why a combination can or cannot be built, and name the nearest that can",
         "matrix": "list the builds of the channels as a table, names, JSON or a workflow's matrix",
+        "help": "explain a topic (variants, channels, exit-codes, …) or show the options of a command",
         "completion": "print a script that completes commands and options in bash, zsh or fish",
         "patches": "show which declared patches a source tree needs, as a diff",
     },
@@ -60,12 +63,15 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
-RENAMED: Mapping[str, Mapping[str, str]] = {"smoke": {"--limit": "--time-limit"}}
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "smoke": {"--limit": "--time-limit"},
+    "submit": {"--carried": "--from-bundle"},
+}
 """Options by command whose old names are accepted in this release."""
 
-EPILOG = """\
-exit codes: 0 done, 2 usage or configuration, 3 not buildable, 4 no runner or engine, 5 build failed,
-6 verification failed, 7 publish refused, 8 smoke failed, 9 infrastructure, 130 interrupted."""
+EPILOG = "\n".join(
+    wrap(f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace("`", ""), 100)
+)
 
 
 class Command(Protocol):
@@ -114,13 +120,18 @@ def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"farm {__version__}")
-    top.add_argument("--project", type=Path, metavar="DIR", help="the project's folder (default: found from here up)")
+    top.add_argument(
+        "--project",
+        type=Path,
+        metavar="DIR",
+        help="project folder (default: this folder or the nearest above it with ci/)",
+    )
     top.add_argument("--traceback", action="store_true", help="show where an error was raised, for bug reports")
     below = top.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for name in commands:
         text = COMMANDS[name]
         one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
-        if name not in ("index", "completion"):  # each subcommand has one; a script is no JSON
+        if name not in ("index", "completion", "help"):  # each subcommand has one; text is no JSON
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         module(name).add_arguments(one)
     return top
@@ -208,6 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(given: Sequence[str]) -> int:
     gc.disable()  # what is imported stays: searching it for garbage takes a tenth of the time
+    _leave_out_plugins()
     args = parse(given)
     gc.freeze()
     gc.enable()
@@ -222,6 +234,15 @@ def _main(given: Sequence[str]) -> int:
             raise
         where = f"{error.filename}: " if error.filename else ""
         return _failed(InfrastructureError(f"{where}{error.strerror or error}"))
+
+
+def _leave_out_plugins() -> None:
+    """Have pydantic look for no plugins: it would read the metadata of every installed package for them."""
+    name = "pydantic.plugin._loader"
+    if name not in sys.modules:
+        loader = ModuleType(name)
+        loader.get_plugins = tuple  # type: ignore[attr-defined]
+        sys.modules[name] = loader
 
 
 def _failed(error: FarmError) -> int:

@@ -12,7 +12,8 @@ from farm.errors import UsageError
 from farm.matrix import Build, Channel, load_matrix
 from farm.matrix.workflow import workflow_matrix
 from farm.platforms.facts import PLATFORMS
-from farm.settings import find_project, load_github
+from farm.project import find_project
+from farm.settings import load_github
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

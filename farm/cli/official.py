@@ -10,7 +10,7 @@ from farm.cli.why import sm_of
 from farm.compat import official
 from farm.compat.official import Answer
 from farm.errors import UsageError
-from farm.variant import Variant
+from farm.variant import PYTHONS, Variant
 
 TOO_OLD = 3
 """The exit code for "no": nothing that upstream publishes runs on the card."""
@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> int:
     sm = sm_of(args.gpu, variant.architectures if variant else ())
     machine = variant.machine if variant else "x86_64"
     where = f"{args.platform}-{machine}"
-    python = variant.python if variant else None
     known = catalog.torch_releases()
+    python = _python(args.python) or (variant.python if variant else None)
     asked = catalog.find(known, args.torch) if args.torch else None
     if args.torch and asked is None:
         raise UsageError(
@@ -40,12 +40,33 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
     newest = official.newest(sm, where, args.driver, python)
     about = official.answer(asked, sm, where, args.driver, python) if asked else newest
-    ours = f"sm{sm}-{variant.cpu if variant else 'avx2'}-{python or f'py3{system.python_version_tuple()[1]}'}"
+    ours = f"sm{sm}-{variant.cpu if variant else 'avx2'}-{_built_for(python)}"
     if args.json:
         show.json_document(_document(args.gpu, sm, about, newest, ours))
     else:
         _explain(args, sm, about, newest, ours)
     return 0 if about is not None and about.runs else TOO_OLD
+
+
+def _python(name: str | None) -> str | None:
+    """The Python that was asked for.
+
+    Raises:
+        UsageError: No release of the catalogue has wheels for it.
+    """
+    known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
+    if name is None or name in known:
+        return name
+    names = sorted(known, key=lambda word: (int(word[3:].removesuffix("t")), word))
+    raise UsageError(
+        f"no release of PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"
+    )
+
+
+def _built_for(python: str | None) -> str:
+    """The Python of the farm's variant: the same, with the lock where the farm builds none without, else this one."""
+    wanted = (python or "").removesuffix("t")
+    return wanted if wanted in PYTHONS else f"py3{system.python_version_tuple()[1]}"
 
 
 def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def add_dependencies(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="WHEEL|DIR",
-        help="a wheel that it requires, or a folder of them: imports are followed into them; may be repeated",
+        help="a wheel that this one requires, or a folder of wheels, to resolve imports; may be repeated",
     )
 
 
@@ -46,7 +46,7 @@ def add_waivers(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CHECK:PATTERN=REASON",
-        help="accept what this check finds in members that fit the pattern; the reason is kept; may be repeated",
+        help="accept what this check finds in members that match the pattern; the reason is recorded; may be repeated",
     )
 
 
@@ -55,8 +55,8 @@ def add_on(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on",
         metavar="ENGINE",
-        help="docker: containers here (default for Linux); host: a process of this machine with its own compilers "
-        "(default for Windows on Windows and for macOS on a Mac); "
+        help="docker: containers on this machine (default for Linux); host: processes of this machine, with its "
+        "compilers (default for Windows on Windows and for macOS on a Mac); "
         "swarm: the nodes of a Docker Swarm; github: self-hosted runners of GitHub Actions (docs/dispatch.md)",
     )
 
@@ -64,7 +64,9 @@ def add_on(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Where to build, and when."""
     add_on(parser)
-    parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first (default: 0)")
+    parser.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="runs with a higher priority start first (default: 0)"
+    )
 
 
 def add_quiet(parser: argparse._ActionsContainer) -> None:

@@ -9,18 +9,20 @@ from farm.cli import show
 from farm.errors import BuildFailedError, UsageError
 from farm.patches import PatchError, compiler_name, facts_here, plan_patches, write
 from farm.platforms.facts import PLATFORMS
+from farm.project import find_project
 from farm.recipe import patches, use_project
-from farm.settings import find_project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the source tree")
-    parser.add_argument("--package", default="torch", help="whose patches (default: torch)")
+    parser.add_argument("--package", default="torch", help="package whose patches are checked (default: torch)")
     parser.add_argument("--apply", action="store_true", help="write the changes (default: a dry run)")
-    parser.add_argument("--system", choices=list(PLATFORMS), help="build on (default: this machine's)")
-    parser.add_argument("--setuptools", type=int, metavar="MAJOR", help="of the build environment (default: here)")
-    parser.add_argument("--cmake", type=int, metavar="MAJOR", help="of the build environment (default: here)")
-    parser.add_argument("--compiler", metavar="NAME", help="cl, gcc, clang-cl, icx (default: CC)")
+    parser.add_argument("--system", choices=list(PLATFORMS), help="system to build on (default: this machine's)")
+    parser.add_argument(
+        "--setuptools", type=int, metavar="MAJOR", help="setuptools of the build (default: the one here)"
+    )
+    parser.add_argument("--cmake", type=int, metavar="MAJOR", help="CMake of the build (default: the one here)")
+    parser.add_argument("--compiler", metavar="NAME", help="compiler: cl, gcc, clang-cl, icx (default: CC)")
 
 
 def run(args: argparse.Namespace) -> int:

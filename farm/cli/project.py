@@ -6,15 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.settings import Settings, find_project, load_settings
+from farm.project import JOURNAL, find_project, journal_path
 
 if TYPE_CHECKING:
     from farm.pipeline.workspace import Workspace
     from farm.runs import Journal
+    from farm.settings import Settings
 
 
-def project_of(args: argparse.Namespace) -> tuple[Path, Settings]:
+def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
     """The project's folder and its settings."""
+    from farm.settings import load_settings
+
     project = find_project(args.project or Path.cwd())
     return project, load_settings(project)
 
@@ -30,11 +33,14 @@ def workspace_of(args: argparse.Namespace) -> "Workspace":
 @contextmanager
 def journal_of(args: argparse.Namespace) -> "Iterator[Journal | None]":
     """The project's journal; None where no run was made yet: reading creates nothing."""
-    from farm.pipeline.workspace import journal_path, open_journal
-
-    project, settings = project_of(args)
-    if not journal_path(project, settings).is_file():
+    path = journal_path(find_project(args.project or Path.cwd()))
+    if path is None:
+        project, settings = project_of(args)
+        path = project / settings.artifacts / JOURNAL
+    if not path.is_file():
         yield None
         return
-    with open_journal(project, settings) as journal:
+    from farm.runs import Journal
+
+    with Journal(path) as journal:
         yield journal

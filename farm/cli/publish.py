@@ -13,15 +13,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_waivers(parser)
     add_dependencies(parser)
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
+    parser.add_argument(
+        "--inputs", type=Path, metavar="FILE", help="built/inputs.json of the run that built it, for the provenance"
+    )
     add_single_writer(parser)
     add_allow(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    import os
+
     from farm.cli import show
     from farm.cli.selected import plan_of
     from farm.cli.upload import uploading
     from farm.cli.verify import waivers_of
+    from farm.pipeline.build_inputs import BuildInputs, actions, read
     from farm.pipeline.check import refusal
     from farm.pipeline.release import pip_line, pip_source, publish_wheel
     from farm.pipeline.report import Silent
@@ -35,12 +41,15 @@ def run(args: argparse.Namespace) -> int:
     report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
     if not report.passed:
         raise refusal(report)
+    given = read(args.inputs) if args.inputs else BuildInputs()
+    given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
         result = publish_wheel(
             workspace,
             plan,
             args.wheel,
             report,
+            given=given,
             policy=policy_of(args),
             progress=progress,
             single_writer=args.single_writer,

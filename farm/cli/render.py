@@ -8,12 +8,12 @@ from farm.cli.options import add_selectors, add_verbosity
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where the rendered files go")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder for the rendered files")
     parser.add_argument(
         "--bundle",
         type=Path,
         metavar="DIR",
-        help="an offline bundle: everything that the build needs, in parts, for a machine without a network",
+        help="write an offline bundle: everything that the build needs, in parts, for a machine without network",
     )
     add_verbosity(parser)
 

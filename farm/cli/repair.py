@@ -10,21 +10,30 @@ from farm.wheel.repair import RepairOptions, repair
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
-    parser.add_argument("--lib-dir", type=Path, action="append", default=[], metavar="DIR", help="may be repeated")
+    parser.add_argument(
+        "--lib-dir",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="search here for libraries; may be repeated",
+    )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--into", metavar="FOLDER", help="where the package's libraries look, such as torch/lib")
+    where.add_argument(
+        "--into", metavar="FOLDER", help="put libraries into this folder of the wheel, such as torch/lib"
+    )
     where.add_argument(
         "--tools",
         action="store_true",
-        help="into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel",
+        help="put libraries into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel",
     )
     parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
     parser.add_argument(
-        "--opens", action="append", default=[], metavar="PATTERN", help="libraries that others open by name: add them"
+        "--opens", action="append", default=[], metavar="PATTERN", help="add libraries that others open by name"
     )
     parser.add_argument("--version", dest="new_version", metavar="VERSION", help="set the version")
     parser.add_argument(
-        "--require", action="append", default=[], metavar="REQUIREMENT", help="a Requires-Dist, such as 'numpy<2'"
+        "--require", action="append", default=[], metavar="REQUIREMENT", help="add a Requires-Dist, such as 'numpy<2'"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 

@@ -1,12 +1,13 @@
 """`farm retry`: the plan of a run that has ended, as a new run."""
 
 import argparse
+from dataclasses import replace
 
 from farm.cli.options import add_detach, add_quiet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", help="an id or its beginning")
+    parser.add_argument("run", help="run id or a unique prefix of one")
     add_detach(parser)
     add_quiet(parser)
 
@@ -23,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
         old = journal.run(args.run)
     if old.finished is None:
         raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
-    new = create_detached(workspace, plan_of(old), old.request.model_copy(update={"retry_of": old.id}))
+    new = create_detached(workspace, plan_of(old), replace(old.request, retry_of=old.id))
     return detached(args, workspace, new) if args.detach else follow(args, workspace, new)

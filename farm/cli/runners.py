@@ -20,7 +20,8 @@ from farm.errors import FarmError, UsageError
 from farm.matrix import load_matrix
 from farm.platforms.facts import DEFAULT, PLATFORMS
 from farm.platforms.runner_service import SCRIPTS, Registration
-from farm.settings import Github, JobKind, Runner, find_project, load_github, load_runners
+from farm.project import find_project
+from farm.settings import Github, JobKind, Runner, load_github, load_runners
 
 NO_RUNNER = 4
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
@@ -31,19 +32,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=["list", "check", "add"],
-        help="list: the file; check: the engines, against the file; add: print the commands that register a machine "
-        "with GitHub Actions, for a shell on that machine",
+        help="list: show the file; check: compare the machines with the file; add: print the commands that register a "
+        "machine with GitHub Actions, for a shell on that machine",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="add: the runner's name in ci/runners.yaml")
-    parser.add_argument("--channel", help="check: are there runners for the builds of this channel?")
-    parser.add_argument("--labels", type=_labels, metavar="A,B", help="add: its labels (default: as the file has them)")
+    parser.add_argument("--channel", help="check: name the builds of this channel that no runner takes")
     parser.add_argument(
-        "--platform", choices=list(PLATFORMS), help=f"add: its system (default: as the file has it, else {DEFAULT})"
+        "--labels", type=_labels, metavar="A,B", help="add: labels of the runner (default: those in the file)"
     )
-    parser.add_argument("--ephemeral", action="store_true", help="add: one job, then gone, instead of a service")
-    parser.add_argument("--replace", action="store_true", help="add: take the place of a runner of this name")
-    parser.add_argument("--folder", metavar="DIR", help="add: where GitHub's runner is unpacked on the machine")
-    parser.add_argument("--user", default="farm-runner", help="add: who runs it there (default: %(default)s)")
+    parser.add_argument(
+        "--platform",
+        choices=list(PLATFORMS),
+        help=f"add: system of the runner (default: that in the file, else {DEFAULT})",
+    )
+    parser.add_argument(
+        "--ephemeral", action="store_true", help="add: unregister after one job instead of running as a service"
+    )
+    parser.add_argument("--replace", action="store_true", help="add: replace a registered runner with this name")
+    parser.add_argument("--folder", metavar="DIR", help="add: folder on the machine for GitHub's runner program")
+    parser.add_argument(
+        "--user", default="farm-runner", help="add: user on the machine that runs it (default: %(default)s)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

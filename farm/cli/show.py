@@ -1,4 +1,6 @@
-"""Printing: errors, tables and JSON. Rich, which takes long to import, is imported where a table has to be folded."""
+"""Printing: errors, tables and JSON. Rich, which takes long to import, is imported where characters
+have other widths than one, and for live views.
+"""
 
 import json
 import os
@@ -7,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from farm.cli import columns as narrow
 from farm.errors import FarmError
 from farm.text import plain
 
@@ -62,22 +65,15 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     """A table on stdout; cells are shown as they are, without markup."""
     if title:
         say(title)
-    cells = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH
-    lines = "".join(map("".join, cells))
-    if sum(widths) + 2 * len(widths) > room or not lines.isascii():  # to fold, and to measure wide characters
-        _folded(columns, cells)
-        return
-    for row in (columns, *cells):
-        padded = (
-            cell.rjust(width) if name in RIGHT else cell.ljust(width)
-            for name, cell, width in zip(columns, row, widths, strict=True)
-        )
-        print("  ".join(padded).rstrip())
+    if narrow.is_narrow("".join(map("".join, cells))):
+        print("\n".join(narrow.lines(cells, [name in RIGHT for name in columns], room)))
+    else:
+        _by_rich(columns, cells[1:])
 
 
-def _folded(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _by_rich(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     out = console(stderr=False)
     with out.capture() as captured:
         out.print(rich_table(columns, rows))

@@ -7,6 +7,7 @@ from pathlib import Path
 from farm.cli.project import project_of
 from farm.errors import UsageError
 from farm.index.backends import open_store
+from farm.index.probe import prove
 from farm.pipeline.release import pip_links, pip_source, public_url
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace, open_journal
@@ -16,9 +17,9 @@ from farm.site.state import Known, runs, wheels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["build"], help="build them from the matrix, the index and the journal")
+    parser.add_argument("action", choices=["build"], help="write the pages from the matrix, the index and the journal")
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="a folder instead of the index")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write to this folder instead of the index")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         _to_folder(args.output, made)
         changed, where = list(made), str(args.output)
     else:
+        prove(store)
         changed, where = list(build.write(store, made).changed), public_url(workspace, "index.html")
     if args.json:
         print(json.dumps({"files": len(made), "changed": changed, "where": where}, indent=2))

@@ -18,25 +18,28 @@ from farm.smoke.report import SmokeReport
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser)
-    parser.add_argument("--index-url", metavar="URL", help="what pip or uv gets (default: the project's own index)")
-    parser.add_argument("--wheel", type=Path, metavar="FILE", help="this file; the report is left beside it as well")
-    parser.add_argument("--require-gpu", action="store_true", help="a GPU part that cannot run is a failure")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="the reports as JUnit's XML, for CI")
+    parser.add_argument("--index-url", metavar="URL", help="index to install from (default: the project's own)")
+    parser.add_argument(
+        "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"
+    )
+    parser.add_argument("--require-gpu", action="store_true", help="fail where the GPU checks cannot run")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the reports as JUnit XML, for CI")
     parser.add_argument(
         "--pass-env",
         action="append",
         default=[],
         metavar="NAME",
-        help="the test gets this variable, such as CUDA_VISIBLE_DEVICES; by default none that changes which code runs",
+        help="pass this variable to the test, such as CUDA_VISIBLE_DEVICES; "
+        "variables that change which code runs are dropped by default",
     )
     parser.add_argument(
-        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="for one check (default: 900)"
+        "--check-limit", type=_seconds, default=900, metavar="SECONDS", help="time limit for one check (default: 900)"
     )
     parser.add_argument(
         "--time-limit",
         type=_seconds,
         metavar="SECONDS",
-        help="for all checks (default: smoke_timeout_s in ci/farm.yaml)",
+        help="time limit for all checks (default: smoke_timeout_s in ci/farm.yaml)",
     )
 
 

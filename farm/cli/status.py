@@ -16,9 +16,9 @@ WHY_WIDTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", help="an id or its beginning (default: the newest runs)")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="how many runs (default: 20)")
-    parser.add_argument("--watch", action="store_true", help="update it until every run has ended")
+    parser.add_argument("run", nargs="?", help="run id or a unique prefix of one (default: the newest runs)")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="number of runs to show (default: 20)")
+    parser.add_argument("--watch", action="store_true", help="update the list until every run has ended")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,7 +82,7 @@ def _time(text: str | None) -> datetime:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from farm.settings import LOCAL
+    from farm.project import LOCAL
 
     engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
     started = _time(row["created"]).astimezone().strftime("%Y-%m-%d %H:%M")

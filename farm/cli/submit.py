@@ -14,14 +14,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # `--rebuild` alone is a word of this command; `--rebuild N` is the option of every command, for the version.
     (rebuild,) = (action for action in parser._actions if "--rebuild" in action.option_strings)
     rebuild.nargs, rebuild.const = "?", AGAIN
-    rebuild.help = "build even if the wheel of this plan is published; with N the N-th rebuild, with .N in the version"
+    rebuild.help = "build even if this plan's wheel is published; N: rebuild number, appended to the version as .N"
     parser.add_argument("--no-publish", action="store_true", help="stop after verify")
     parser.add_argument("--no-smoke", action="store_true", help="stop after publish")
     add_engine(parser)
     add_detach(parser)
     add_verbosity(parser)
     parser.add_argument(
-        "--carried", type=Path, metavar="DIR", help="build nothing: DIR holds what a bundle's `run --out DIR` gave back"
+        "--from-bundle",
+        type=Path,
+        metavar="DIR",
+        help="build nothing: take the wheel that an offline bundle's `run --out DIR` built on another machine",
     )
 
 
@@ -42,18 +45,19 @@ def run(args: argparse.Namespace) -> int:
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     on = engine_for(plan, args.on)
     traits = engine_kind(on).traits
-    if args.carried and (args.detach or traits.places or not traits.in_container):
+    if args.from_bundle and (args.detach or traits.places or not traits.in_container):
         raise UsageError(
-            "--carried takes the libraries out of the toolchain's image here", hint="--on docker, without --detach"
+            "--from-bundle takes libraries from the toolchain image on this machine",
+            hint="use --on docker, without --detach",
         )
-    if until != "verify" and not forced and not args.carried:
+    if until != "verify" and not forced and not args.from_bundle:
         check_engine(Workspace(project, settings, Silent()), on, plan)
         workspace = Workspace(project, settings, Silent())
         record = find_published(workspace, plan)
         if record is not None:
             return shown(args, use_published(workspace, plan, record, test=until == "smoke"))
     if not args.detach and not traits.places:
-        return watched(args, project, settings, plan, until, args.carried)
+        return watched(args, project, settings, plan, until, args.from_bundle)
     workspace = Workspace(project, settings, Silent())
     made = create_detached(workspace, plan, request_for(plan, until=until, on=on, priority=args.priority))
     return detached(args, workspace, made) if args.detach else follow(args, workspace, made)

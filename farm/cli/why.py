@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("what else to ask")
     group.add_argument("--gpu", metavar="NAME", help="the card that must run it: 'RTX 5070', 'Tesla K40', sm_120, 12.0")
+    group.add_argument("--python", metavar="NAME", help="with --official, the Python that installs it: py312, py313t")
     group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
     group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
@@ -30,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.official:
+        from farm.cli import official
+
+        return official.run(args)
     from farm.cli import show
     from farm.cli.project import project_of
     from farm.cli.selected import selectors_of
@@ -37,10 +42,8 @@ def run(args: argparse.Namespace) -> int:
     from farm.evidence import load_evidence
     from farm.plan import judge, resolve
 
-    if args.official:
-        from farm.cli import official
-
-        return official.run(args)
+    if args.python is not None:
+        raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
     if args.variant is None:
         raise UsageError("--variant GPU-CPU-PYTHON is missing", hint="an example: --variant sm35-avx-py311")
     project, settings = project_of(args)

@@ -48,9 +48,14 @@ def parse_msvc(text: str) -> int:
     raise UsageError(f"{text!r} is no Visual Studio and no MSVC version", hint=f"known: {', '.join(known)}")
 
 
+def platform_of(stack: Stack) -> str:
+    """Platform and machine as the catalogue names them: `linux-x86_64`."""
+    return f"{stack.platform}-{stack.variant.machine}"
+
+
 def redist_platform(stack: Stack) -> redist.Platform | None:
     """NVIDIA's name for the platform and machine; None: it has no archives for it."""
-    return catalog.nvidia_provider().platforms.get(f"{stack.platform}-{stack.variant.machine}")
+    return catalog.nvidia_provider().platforms.get(platform_of(stack))
 
 
 def host_gcc(stack: Stack) -> int | None:
@@ -103,6 +108,8 @@ def machine_of_cpu(stack: Stack) -> Iterator[Reason]:
 def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
     """The toolkit provider has this CUDA version."""
     base = catalog.debian_releases().get(stack.base or "")
+    if stack.toolkit == "wheels" and stack.cuda is not None:
+        yield from _wheels_have_cuda(stack, stack.cuda)
     if not facts(stack.platform).in_images and stack.toolkit == "debian" and stack.cuda is not None:
         yield Reason(
             "toolkit-platform",
@@ -131,6 +138,34 @@ def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
         )
 
 
+def _wheels_have_cuda(stack: Stack, cuda: str) -> Iterator[Reason]:
+    known = catalog.wheel_toolkits()
+    if not facts(stack.platform).in_images:
+        yield Reason(
+            "toolkit-platform",
+            f"the farm installs the wheels toolkit in Linux images alone, not on {stack.platform}",
+            "build.cmd takes NVIDIA's archives; the wheels for Windows are pinned, nothing installs them yet",
+            "farm/catalog/toolkit_wheels.yaml",
+            change=("toolkit",),
+        )
+    elif cuda not in known:
+        yield Reason(
+            "toolkit-cuda",
+            f"the wheels toolkit has CUDA {', '.join(known)}, not {cuda}",
+            "from CUDA 13.0 on NVIDIA's wheels hold the whole compiler; those of older versions lack cicc or headers",
+            "farm/catalog/toolkit_wheels.yaml",
+            change=("toolkit", "cuda"),
+        )
+    elif platform_of(stack) not in known[cuda].wheels:
+        yield Reason(
+            "toolkit-machine",
+            f"the wheels toolkit is for {' and '.join(known[cuda].wheels)}, not for {platform_of(stack)}",
+            "NVIDIA's wheels are published by platform",
+            "farm/catalog/toolkit_wheels.yaml",
+            change=("toolkit",),
+        )
+
+
 def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
     """The toolkit provider has every component that the recipe names, and cuDNN where it is wanted."""
     toolkit = catalog.toolkits().get(stack.cuda or "")
@@ -143,6 +178,13 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
         if stack.cudnn:
             wanted.append(f"cuDNN {stack.cudnn}")
             have += wanted[-1:] if base.cudnn and catalog.cudnn_wheel(stack.cudnn, toolkit.release) else []
+    elif stack.toolkit == "wheels":
+        if stack.cuda not in catalog.wheel_toolkits():
+            return  # `toolkit_has_cuda` says so
+        known = catalog.wheel_toolkits()[stack.cuda]
+        have, source = list(known.components), "farm/catalog/toolkit_wheels.yaml"
+        have += [f"cuDNN {release}" for release, files in known.cudnn.items() if platform_of(stack) in files]
+        wanted += [f"cuDNN {stack.cudnn}"] if stack.cudnn else []
     elif stack.toolkit == "nvidia" and (platform := redist_platform(stack)) and stack.cuda:
         provider = catalog.nvidia_provider()
         if toolkit.release not in redist.versions("cuda"):

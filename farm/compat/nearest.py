@@ -44,39 +44,39 @@ def _drivers(stack: Stack) -> list[str]:
     return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
 
 
-def _options(stack: Stack, field: str) -> Iterator[Stack]:
-    """The stack with other values of `field`, closest first."""
+def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
+    """Fields of the stack with other values, to get another `field`, closest first."""
     variant = stack.variant
     if field == "python":
         near = PYTHONS.index(variant.python)
         for python in sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near)):
-            yield replace(stack, variant=replace(variant, python=python))
+            yield "variant", replace(variant, python=python)
     elif field == "cpu":
         alike = [name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine]
         near = alike.index(variant.cpu)
         for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
-            yield replace(stack, variant=replace(variant, cpu=cpu))
+            yield "variant", replace(variant, cpu=cpu)
     elif field == "cpu_of_arm":
         for cpu, level in catalog.cpu_levels().items():
             if level.machine == "aarch64" and level.machine in facts(stack.platform).built_on:
-                yield replace(stack, variant=replace(variant, cpu=cpu))
+                yield "variant", replace(variant, cpu=cpu)
     elif field == "gpu_of_variant":
         if f"sm{stack.gpu}" in catalog.architectures().architectures:
-            yield replace(stack, variant=replace(variant, gpu=f"sm{stack.gpu}"))
+            yield "variant", replace(variant, gpu=f"sm{stack.gpu}")
     elif field == "arch_list":
         if stack.arch_list is not None:
-            yield replace(stack, arch_list=arch_list(stack).replace("+PTX", ""))
-            yield replace(stack, arch_list=spell(targets(stack)))
+            yield "arch_list", arch_list(stack).replace("+PTX", "")
+            yield "arch_list", spell(targets(stack))
     elif field == "ptx":
-        yield replace(stack, ptx=False)
+        yield "ptx", False
     elif field == "toolkit":
-        yield replace(stack, toolkit="nvidia")
+        yield "toolkit", "nvidia"
     elif field == "switches":
         for name in sorted(stack.switches):
-            yield replace(stack, switches=stack.switches - {name})
+            yield "switches", stack.switches - {name}
     elif getattr(stack, field) is not None:
         for value in _values(stack, field):
-            yield replace(stack, **{field: value})
+            yield field, value
 
 
 def _values(stack: Stack, field: str) -> list[Any]:
@@ -93,6 +93,14 @@ def _values(stack: Stack, field: str) -> list[Any]:
         "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
     }
     return known[field]()
+
+
+def _with(stack: Stack, field: str, value: Any) -> Stack:
+    """The stack with another value, which is of the catalogue: unlike `replace`, nothing is checked."""
+    changed = object.__new__(Stack)
+    changed.__dict__.update(stack.__dict__)
+    changed.__dict__[field] = value
+    return changed
 
 
 def _rules(found: list[Reason], severity: str) -> set[str]:
@@ -117,12 +125,16 @@ def nearest(
     """
     errors, warnings = _blockers(before), _rules(before, "warning")
     level = [(stack, reason.change)]
+    tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
     for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
         best: tuple[tuple[int, ...], Stack] | None = None
         further: list[tuple[Stack, tuple[str, ...]]] = []
         fields_ = ((start, f) for start, change in level for f in change if only is None or f in only)
-        options = ((f, other) for start, f in fields_ for other in _options(start, f))
+        options = ((f, _with(start, *other)) for start, f in fields_ for other in _options(start, f))
         for field, changed in options:
+            if (field, changed) in tried:
+                continue
+            tried.add((field, changed))
             after = check(changed)
             if changed == stack or reason.rule in {found.rule for found in after}:
                 continue

@@ -14,7 +14,7 @@ from farm.catalog.binary import sass_runs
 from farm.detect.readings import Cpu, Gpu, Readings
 from farm.platforms.facts import PLATFORMS
 from farm.variant import sm_number
-from farm.yamlfile import Model, load
+from farm.yamlfile import Model, load_facts
 
 
 class Workload(Model):
@@ -37,7 +37,7 @@ class Levels(Model):
 
 @cache
 def levels() -> Levels:
-    return load(Path(__file__).with_name("levels.yaml"), Levels)
+    return load_facts(Path(__file__).with_name("levels.yaml"), Levels)
 
 
 def cpu_levels(cpu: Cpu, system: str) -> list[str]:

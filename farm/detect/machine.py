@@ -3,6 +3,7 @@
 Everything here is raw, bounded text; `farm.detect.readings` makes sense of it.
 """
 
+import ctypes
 import os
 import platform
 import shutil
@@ -134,6 +135,7 @@ class ThisMachine:
             return Answer(done.returncode, output.read(MAX_TEXT).decode("utf-8", "replace"))
 
     def nvml(self) -> Nvml:
+        _require_driver()
         import pynvml  # noqa: PLC0415  loads nothing of the driver before nvmlInit
 
         try:
@@ -181,6 +183,16 @@ class ThisMachine:
             words = [self.read(str(device / name)).strip().removeprefix("0x") for name in ("vendor", "device", "class")]
             found.append(f"{words[0]}:{words[1]} {words[2]}")
         return tuple(found)
+
+
+def _require_driver() -> None:
+    """What pynvml does first and says last: importing it takes long, and most machines without a GPU have no driver."""
+    if os.name != "posix":
+        return
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise NoReadingError("NVML Shared Library Not Found") from error
 
 
 def _device(handle: object) -> NvmlDevice:

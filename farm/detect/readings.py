@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field
 from farm.detect.machine import CpuId, Machine, NoReadingError, Uname
 from farm.platforms.facts import DEFAULT, PLATFORMS, Facts, named
 from farm.platforms.shape import PlatformName
-from farm.smoke.report import printable
+from farm.text import without_controls
 from farm.variant import PYTHONS
 from farm.yamlfile import Model
 
 MAX_LENGTH = 300
-Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(printable)]
+Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(without_controls)]
 Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
 T = TypeVar("T")
 OTHER = "other"
@@ -98,7 +98,7 @@ def take(machine: Machine) -> Readings:
 
 def clean(text: str) -> str:
     """One line of text from outside: no control characters, no runs of spaces, bounded."""
-    return printable(" ".join(text[: 4 * MAX_LENGTH].split())).strip()[:MAX_LENGTH]
+    return without_controls(" ".join(text[: 4 * MAX_LENGTH].split())).strip()[:MAX_LENGTH]
 
 
 class _Taker:

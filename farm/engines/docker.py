@@ -4,6 +4,8 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 """
 
 import contextlib
+import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
 CRASHED = 255
@@ -67,6 +70,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         NoRunnerError: No engine answers there.
     """
     try:
+        _try_socket(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, timeout_s)
         client = (
             docker.DockerClient(base_url=url, timeout=timeout_s, use_ssh_client=url.startswith("ssh://"))
             if url
@@ -79,13 +83,26 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             raise
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         where = url or "DOCKER_HOST or this machine"
-        if "PermissionError" in str(error):  # docker-py passes on the text alone
+        # docker-py passes on the text alone.
+        if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
                 f"this user may not use the Docker engine at {where}: no permission for its socket",
                 hint="as root: usermod -aG docker USER; then log in again",
             ) from error
         raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
     return client
+
+
+def _try_socket(url: str, timeout_s: int) -> None:
+    """docker-py never closes a socket that cannot be connected: here it is closed at once.
+
+    Raises:
+        OSError: Nothing listens there, or this user may not use it.
+    """
+    if url.startswith("unix://") and hasattr(socket, "AF_UNIX"):
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(timeout_s)
+            trial.connect(url.removeprefix("unix://"))
 
 
 class DockerEngine:

@@ -35,6 +35,7 @@ Line = Callable[[str], None]
 
 KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
+MAX_LINE = 1 << 16
 STEP_WIDTH = 100
 TOOLKIT = "scripts/toolkit.json"
 PROJECT_LABEL = "farm.project"
@@ -227,38 +228,65 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
 
 
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
-    """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then."""
+    """Unpacks the members that match a pattern into the pattern's folder below `root`; returns what is there then.
+
+    Each under its own name alone; of a pattern that ends in `/**` with its folders. Programs stay executable.
+    """
     taken = []
     with zipfile.ZipFile(wheel) as archive:
         for pattern, folder in members.items():
             found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, pattern)]
             if not found:
                 raise BuildFailedError(f"{wheel.name} holds nothing that matches {pattern}")
-            (root / folder).mkdir(parents=True, exist_ok=True)
+            top = pattern.removesuffix("**") if pattern.endswith("/**") else None
             for info in found:
-                taken.append(f"{folder}/{PurePosixPath(info.filename).name}")
-                with archive.open(info) as source, (root / taken[-1]).open("wb") as target:
-                    shutil.copyfileobj(source, target, 1 << 20)
+                if info.is_dir():
+                    continue
+                inside = PurePosixPath(info.filename if top else PurePosixPath(info.filename).name)
+                if ".." in inside.parts or inside.is_absolute():
+                    raise BuildFailedError(f"{wheel.name} holds {info.filename!r}, which leads out of its folder")
+                taken.append(str(PurePosixPath(folder) / (inside.relative_to(top) if top else inside)))
+                target = root / taken[-1]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(info) as source, target.open("wb") as out:
+                    shutil.copyfileobj(source, out, 1 << 20)
+                target.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
     return taken
 
 
 def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, note: Line, log: Path) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    for event in events:
-        for text in str(event.get("stream", "")).splitlines():
-            stream.write(text + "\n")
-            if re.match(r"Step \d+/\d+ :", text):
-                step = text
-                lines.clear()
-                note(text)
-            elif text.strip():
-                line(text)
-            else:
-                continue
+    for text, event in _lines(events):
+        stream.write(text + "\n")
+        if re.match(r"Step \d+/\d+ :", text):
+            step = text
+            lines.clear()
+            note(text)
+        elif text.strip():
+            line(text)
+        if text.strip():
             lines.append(text)
         if "error" in event:
             raise _failed(event, step, lines, log)
+
+
+def _lines(events: Iterator[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Whole lines of a build's output; an event holds a piece of it, as the daemon happened to read it.
+
+    With the last line before an error comes the event that holds the error; with the others an empty one.
+    """
+    rest = ""
+    for event in events:
+        *whole, rest = re.split(r"\r\n|\n|\r", rest + str(event.get("stream", "")))
+        if len(rest) > MAX_LINE:
+            whole, rest = [*whole, rest], ""
+        yield from ((text, {}) for text in whole)
+        if "error" in event:
+            yield rest, event
+            rest = ""
+    if rest:
+        yield rest, {}
 
 
 def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -> InfrastructureError:

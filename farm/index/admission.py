@@ -3,7 +3,8 @@
 Metadata is checked by `packaging.metadata` (the core metadata specification), then by what PyPI adds to it
 (pypi/warehouse, warehouse/forklift/metadata.py). PyPI also refuses direct URLs in Requires-Dist, which lead installers
 past every index, and names that look like an existing project's; both can be allowed here, since a private index may
-have its reasons. Two of PyPI's rules do not hold here: the farm's versions have local labels, and classifiers are free.
+have its reasons. Three of PyPI's rules do not hold here: the farm's versions have local labels, classifiers are free,
+and long descriptions are not rendered, for no page shows them.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Copies an index to another store: a mirror, a backup, a move. Run again it copies what is missing.
 
-Immutable objects travel: records, events, wheels and their `.metadata`, each compared with its digest. Pages do not:
-they follow from these, and `reconcile` writes them at the destination, signed with the destination's key.
+What nothing else follows from travels: records, events, wheels and their `.metadata`, each compared with its digest,
+the public keys, and pages of links to other indexes. Other pages do not: `reconcile` writes them at the destination,
+signed with the destination's key.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from farm.errors import PublishRefusedError, VerificationFailedError
 from farm.index import pages
+from farm.index.keys import newest_root, online_keys, remember_online, root_key
 from farm.index.probe import prove
 from farm.index.reconcile import reconcile
 from farm.index.records import Record, parse_record
@@ -78,6 +80,8 @@ def copy_index(
         for target in sorted({key.split("/")[1] for key in source.list("events/")}):
             if not target.endswith(".whl"):
                 _events(source, destination, target, present)
+        _links(source, destination, group, present)
+        _keys(source, destination, signer)
         reconcile(destination, signer)
     return Copied(tuple(copied), tuple(taken))
 
@@ -99,6 +103,35 @@ def _events(source: Store, destination: Store, target: str, present: frozenset[s
     for key in sorted(source.list(f"events/{target}/")):
         if key not in present and (found := source.get(key)) is not None:
             destination.create(key, found.data, content_type="application/json")
+
+
+def _links(source: Store, destination: Store, group: str | None, present: frozenset[str]) -> None:
+    """The JSON pages of links to what the wheels need, where the destination has no page of that project."""
+    for key in sorted(source.list("whl/" if group is None else f"whl/{group}/")):
+        parts = key.split("/")
+        if key in present or parts[2:3] != ["v1-json"] or len(parts) != 5 or (found := source.get(key)) is None:
+            continue
+        if pages.parse_page(found.data, key).meta.links:
+            destination.create(key, found.data, content_type=pages.JSON)
+
+
+def _keys(source: Store, destination: Store, signer: Signer | None) -> None:
+    """Whose signatures count, so that users of a restored index go on with the root key that they have.
+
+    Not where the destination has keys of its own, and not for a signer that the source's owner never let publish.
+    """
+    newest = newest_root(source)
+    if newest is None or (signer is not None and signer.keyid not in online_keys(newest.signed)):
+        return
+    for number in range(1, newest.signed.version + 1):
+        key = root_key(number)
+        if (found := source.get(key)) is None:
+            break
+        if not destination.create(key, found.data, content_type="application/json"):
+            there = destination.get(key)
+            if there is None or there.data != found.data:
+                break  # other keys, which stay: a chain is never mixed with another
+    remember_online(destination)
 
 
 def _copy(source: Store, destination: Store, key: str, sha256: str) -> None:

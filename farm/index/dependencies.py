@@ -1,11 +1,13 @@
 """Pages of links for what the wheels need, so that `--index-url` alone installs them.
 
-The links lead to another index and are taken from its pages, with their hashes; which versions fit stands in
-`dependencies.yaml`, and in the METADATA of the wheels where these pin one (`nvidia-cublas-cu11==11.11.3.6`). Nothing is
-downloaded but pages.
+The links lead to another index and are taken from its pages, with their hashes. What fits a release of torch stands in
+`dependencies.yaml`, and in METADATA where it pins one version (`nvidia-cublas-cu11==11.11.3.6`). What other packages
+need stands in their METADATA, and what that needs in turn in the METADATA of the other index. Nothing is downloaded but
+pages and METADATA.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
 from functools import cache
 from importlib import resources
 from typing import Annotated
@@ -23,7 +25,7 @@ from farm.index import pages
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue
 from farm.index.listing import derive_links
 from farm.index.pages import File, Meta, Model, ProjectPage
-from farm.index.simple import check_source, project_files
+from farm.index.simple import check_source, metadata_of, project_files
 from farm.index.stores import Store
 from farm.index.swap import swap
 
@@ -72,20 +74,68 @@ def wanted(catalogue: Catalogue, group: str) -> dict[str, list[SpecifierSet]]:
 
 def pinned(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
     """What METADATA of a group's torch wheels requires in one version: project -> these versions."""
-    page = store.get(pages.json_key(group, "torch"))
     found: dict[str, list[SpecifierSet]] = defaultdict(list)
-    for file in pages.parse_page(page.data, group).files if page else ():
-        metadata = store.get(pages.metadata_key(file.filename))
-        raw, _ = parse_email(metadata.data if metadata else b"")
-        for line in raw.get("requires_dist", []):
-            try:
-                need = Requirement(line)
-            except (InvalidRequirement, RecursionError):
-                continue
-            exact = any(each.operator == "==" for each in need.specifier)
-            if exact and "extra" not in str(need.marker or ""):
-                found[canonicalize_name(need.name)].append(need.specifier)
+    for need in _own_needs(store, group, "torch"):
+        if any(each.operator == "==" for each in need.specifier):
+            found[canonicalize_name(need.name)].append(need.specifier)
     return dict(found)
+
+
+def required(
+    store: Store, group: str, own: Iterable[str], known: Container[str], read: Callable[[str], list[File]]
+) -> dict[str, list[SpecifierSet]]:
+    """What the group's other packages require, and what that requires in turn, beside what is `known`.
+
+    Args:
+        store: Where the packages are.
+        group: Of them.
+        own: The projects of the group that are the farm's; they are not looked for elsewhere.
+        known: Projects whose versions are decided otherwise.
+        read: The wheels of a project in the other index.
+
+    Raises:
+        UsageError: The other index has no wheel of one, and the requirement has no marker that may rule it out.
+    """
+    ours = set(own)
+    found: dict[str, list[SpecifierSet]] = defaultdict(list)
+    waiting = [need for project in sorted(ours - {"torch"}) for need in _own_needs(store, group, project)]
+    while waiting:
+        need = waiting.pop()
+        project = canonicalize_name(need.name)
+        if project in ours or project in known or need.specifier in found.get(project, []):
+            continue
+        try:
+            files = _fitting(read(project), [need.specifier], [])
+        except UsageError:
+            files = []
+        if not files and need.marker is None:
+            raise UsageError(f"the other index has no wheel of {project} that fits {need.specifier or 'any version'}")
+        if files:
+            found[project].append(need.specifier)
+            waiting += _needs(metadata_of(max(files, key=lambda file: pages.parse_wheel_name(file.filename)[1])))
+    return dict(found)
+
+
+def _own_needs(store: Store, group: str, project: str) -> list[Requirement]:
+    """What the METADATA of a project's wheels requires, each requirement once."""
+    page = store.get(pages.json_key(group, project))
+    files = pages.parse_page(page.data, group).files if page else ()
+    held = [store.get(pages.metadata_key(file.filename)) for file in files]
+    return list({str(need): need for data in held if data for need in _needs(data.data)}.values())
+
+
+def _needs(metadata: bytes) -> list[Requirement]:
+    """The Requires-Dist that no extra asks for; what cannot be read is left to the installer to refuse."""
+    raw, _ = parse_email(metadata)
+    found = []
+    for line in raw.get("requires_dist", []):
+        try:
+            need = Requirement(line)
+        except (InvalidRequirement, RecursionError):
+            continue
+        if "extra" not in str(need.marker or "") and need.url is None:
+            found.append(need)
+    return found
 
 
 def link_dependencies(store: Store, source: str, *, group: str | None = None) -> dict[str, bytes]:
@@ -110,18 +160,19 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
     written: dict[str, bytes] = {}
     linked: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name in [group] if group else sorted(catalogue.groups):
-        section = catalogue.section(name, "torch")
-        channels = sorted(section.channels if section else ())
+        sections = catalogue.groups.get(name, {})
+        channels = sorted({channel for section in sections.values() for channel in section.channels})
         fits, pins = wanted(catalogue, name), pinned(store, name)
-        for project in sorted({*fits, *pins}):
-            if project in catalogue.groups[name]:
+        more = required(store, name, sections, fits, read)
+        for project in sorted({*fits, *pins, *more}):
+            if project in sections:
                 continue  # the farm's own wheels of it
-            specifiers, exact = fits.get(project, []), pins.get(project, [])
+            specifiers, exact = fits.get(project, []) + more.get(project, []), pins.get(project, [])
             files = _fitting(read(project), specifiers, exact)
             if not files:
                 text = " or ".join(dict.fromkeys(map(str, [*specifiers, *exact])))
                 raise UsageError(f"{source} has no wheel of {project} that fits {text}")
-            written |= _written(store, name, project, files, tuple(channels))
+            written |= _written(store, name, _page(source, project, files, tuple(channels)))
             linked[name][project] = tuple(channels)
     return written | _catalogued(store, linked)
 
@@ -139,31 +190,33 @@ def _catalogued(store: Store, linked: dict[str, dict[str, tuple[str, ...]]]) -> 
     return {CATALOGUE_KEY: swap(store, CATALOGUE_KEY, new, CATALOGUE_TYPE).data}
 
 
-def _written(store: Store, group: str, project: str, files: list[File], channels: tuple[str, ...]) -> dict[str, bytes]:
-    key = pages.json_key(group, project)
+def _written(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
+    key = pages.json_key(group, page.name)
 
     def change(old: bytes | None) -> bytes | None:
-        before = None if old is None else pages.parse_page(old, key)
-        page = _page(project, files, channels, 1 if before is None else before.generation + 1)
-        if (
-            before is not None
-            and page.model_copy(update={"meta": before.meta}) == before
-            and before.meta.channels == channels
-        ):
+        if old is None:
+            return page.render()
+        before = pages.parse_page(old, key)
+        meta = page.meta.model_copy(update={"generation": before.generation})
+        if page.model_copy(update={"meta": meta}) == before:
             return None
-        return page.render()
+        return page.model_copy(update={"meta": meta.model_copy(update={"generation": before.generation + 1})}).render()
 
     done = swap(store, key, change, pages.JSON)
     return {key: done.data} | derive_links(store, group, pages.parse_page(done.data, key))
 
 
-def _page(project: str, files: list[File], channels: tuple[str, ...], generation: int) -> ProjectPage:
+def _page(source: str, project: str, files: list[File], channels: tuple[str, ...]) -> ProjectPage:
+    """The first generation of a page of links."""
     sized = all(file.size is not None for file in files)
     ordered = sorted(files, key=lambda each: (pages.parse_wheel_name(each.filename)[1], each.filename))
     return ProjectPage(
-        # sizes came with 1.1 and must be there since
         meta=Meta(
-            api_version=pages.API_VERSION if sized else "1.0", generation=generation, links=True, channels=channels
+            api_version=pages.API_VERSION if sized else "1.0",  # sizes came with 1.1 and must be there since
+            generation=1,
+            links=True,
+            channels=channels,
+            tracks=(f"{source.rstrip('/')}/{project}/",) if source.startswith(("http://", "https://")) else None,
         ),
         name=project,
         versions=tuple(dict.fromkeys(str(pages.parse_wheel_name(each.filename)[1]) for each in ordered)),

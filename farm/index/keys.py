@@ -131,7 +131,7 @@ def start(store: Store, signer: Signer, online: Iterable[SSlibKey] = ()) -> bool
     """Writes the first root; `signer` is the root key, and the online key where no other is named.
 
     Returns:
-        False when there is a root already; nothing changed then.
+        False when there is another root already; nothing changed then. A call that was killed may be repeated.
     """
     root = Root(expires=_expiry(), consistent_snapshot=False)
     root.add_key(signer.public, Root.type)
@@ -140,7 +140,10 @@ def start(store: Store, signer: Signer, online: Iterable[SSlibKey] = ()) -> bool
             root.add_key(key, role)
     made = Metadata(root)
     made.sign(signer.signer)
-    return store.create(root_key(1), _bytes(made), content_type="application/json")
+    if store.create(root_key(1), _bytes(made), content_type="application/json"):
+        return True
+    there = newest_root(store)
+    return there is not None and there.signed.version == 1 and there.signed.roles == root.roles
 
 
 def change(
@@ -154,6 +157,8 @@ def change(
 ) -> int:
     """Writes the next root: other online keys, another root key, or only a later expiry; returns its number.
 
+    What a call that was killed did already is not an error.
+
     Raises:
         UsageError: There is no root, the key is not its root key, the reason is no short line, or no online key
             would be left.
@@ -162,6 +167,8 @@ def change(
     before = newest_root(store)
     if before is None:
         raise UsageError("this index has no root yet", hint="farm index key init")
+    if successor is not None and successor.keyid in before.signed.roles[Root.type].keyids:
+        return before.signed.version
     if signer.keyid not in before.signed.roles[Root.type].keyids:
         raise UsageError(
             f"key {signer.keyid[:16]} is not the root key of this index", hint="name the root key: --root-key FILE"
@@ -191,6 +198,8 @@ def change(
 
 
 def _revoke(root: Root, keyid: str, reason: str) -> None:
+    if keyid in revoked_keys(root):
+        return
     if keyid not in root.roles[Targets.type].keyids:
         raise UsageError(f"key {keyid[:16]} is no online key of this index")
     for role in ONLINE_ROLES:

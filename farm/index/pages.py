@@ -113,7 +113,8 @@ LATER: Mapping[str, bool | None] = {"yanked": False, "quarantined": None, "event
 class Meta(Model):
     """`event` is the newest event about the project.
 
-    `links`: a page of links to another index (a dependency's); the roots of `channels` have it too.
+    `links`: a page of links to another index (a dependency's); the roots of `channels` have it too. `tracks`: the pages
+    of that index which it follows (PEP 708), so that an installer may take both for the same project.
     """
 
     api_version: str = Field(default=API_VERSION, alias="api-version")
@@ -121,6 +122,7 @@ class Meta(Model):
     event: int | None = Field(default=None, ge=1, alias="_event")
     links: Literal[True] | None = Field(default=None, alias="_links")
     channels: tuple[str, ...] | None = Field(default=None, alias="_channels")
+    tracks: tuple[str, ...] | None = None
 
 
 class Status(Model):

@@ -14,6 +14,8 @@ from farm.index.backends import open_store
 from farm.index.stores import CHUNK, MAX_GET, Store, check_key
 
 TIMEOUT_S = 60
+GZIP = b"\x1f\x8b"
+"""How gzip begins; nothing that `Reader.get` is for does."""
 
 
 class Reader(Protocol):
@@ -60,6 +62,11 @@ class _Http:
             data += chunk
             if len(data) > MAX_GET:
                 raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
+        if data.startswith(GZIP):
+            raise InfrastructureError(
+                f"{self.root}/{key} is still gzip-encoded once its Content-Encoding is taken off",
+                hint="a server or proxy encodes pages twice, or hides the header: docs/index-servers.md",
+            )
         return data
 
     def digest(self, key: str) -> str | None:

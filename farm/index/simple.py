@@ -49,7 +49,7 @@ def project_files(source: str, project: str) -> list[File]:
             data: bytes = answer.read(MAX_GET + 1)
             kind, place = answer.headers.get_content_type(), answer.url
     except (OSError, ValueError) as error:  # URLError is an OSError
-        if getattr(error, "code", None) == 404:
+        if getattr(error, "code", None) == 404 or isinstance(getattr(error, "reason", None), FileNotFoundError):
             raise UsageError(
                 f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?"
             ) from error
@@ -62,6 +62,26 @@ def project_files(source: str, project: str) -> list[File]:
         return [file for entry in entries if (file := _file(place, entry)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is no page of a simple index: {error!s:.200}") from error
+
+
+def metadata_of(file: File) -> bytes:
+    """The METADATA of a wheel that a page links to, where the index serves it beside the wheel (PEP 658); else nothing.
+
+    Raises:
+        InfrastructureError: The other index failed.
+        VerificationFailedError: It is not what the page says.
+    """
+    if file.core_metadata is None:
+        return b""
+    url = f"{file.url}.metadata"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            data: bytes = answer.read(MAX_GET + 1)
+    except (OSError, ValueError, HTTPException) as error:
+        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
+    if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
+        raise VerificationFailedError(f"{url} is not what its page says")
+    return data
 
 
 def download(file: File, target: Path) -> None:

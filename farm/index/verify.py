@@ -25,7 +25,7 @@ from tuf.api.exceptions import (
 from tuf.api.metadata import Metadata, Root, Targets
 from tuf.ngclient import FetcherInterface, Updater
 
-from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.errors import FarmError, InfrastructureError, UsageError, VerificationFailedError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
 from farm.index.keys import first_trusted, online_keys, revoked_keys, root_key
@@ -161,6 +161,8 @@ class _Verifier:
         except RepositoryError as error:
             raise VerificationFailedError(f"{where}: not signed by a trusted key: {error}{_revoked(folder)}") from error
         except DownloadError as error:
+            if isinstance(error.__cause__, FarmError):  # what our reader says is more than TUF's "Failed to download"
+                raise error.__cause__ from error
             raise InfrastructureError(f"{where}: {error}") from error
         self.root = Metadata[Root].from_file(str(folder / "root.json")).signed
         targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed

@@ -16,6 +16,9 @@ from farm.variant import SPECIAL_GPUS, Variant
 Key = tuple[str, str, str, str, str, str | None]
 """One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or `mps`."""
 
+Named = tuple[tuple[int, frozenset[str | None]], ...]
+"""What a rule names: the place of the axis in a key, and the words."""
+
 
 class RuleError(Exception):
     """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below it."""
@@ -99,11 +102,15 @@ class Channel:
     @cached_property
     def builds(self) -> tuple[Build, ...]:
         """Every build: in the order of the file, the axes first, then the includes."""
-        keys = (key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
         return tuple(
             Build(self.name, package, Variant(gpu, cpu, python), platform, cuda)
-            for package, platform, gpu, cpu, python, cuda in keys
+            for package, platform, gpu, cpu, python, cuda in self._offered
         )
+
+    @cached_property
+    def _offered(self) -> tuple[Key, ...]:
+        """The same as keys."""
+        return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
 
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
         """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if not offered."""
@@ -129,7 +136,7 @@ class Channel:
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
         for exception in self.text.exceptions:
             key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
-            if _names(exception, key):
+            if _names(_named(exception), key):
                 options |= exception.options
         return Pins(
             base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
@@ -147,7 +154,11 @@ class Channel:
         return tuple(dict.fromkeys(word for part in (self.text, *self.text.include) for word in getattr(part, axis)))
 
     def _excluded(self, key: Key) -> bool:
-        return any(_names(rule, key) for rule in self.text.exclude)
+        return any(_names(rule, key) for rule in self._excludes)
+
+    @cached_property
+    def _excludes(self) -> tuple[Named, ...]:
+        return tuple(map(_named, self.text.exclude))
 
     def _check_words(self) -> None:
         """No word twice in a list, and none in a rule that can never match.
@@ -197,15 +208,15 @@ class Channel:
         Raises:
             RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
         """
-        keys = [(b.package, b.platform, b.variant.gpu, b.variant.cpu, b.variant.python, b.cuda) for b in self.builds]
-        for text, name, word in problems(keys, self.text.options):
+        for text, name, word in problems(self._offered, self.text.options):
             words = getattr(self.text, name)
             place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
             raise RuleError(text, *place)
 
     def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
         for index, rule in enumerate(rules):
-            if not any(_names(rule, key) for key in keys):
+            named = _named(rule)
+            if not any(_names(named, key) for key in keys):
                 raise RuleError(f"the rule {fault}", name, index)
 
 
@@ -223,6 +234,10 @@ def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
     return all(word is None or word in (getattr(block, axis) or getattr(text, axis)) for axis, word in words)
 
 
-def _names(rule: Axes, key: Key) -> bool:
+def _named(rule: Axes) -> Named:
+    return tuple((index, frozenset(words)) for index, axis in enumerate(AXES) if (words := getattr(rule, axis)))
+
+
+def _names(rule: Named, key: Key) -> bool:
     """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA version to name."""
-    return all(not (words := getattr(rule, axis)) or word in words for axis, word in zip(AXES, key, strict=True))
+    return all(key[index] in words for index, words in rule)

@@ -29,8 +29,9 @@ from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.platforms.facts import DEFAULT, facts
+from farm.project import LOCAL
 from farm.render import Rendered, render
-from farm.settings import LOCAL, Runner, Swarm, load_github, load_runners
+from farm.settings import Runner, Swarm, load_github, load_runners
 from farm.sources import fetch
 from farm.variant import Variant
 

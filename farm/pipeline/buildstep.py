@@ -21,9 +21,9 @@ from farm.pipeline.context import CancelledError, RunContext, StillRunningError
 from farm.pipeline.inputs import gathered
 from farm.pipeline.report import Step
 from farm.platforms.registry import platform
+from farm.project import LOCAL
 from farm.runs import Attempt, EventKind, Result, State
 from farm.runs import Job as JournalJob
-from farm.settings import LOCAL
 
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0

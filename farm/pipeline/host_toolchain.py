@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from platform import machine
 
+from farm import processes
 from farm.errors import NoRunnerError, UsageError
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
@@ -12,6 +14,7 @@ from farm.plan import Plan
 from farm.platforms.base import Platform
 from farm.platforms.facts import PLATFORMS, here
 from farm.platforms.registry import platform
+from farm.smoke.variables import not_in_build
 
 PROVE_S = 300
 LOOK = """
@@ -43,37 +46,45 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
     system, _ = this_machine()
     if plan.platform != system.facts.name:
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
-    if system.self_contained:
-        with outcomes.timed("toolchain", workspace.watcher) as step:
-            step.result = f"{system.entry} looks for it"
-        return
+    with outcomes.timed("toolchain", workspace.watcher) as step, tempfile.TemporaryDirectory() as home:
+        environment = processes.environment(home, tree=False)  # what the build gets
+        found = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
+        unused = not_in_build([*environment, *system.variables])
+        step.result = found + (f"; not passed to the build: {', '.join(unused)}" if unused else "")
+
+
+def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
+    """Returns what was found.
+
+    Raises:
+        NoRunnerError: See prove_host.
+    """
     wanted = plan.parsed_variant.python_version
-    with outcomes.timed("toolchain", workspace.watcher) as step:
-        told, *absent = _run(["python3", "-c", LOOK]).split()
-        if told != wanted:
-            raise NoRunnerError(
-                f"the plan is for Python {wanted}; python3 here is {told}",
-                hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
-            )
-        if absent:
-            names = " ".join(absent)
-            raise NoRunnerError(
-                f"python3 here lacks {', '.join(absent)}",
-                # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment never does.
-                hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then put "
-                "~/farm-python/bin first into PATH; or Debian's packages: apt-get install "
-                + " ".join(f"python3-{name}" for name in absent),
-            )
-        command = ["python3", str(script), "--cxx", plan.env["CXX"]]
-        if plan.toolkit:
-            command += ["--sm", str(min(plan.verify.sass or ()))]
-        _run(command)
-        step.result = f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
+    version, *absent = _run(["python3", "-c", LOOK], environment).split()
+    if version != wanted:
+        raise NoRunnerError(
+            f"the plan is for Python {wanted}; python3 here is {version}",
+            hint=f"put a python3 that is {wanted} first into PATH, with python3-dev, build, setuptools and wheel",
+        )
+    if absent:
+        names = " ".join(absent)
+        raise NoRunnerError(
+            f"python3 here lacks {', '.join(absent)}",
+            # A distribution's own Python refuses `pip install` (PEP 668); a virtual environment never does.
+            hint=f"python3 -m venv ~/farm-python && ~/farm-python/bin/pip install {names}, then put "
+            "~/farm-python/bin first into PATH; or Debian's packages: apt-get install "
+            + " ".join(f"python3-{name}" for name in absent),
+        )
+    command = ["python3", str(script), "--cxx", plan.env["CXX"]]
+    if plan.toolkit:
+        command += ["--sm", str(min(plan.verify.sass or ()))]
+    _run(command, environment)
+    return f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str], environment: dict[str, str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROVE_S)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROVE_S, env=environment)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoRunnerError(f"{command[0]} cannot be run here: {error}") from error
     if done.returncode:

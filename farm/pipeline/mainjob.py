@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.errors import FarmError, SmokeFailedError
-from farm.pipeline import packs
-from farm.pipeline.backends import IMAGE
+from farm.errors import FarmError, InfrastructureError, SmokeFailedError
+from farm.pipeline import build_inputs
 from farm.pipeline.buildstep import BuildStep
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.context import RunContext
@@ -13,8 +12,8 @@ from farm.pipeline.library_wheels import library_wheels
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
 from farm.pipeline.smoke import SmokeOptions, smoke
-from farm.runs import EventKind, Until
-from farm.settings import LOCAL
+from farm.project import LOCAL
+from farm.runs import Until
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class MainJob(RunContext):
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
         built = BuildStep(self, self.pieces).carry_out()
+        given = build_inputs.noted(self, built)
         if until == "build":
             return
         with self.outcomes.timed("repair", watcher) as step:
@@ -42,19 +42,13 @@ class MainJob(RunContext):
             return
         self.check_cancelled()
         with self.outcomes.timed("publish", watcher) as step:
-            image = self.folder / IMAGE
-            used = image.read_text(encoding="utf-8") if image.exists() else None
-            shared = self.journal.happened(self.run.id, packs.KIND)
-            given = self.journal.happened(self.run.id, EventKind.INPUTS)
             mib = result.wheel.stat().st_size >> 20
             published = publish_wheel(
                 self.workspace,
                 plan,
                 result.wheel,
                 report,
-                image=used,
-                packs=shared.data["held"] if shared else (),
-                inputs={name: given.data[name] for name in ("wheels", "cache")} if given else None,
+                given=given,
                 run=self.run.id,
                 progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
             )
@@ -72,6 +66,9 @@ class MainJob(RunContext):
         try:
             options = SmokeOptions(wheel=Path(self.outcomes.wheel) if self.outcomes.wheel else None)
             failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
+        except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
+            self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
+            raise
         except FarmError as error:
             self.journal.set_state(attempt.id, "done", "failure", why=str(error))
             raise

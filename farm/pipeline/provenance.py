@@ -1,12 +1,14 @@
 """What is said of a wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from farm import __version__
+from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.check import report_text
 from farm.plan import Plan
+from farm.plan.file import SourcePlan
 from farm.wheel.report import Report
 
 BUILD_TYPE = "urn:torch-farm:wheel:v1"
@@ -15,37 +17,33 @@ BUILD_TYPE = "urn:torch-farm:wheel:v1"
 def predicate(
     plan: Plan,
     report: Report,
+    given: BuildInputs,
     *,
-    image: str | None = None,
     run: str | None = None,
-    packs: Iterable[str] = (),
-    wheels: Mapping[str, str] | None = None,
-    cache: str | None = None,
 ) -> dict[str, Any]:
     """The predicate for the wheel of a plan.
 
     Args:
-        plan: What was built: its digest, its source, the archives of its toolkit.
+        plan: What was built: its digest, its source and the parts of it, the archives and wheels of its toolkit.
         report: What verify found: its digest, as `verify.json` in the folder of the run.
-        image: The id of the image that it was built in (`sha256:…`), where known.
+        given: What the build had beside its plan.
         run: The id of the run, where there was one.
-        packs: The sha256 of the packs of other machines that the compiler cache had.
-        wheels: The published wheels that it was built against: sha256 by name.
-        cache: Which compiler cache of the build's own machine it had; what was in it is not known by digest.
     """
-    source = plan.source
-    digest = {"gitCommit": source.commit} if source.kind == "git" else {"sha256": source.digest}
-    dependencies: list[dict[str, Any]] = [
-        {"name": "source", "uri": f"git+{source.url}@{source.tag}" if source.kind == "git" else None, "digest": digest}
-    ]
-    if image is not None:
-        dependencies.append({"name": "image", "uri": plan.base, "digest": {"sha256": image.removeprefix("sha256:")}})
+    dependencies: list[dict[str, Any]] = [_source("source", plan.source)]
+    dependencies += [_source(part.into, part.source) for part in plan.parts]
+    if given.image is not None:
+        digest = {"sha256": given.image.removeprefix("sha256:")}
+        dependencies.append({"name": "image", "uri": plan.base, "digest": digest})
     for archive in plan.toolkit.archives if plan.toolkit else ():
         dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
-    dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in packs]
-    dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted((wheels or {}).items())]
-    if cache is not None:
-        dependencies.append({"name": "local compiler cache", "annotations": {"volume": cache}})
+    dependencies += [_source(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []
+    dependencies += [_source(str(wheel.package), wheel) for wheel in plan.build_requires]
+    dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in given.packs]
+    dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
+    if given.cache is not None:
+        dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
+    for uri, commit in sorted(given.actions.items()):
+        dependencies.append({"name": "GitHub Actions", "uri": uri, "digest": {"gitCommit": commit}})
     parameters = {
         "package": plan.package,
         "version": plan.version,
@@ -72,3 +70,17 @@ def predicate(
             ],
         },
     }
+
+
+def _source(name: str, source: SourcePlan) -> dict[str, Any]:
+    """What was fetched, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
+    if source.kind == "git":
+        uri, digest = f"git+{source.url}@{source.tag}", {"gitCommit": source.commit}
+    elif source.kind == "path":
+        uri, digest = None, {"sha256": source.digest}
+    elif source.kind == "archive":
+        uri, digest = source.url, {"sha256": source.sha256}
+    else:
+        kind = "deb/debian" if source.kind == "debian-source" else "pypi"
+        uri, digest = f"pkg:{kind}/{source.package}?file_name={quote(str(source.file))}", {"sha256": source.sha256}
+    return {"name": name, "uri": uri, "digest": digest}

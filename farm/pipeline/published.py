@@ -1,11 +1,14 @@
 """Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
 
 import json
-from typing import Any
+
+from packaging.utils import canonicalize_name
 
 from farm.errors import SmokeFailedError
 from farm.index.backends import open_store
+from farm.index.pages import json_key, parse_page
 from farm.index.records import Record, parse_record, record_key
+from farm.index.stores import Store
 from farm.pipeline.release import pip_line, pip_source, public_url
 from farm.pipeline.report import Outcomes, Step
 from farm.pipeline.smoke import smoke
@@ -29,19 +32,26 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
             if journal.unfinished(plan.digest):
                 return None  # a run whose controller was killed is taken up and ended first
     store = open_store(workspace.index_url)
-    project = plan.package.lower().replace("-", "_").replace(".", "_")
-    for key in store.list(record_key(f"{project}-{plan.version}-").removesuffix(".json")):
+    for filename in listed(store, plan):
+        key = record_key(filename)
         found = store.get(key)
         record = parse_record(found.data, key) if found else None
         if record is None or record.provenance.get("plan") != plan.digest:
             continue
-        name = parse_wheel_name(record.filename)
-        if str(name.version) == plan.version and record.provenance.get("verified") == record.sha256:
+        if record.provenance.get("verified") == record.sha256:
             return record if _is_offered(store, plan, record) else None
     return None
 
 
-def _is_offered(store: Any, plan: Plan, record: Record) -> bool:
+def listed(store: Store, plan: Plan) -> list[str]:
+    """The file names of the plan's version on the page of its package; makers of wheels spell names differently."""
+    key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
+    page = store.get(key)
+    names = [file.filename for file in parse_page(page.data, key).files] if page else []
+    return [name for name in names if str(parse_wheel_name(name).version) == plan.version]
+
+
+def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
     """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
     page = store.get(f"whl/{Variant.parse(plan.variant).group}/v1-json/{record.project}/index.json")
     if page is None or store.stat(f"whl/files/{record.filename}") is None:

@@ -3,10 +3,8 @@
 import hashlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from farm.errors import PublishRefusedError
 from farm.index.admission import PYPI_RULES, Admission
@@ -14,12 +12,15 @@ from farm.index.backends import open_store
 from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
 from farm.index.stores import Progress
+from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.provenance import predicate
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.report import Report
+
+NOTHING = BuildInputs()
 
 
 def publish_wheel(
@@ -28,10 +29,8 @@ def publish_wheel(
     wheel: Path,
     report: Report,
     *,
-    image: str | None = None,
+    given: BuildInputs = NOTHING,
     run: str | None = None,
-    packs: Iterable[str] = (),
-    inputs: Mapping[str, Any] | None = None,
     policy: Admission = PYPI_RULES,
     progress: Progress | None = None,
     single_writer: bool = False,
@@ -43,10 +42,8 @@ def publish_wheel(
         plan: Names the group.
         wheel: The file.
         report: What verify said about this very file.
-        image: The id of the image that it was built in, for the provenance.
+        given: What the build had beside its plan, for the provenance.
         run: The run that built it, likewise.
-        packs: The sha256 of the packs of other machines that its compiler cache had, likewise.
-        inputs: What the journal has as `EventKind.INPUTS` of the build, likewise.
         policy: What the index takes beyond PyPI's rules.
         progress: Told how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
@@ -72,7 +69,7 @@ def publish_wheel(
                 "plan": plan.digest,
                 "verified": report.sha256,
                 "channel": plan.channel,
-                PREDICATE: predicate(plan, report, image=image, run=run, packs=packs, **(inputs or {})),
+                PREDICATE: predicate(plan, report, given, run=run),
                 **_waived(report),
             },
             channel=plan.channel,

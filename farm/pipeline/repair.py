@@ -22,10 +22,11 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
         into=None if plan.repair == "tools" else plan.vendor_into,
         exclude=plan.exclude,
         version=plan.version,
-        requires=[f"numpy{plan.verify.numpy}"] if plan.verify.numpy else [],
+        requires=plan.requires,
         opens=plan.opens,
         library_wheels=[
-            LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries)) for wheel in plan.library_wheels
+            LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires))
+            for wheel in plan.library_wheels
         ],
     )
     return repair(the_wheel(built / "wheel"), dest, options)

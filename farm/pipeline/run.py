@@ -8,6 +8,7 @@ import contextlib
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Never
@@ -146,7 +147,7 @@ def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
         NoRunnerError: The engine cannot carry it out.
     """
     check_engine(workspace, request.on, plan)
-    request = request.model_copy(update={"detached": True})
+    request = replace(request, detached=True)
     with open_journal(workspace.project, workspace.settings) as journal:
         if not needs.in_the_making(journal, plan):
             needs.published(workspace, plan)

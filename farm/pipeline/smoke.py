@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from farm.errors import FarmError
 from farm.index.backends import open_store
-from farm.index.records import record_key
+from farm.index.pages import json_key, parse_page
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
@@ -150,12 +152,13 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
     tag = plan.verify.python
     try:
         store = open_store(workspace.index_url)
-        start = record_key(f"{plan.package}-{plan.version}-").removesuffix(".json")
-        for key in sorted(store.list(start)):
-            wheel = key.removeprefix("records/").removesuffix(".json")
-            if f"-{tag}-" in wheel or "-abi3-" in wheel:
-                name = hashlib.sha256(data).hexdigest()[:16]
-                store.create(f"smoke/{wheel}/{name}.json", data, content_type="application/json")
+        group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
+        page = store.get(group)
+        for file in parse_page(page.data, group).files if page else ():
+            name = parse_wheel_name(file.filename)
+            if str(name.version) == plan.version and (f"-{tag}-" in file.filename or "-abi3-" in file.filename):
+                key = hashlib.sha256(data).hexdigest()[:16]
+                store.create(f"smoke/{file.filename}/{key}.json", data, content_type="application/json")
                 return None
     except FarmError as error:
         return str(error)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from farm.errors import UsageError
 from farm.pipeline.report import Watcher
+from farm.project import JOURNAL
 from farm.runs import Journal
 from farm.settings import Settings
 
@@ -77,7 +78,7 @@ def configured_signer(project: Path, settings: Settings) -> "Signer | None":
 
 
 def journal_path(project: Path, settings: Settings) -> Path:
-    return project / settings.artifacts / "farm.db"
+    return project / settings.artifacts / JOURNAL
 
 
 def open_journal(project: Path, settings: Settings) -> Journal:

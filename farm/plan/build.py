@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from farm import catalog
-from farm.catalog.models import TorchRelease
+from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.plan import inputs
-from farm.plan.environment import environment, filled, placeholders
+from farm.plan.environment import environment, filled, numpy_end, placeholders
 from farm.plan.file import Plan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.selectors import Candidate, Selectors, candidate
 from farm.platforms.registry import platform
+from farm.recipe import folder as recipe_folder
 from farm.recipe import job_digest, job_files
 from farm.wheel.policy import Policy
 
@@ -27,7 +30,14 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     """
     wanted, judged = _best(project, selectors, None)
     judged.require_buildable()
-    return _plan(wanted, environment(wanted))
+    try:
+        return _plan(wanted, environment(wanted))
+    except ValidationError as error:  # what a recipe may say, and no plan may hold
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        value = repr(first["input"])[:80]
+        file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
+        raise UsageError(f"{file}: {key}: {value}: {first['msg']}", hint="docs/your-package.md has the keys") from error
 
 
 def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
@@ -51,7 +61,7 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
         return first, judged
     best = first, judged
     for name, channel in load_matrix(project).channels.items():
-        if name != first.channel.name and selectors.package in channel.packages:
+        if name != first.channel.name and first.package in channel.packages:
             other = candidate(project, selectors, asked, name)
             if (found := judgement(other)).complete:
                 return other, found
@@ -80,14 +90,14 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         env={name: str(choice.value) for name, choice in sorted(env.items())},
         recipe=pins.recipe,
         source=inputs.source(pins.recipe, recipe, stack.torch),
-        parts=inputs.parts(recipe),
+        parts=inputs.parts(recipe, pins.base),
         patch_files=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
         job_files=job_digest(pins.recipe),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=[f"{name}=={values['torch_version']}" for name in recipe.needs],
-        build_requires=inputs.build_requires(recipe) if system.facts.in_images else [],
+        build_requires=inputs.build_requires(pins.recipe, recipe, system.facts),
         vendor_into=recipe.vendor_into,
         repair=recipe.repair,
         exclude=recipe.exclude,
@@ -123,11 +133,9 @@ def _policy(wanted: Candidate, version: str) -> Policy:
             "ptx": sms[-1:] if wanted.stack.ptx else [],
             "cpu": variant.cpu,
             "exclude": recipe.exclude,
-            "numpy": _numpy_bound(release) if rules["numpy"] else None,
+            "left_out": [
+                name for tier in catalog.cpu_levels()[variant.cpu].without for name in recipe.tiers.get(tier, ())
+            ],
+            "numpy": f"<{numpy_end(release, variant.cpu)}" if rules["numpy"] and release else None,
         }
     )
-
-
-def _numpy_bound(release: TorchRelease | None) -> str | None:
-    """`<2` for a release that can use numpy 1 alone: pip would install a newer one, of another ABI."""
-    return f"<{release.numpy_major_max + 1}" if release else None

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 from farm import catalog
+from farm.catalog.models import TorchRelease
+from farm.compat.stack import number
 from farm.compat.torch import switch_off
 from farm.errors import UsageError
 from farm.options import OPTIONS, Choice
@@ -42,12 +44,18 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     return {
         "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
         "torch_version": wheel_version(stack.torch, stack.cuda, stack.variant, 0) if stack.torch else "",
-        "numpy_end": str(release.numpy_major_max + 1) if release else "",
+        "numpy_end": numpy_end(release, stack.variant.cpu) if release else "",
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
         "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
         "cuda_home": system.cuda_home(stack),
     }
+
+
+def numpy_end(release: TorchRelease, cpu: str) -> str:
+    """The first numpy that a wheel cannot work with: of another ABI than its torch has, or for newer CPUs."""
+    end = catalog.cpu_levels()[cpu].numpy_end
+    return min(str(release.numpy_major_max + 1), *filter(None, [end]), key=number)
 
 
 def filled(text: str, values: Mapping[str, str], where: str) -> str:

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from packaging.utils import parse_wheel_filename
 from pydantic import Field, ValidationError, model_validator
 
 from farm.errors import UsageError
@@ -70,9 +69,12 @@ class SourcePlan(Model):
 
 
 class ToolkitPlan(Model):
-    """Where CUDA comes from: `archives` with the `nvidia` provider; `wheels` for what `debian` has no package of."""
+    """Where CUDA comes from: `archives` with the `nvidia` provider; `wheels` for what `debian` has no package of.
 
-    provider: Literal["debian", "nvidia"]
+    With the `wheels` provider all of it is in `wheels`.
+    """
+
+    provider: Literal["debian", "nvidia", "wheels"]
     cuda: str = Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}$")
     components: list[Text]
     archives: list[ArchivePlan] = []
@@ -80,7 +82,10 @@ class ToolkitPlan(Model):
 
 
 class LibraryWheelPlan(Model):
-    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) lie in `folder` there."""
+    """A wheel that holds libraries which the built wheel needs: `libraries` (patterns) lie in `folder` there.
+
+    `requires`: others of these wheels that it needs, by package.
+    """
 
     package: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.]{1,30}$")
@@ -88,6 +93,7 @@ class LibraryWheelPlan(Model):
     sha256: Sha256
     folder: str = Field(pattern=RELATIVE)
     libraries: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+*-]{0,80}$")]]
+    requires: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")]] = []
 
     @property
     def requirement(self) -> str:
@@ -150,7 +156,7 @@ class Plan(Model):
     """One build, fully resolved."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
-    package: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
     variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
     platform: PlatformName
@@ -161,7 +167,7 @@ class Plan(Model):
     toolkit: ToolkitPlan | None
     apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
     env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
-    recipe: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    recipe: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     source: SourcePlan
     parts: list[PartPlan]
     patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
@@ -199,6 +205,8 @@ class Plan(Model):
     @property
     def installs(self) -> list[str]:
         """What is installed for the build, as requirements of pip: the farm's own wheels, then the index's."""
+        from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import; few builds install wheels
+
         found = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]
         return [*self.needs, *(f"{name}=={version}" for name, version in found)]
 

@@ -3,27 +3,27 @@
 from functools import cache
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
-
 from farm import catalog
 from farm.catalog import redist
 from farm.catalog.models import TorchRelease
 from farm.compat import Stack
-from farm.compat.host import redist_platform
+from farm.compat.host import platform_of, redist_platform
 from farm.errors import UsageError
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
-from farm.platforms.facts import facts
+from farm.platforms.facts import Facts, facts
 from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe, tree_digest
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:
-    """The commit of a package that belongs to a PyTorch release; None: the catalogue does not know it."""
+    """The recipe's commit, else that of the package that belongs to a PyTorch release; None: nobody knows it."""
+    if source.release is None:
+        return source.commit
     return {"torch": release.commit, "vision": release.vision_commit, "audio": release.audio_commit}[source.release]
 
 
 def source_version(recipe_: Recipe, torch: str | None) -> str:
     """The version of the package's source: of a companion of PyTorch, the one that belongs to the release."""
-    if not isinstance(recipe_.source, GitSource) or torch is None:
+    if not isinstance(recipe_.source, GitSource) or recipe_.source.release is None or torch is None:
         return recipe_.version
     release = catalog.torch_releases()[torch]
     return {"torch": torch, "vision": release.vision, "audio": release.audio}[recipe_.source.release]
@@ -33,25 +33,39 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     """The source of the recipe `name`, for a PyTorch release where it depends on one."""
     origin = recipe_.source
     if isinstance(origin, GitSource):
-        assert torch  # the rules refuse a package that needs a release and has none
-        commit = commit_of(origin, catalog.torch_releases()[torch])
         tag = origin.tag.replace("{version}", source_version(recipe_, torch))
+        commit = origin.commit
+        if commit is None:
+            assert torch  # the rules refuse a package that needs a release and has none
+            commit = commit_of(origin, catalog.torch_releases()[torch])
         return SourcePlan(kind="git", url=origin.url, tag=tag, commit=commit)
     if isinstance(origin, PathSource):
         return SourcePlan(kind="path", digest=tree_digest(folder(name) / origin.path))
     return _fixed(origin)
 
 
-def parts(recipe_: Recipe) -> list[PartPlan]:
-    """Third-party code that goes into the source tree."""
+def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
+    """Third-party code that goes into the source tree in a build on the image `base`."""
     return [
         PartPlan(into=part.into, source=_fixed(part.source), strip=part.strip, members=part.members)
         for part in recipe_.parts
+        if not part.bases or base in part.bases
     ]
 
 
-def build_requires(recipe_: Recipe) -> list[SourcePlan]:
-    """The wheels of the Python index that the build imports."""
+def build_requires(name: str, recipe_: Recipe, system: Facts) -> list[SourcePlan]:
+    """The wheels of the Python index that the build imports. A machine that is no image has what `wheels` names.
+
+    Raises:
+        UsageError: The recipe `name` has some, and says nothing of such a machine.
+    """
+    if recipe_.build_requires and not system.in_images:
+        if recipe_.wheels:
+            return []
+        raise UsageError(
+            f"{folder(name) / 'recipe.yaml'}: build_requires: are installed in Linux images only, not on {system.name}",
+            hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
+        )
     return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in recipe_.build_requires]
 
 
@@ -65,7 +79,7 @@ def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryW
         return []
     known = catalog.library_wheels(stack.cuda, stack.cudnn)
     machine, target = stack.variant.machine, facts(stack.platform)
-    if not all(target.fits(tag.platform, machine) for wheel in known for tag in parse_wheel_filename(wheel.file)[3]):
+    if not all(target.fits(tag, machine) for wheel in known for tag in wheel.platform_tags):
         return []
     return [LibraryWheelPlan(version=wheel.version, **wheel.model_dump()) for wheel in known]
 
@@ -81,6 +95,10 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
             assert pinned  # the rules refuse a cuDNN without a wheel
             wheels.append(SourcePlan(kind="wheel", **pinned.model_dump()))
         return ToolkitPlan(provider="debian", cuda=stack.cuda, components=recipe_.components, wheels=wheels)
+    if stack.toolkit == "wheels":
+        found = catalog.wheel_toolkits()[stack.cuda].pinned(recipe_.components, stack.cudnn, platform_of(stack))
+        pins = [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in found]
+        return ToolkitPlan(provider="wheels", cuda=stack.cuda, components=recipe_.components, wheels=pins)
     nvidias_name = redist_platform(stack)
     assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
     major = int(stack.cuda.partition(".")[0])

@@ -73,7 +73,7 @@ def judgement(candidate: Candidate) -> Judgement:
 def _not_offered(candidate: Candidate) -> list[Reason]:
     """What the channel does not offer, apart from what the rules explain better."""
     channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
-    name, package, platform = channel.name, recipe.package, candidate.selectors.platform
+    name, package, platform = channel.name, candidate.package, candidate.selectors.platform
     source, found = "ci/matrix.yaml", []
     if package not in channel.packages:
         fact = f"packages of {name}: {', '.join(channel.packages)}"
@@ -90,9 +90,10 @@ def _not_offered(candidate: Candidate) -> list[Reason]:
 
 def _no_source(recipe: Recipe, torch: str | None) -> list[Reason]:
     """A companion of a torch release whose commit is not known cannot be built, nor another release of a tarball."""
-    if recipe.package == "torch" and not isinstance(recipe.source, GitSource) and torch != recipe.version:
-        text = f"this channel builds torch {recipe.version} from a tarball, not {torch}"
-        return [Reason("source", text, f"source: {recipe.source.kind}", "farm/recipes")]
+    if recipe.torch_release not in (None, torch):
+        text = f"this channel builds {recipe.package} {recipe.version}, which belongs to torch {recipe.torch_release}"
+        nearest = f"--torch {recipe.torch_release}"
+        return [Reason("source", f"{text}, not {torch}", f"source: {recipe.source.kind}", "farm/recipes", nearest)]
     release = catalog.torch_releases().get(torch or "")
     if not isinstance(recipe.source, GitSource) or release is None or commit_of(recipe.source, release):
         return []

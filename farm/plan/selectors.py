@@ -8,7 +8,7 @@ from typing import Any
 from farm import catalog
 from farm.compat import Stack, check, settle
 from farm.errors import UsageError
-from farm.matrix import Channel, Pins, load_matrix
+from farm.matrix import Channel, Matrix, Pins, load_matrix
 from farm.options import OPTIONS, Choice, Option, Value, option
 from farm.platforms.facts import DEFAULT
 from farm.platforms.registry import platform
@@ -33,6 +33,7 @@ class Candidate:
 
     Attributes:
         selectors: What was asked for.
+        package: The name under which channels list it: a folder of recipes.
         channel: Whose pins it has; `channel_origin` says who chose it.
         pins: What the channel pins for this build.
         recipe: How the package is built.
@@ -41,6 +42,7 @@ class Candidate:
     """
 
     selectors: Selectors
+    package: str
     channel: Channel
     channel_origin: str
     pins: Pins
@@ -68,7 +70,7 @@ def candidate(
     for name, choice in options.items():
         option(name).check(choice)
     matrix = load_matrix(project)
-    package = recipe(selectors.package).package
+    package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
     name = channel_name or selectors.channel or matrix.default_channel(package, variant, selectors.platform)
     channel = matrix.channel(name)
@@ -97,6 +99,7 @@ def candidate(
         )
     return Candidate(
         selectors=selectors,
+        package=package,
         channel=channel,
         channel_origin="--channel" if selectors.channel else "default" if channel_name is None else "it fits",
         pins=replace(pins, base=settled.base),
@@ -104,6 +107,12 @@ def candidate(
         chosen=chosen,
         stack=settled,
     )
+
+
+def _listed(matrix: Matrix, name: str) -> str:
+    """The name under which channels list the recipe `name`: its folder's, else its package's."""
+    package = recipe(name).package
+    return name if any(name in channel.packages for channel in matrix.channels.values()) else package
 
 
 def _choose(

@@ -5,6 +5,7 @@ The image holds nothing of the variant, so that variants share it.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from farm import catalog
@@ -21,7 +22,11 @@ from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
 from farm.recipe import Recipe
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
-TOOLKIT_SCRIPT = {"debian": "install_debian_cuda.py", "nvidia": "install_toolkit.py"}
+TOOLKIT_SCRIPTS = {
+    "debian": ("install_debian_cuda.py",),
+    "nvidia": ("install_toolkit.py",),
+    "wheels": ("install_cuda_wheels.py", "install_debian_cuda.py"),  # the first imports the second
+}
 
 
 class Linux(Unix):
@@ -46,9 +51,12 @@ PLATFORM: Platform = Linux()
 
 def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
     """The newest C and C++ compilers that base image, toolkit and recipe take."""
-    newest = host_gcc(stack)
+    newest, limit = host_gcc(stack), recipe.gcc
     assert newest is not None  # the plan has a base image: the matrix pins one, or the Python decides
-    version = min(newest, recipe.gcc or newest)
+    if limit == "cuda":
+        base = catalog.debian_releases().get(stack.base or "")
+        limit = host_gcc(replace(stack, cuda=base.cuda)) if base else None
+    version = min(newest, limit or newest)
     return f"gcc-{version}", f"g++-{version}"
 
 
@@ -63,10 +71,9 @@ def _image(templates: Templates, plan: Plan) -> Files:
     files: Files = {}
     image_env: dict[str, str] = {}
     if toolkit:
-        scripts.append(TOOLKIT_SCRIPT[toolkit.provider])
+        scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
-        manifest = _debian_manifest(toolkit, plan.base) if toolkit.provider == "debian" else _nvidia_manifest(plan)
-        files["scripts/toolkit.json"] = json.dumps(manifest, indent=2) + "\n"
+        files["scripts/toolkit.json"] = json.dumps(_manifest(plan, toolkit, plan.base), indent=2) + "\n"
     values = {
         "base": plan.base,
         "toolkit": toolkit,
@@ -78,6 +85,25 @@ def _image(templates: Templates, plan: Plan) -> Files:
     }
     files["Dockerfile"] = templates.fill(DOCKERFILE, values)
     return files | {f"scripts/{name}": templates.script(name) for name in scripts}
+
+
+def _manifest(plan: Plan, toolkit: ToolkitPlan, base: str) -> dict[str, object]:
+    if toolkit.provider == "debian":
+        return _debian_manifest(toolkit, base)
+    return _nvidia_manifest(plan) if toolkit.provider == "nvidia" else _wheels_manifest(toolkit)
+
+
+def _wheels_manifest(toolkit: ToolkitPlan) -> dict[str, object]:
+    """All of each wheel's folder goes below the toolkit's prefix, as it lies there."""
+    known = catalog.wheel_toolkits().get(toolkit.cuda)
+    if known is None:
+        raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint="make the plan again")
+    prefix = catalog.nvidia_provider().prefix.strip("/")
+    parts = [
+        {"wheel": wheel.file, "sha256": wheel.sha256, "members": {f"{known.folder_in(str(wheel.package))}/**": prefix}}
+        for wheel in toolkit.wheels
+    ]
+    return {"schema": 1, "parts": parts}
 
 
 def _debian_manifest(toolkit: ToolkitPlan, base: str) -> dict[str, object]:

@@ -30,7 +30,7 @@ class Unix:
         return stack
 
     def cuda_home(self, stack: Stack) -> str:
-        return catalog.nvidia_provider().prefix if stack.toolkit == "nvidia" else "/usr"
+        return catalog.nvidia_provider().prefix if stack.toolkit in ("nvidia", "wheels") else "/usr"
 
     def packages(self, _recipe: Recipe, _stack: Stack) -> list[str]:
         return []

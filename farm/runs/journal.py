@@ -58,7 +58,7 @@ class Journal(Database):
             run_id = self._next_id()
             self._db.execute(
                 "INSERT INTO runs (id, created, plan_digest, request, plan, owner) VALUES (?, ?, ?, ?, ?, ?)",
-                (run_id, _now(), plan_digest, request.model_dump_json(), _json(plan), owner.to_json()),
+                (run_id, _now(), plan_digest, request.to_json(), _json(plan), owner.to_json()),
             )
             self._append(run_id, "run-created", {"plan_digest": plan_digest})
             return self._exact(run_id)
@@ -162,13 +162,18 @@ class Journal(Database):
             self._append(run_id, "run-finished", {"result": result, "exit_code": exit_code})
             return True
 
-    def forget(self, before: datetime) -> int:
+    def forget(self, before: datetime, *, dry_run: bool = False) -> int:
         """Removes every run that ended before a time, with its jobs, attempts and events; returns how many.
+
+        `dry_run`: only counts them.
 
         The space goes back to the disk. Open runs stay, and so does the newest run of all: ids go on from it.
         """
         ended = "SELECT id FROM runs WHERE finished < ? AND id < (SELECT max(id) FROM runs)"
         when = (before.astimezone(UTC).isoformat(timespec="milliseconds"),)
+        if dry_run:
+            with self._lock, self._errors():
+                return int(self._db.execute(f"SELECT count(*) FROM ({ended})", when).fetchone()[0])  # noqa: S608
         with self._removing():
             self._db.execute(f"DELETE FROM events WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
             jobs = f"SELECT id FROM jobs WHERE run_id IN ({ended})"  # noqa: S608
@@ -279,7 +284,7 @@ class Journal(Database):
             OpenRun(
                 row["id"],
                 row["created"],
-                Request.model_validate_json(row["request"]),
+                Request.from_json(row["request"]),
                 dict(zip(fields, json.loads(row["about"]), strict=False)),
             )
             for row in rows
@@ -334,4 +339,4 @@ class Journal(Database):
 def _run(row: sqlite3.Row) -> Run:
     fields = dict(row)
     fields["owner"] = Process.from_json(fields["owner"])
-    return Run(**{**fields, "request": Request.model_validate_json(row["request"]), "plan": json.loads(row["plan"])})
+    return Run(**{**fields, "request": Request.from_json(row["request"]), "plan": json.loads(row["plan"])})

@@ -1,10 +1,9 @@
 """What the journal records: runs, jobs, attempts, events. Times are UTC, ISO 8601."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Literal, Self
 
 from farm.platforms.facts import DEFAULT
 from farm.runs.owner import Process
@@ -33,7 +32,8 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
 
 
-class Request(BaseModel):
+@dataclass(frozen=True)
+class Request:
     """What was asked for: one package for one variant, how far, where and when.
 
     Attributes:
@@ -44,8 +44,6 @@ class Request(BaseModel):
         retry_of: The id of the run whose plan this one repeats.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     package: str = ""
     variant: str = ""
     platform: str = DEFAULT
@@ -54,6 +52,15 @@ class Request(BaseModel):
     priority: int = 0
     detached: bool = False
     retry_of: str | None = None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What another version of the farm wrote may have more fields, or fewer."""
+        known, held = {field.name for field in fields(cls)}, json.loads(text)
+        return cls(**{name: value for name, value in held.items() if name in known})
 
     @property
     def publishes(self) -> bool:

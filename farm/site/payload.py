@@ -5,14 +5,17 @@ from typing import Any
 
 from farm import catalog
 from farm.catalog import gpus
+from farm.compat import official
 from farm.platforms.facts import PLATFORMS
 from farm.site.conflicts import Conflict
 from farm.site.offers import Offer, by_builds
 from farm.site.state import Known
-from farm.variant import PYTHONS, Variant, cpus
+from farm.variant import PYTHONS, Variant, cpus, sm_number
 from farm.variant import gpus as gpu_words
 
 AXES = ("package", "platform", "gpu", "cpu", "python", "torch", "cuda")
+OFFICIAL = ("linux-x86_64", "linux-aarch64", "windows-x86_64")
+"""Where PyTorch publishes wheels with CUDA."""
 GROUP = "variant-group"
 """Stands for the group of a variant in the options that the page fills in."""
 
@@ -61,11 +64,24 @@ def payload(
         "conflicts": [[c.axis, c.value, c.other_axis, c.other_value, c.why] for c in conflicts],
         "cards": [[card.name, card.sm] for card in gpus.cards()],
         "tooOld": {sm: f"{old.name} ({sm}): {old.why}" for sm, old in gpus.gpus().too_old.items()},
+        "official": {place: _official(place) for place in OFFICIAL},
+        "newestTorch": list(catalog.torch_releases())[-1],
+        "machines": {name: catalog.cpu_levels()[name].machine for name in words["cpu"]},
         "lastDriver": {gpu: branch for gpu in words["gpu"] if (branch := _last_driver(gpu)) is not None},
         "group": GROUP,
         "pip": list(source(GROUP)),
         "links": list(links(GROUP)),
     }
+
+
+def _official(place: str) -> dict[str, list[str | None] | None]:
+    """By GPU, PyTorch's own newest wheel that runs on it: release, CUDA, driver and pip line; None: none runs."""
+    found: dict[str, list[str | None] | None] = {}
+    for name in (*catalog.architectures().architectures, *gpus.gpus().too_old):
+        answer = official.newest(sm_number(name), place)
+        row = answer.row if answer else None
+        found[name] = [answer.torch, row.cuda, answer.driver, answer.pip] if answer and row else None
+    return found
 
 
 def _words(offers: Sequence[Offer], axis: str) -> list[str]:

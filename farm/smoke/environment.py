@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
-from farm.smoke.report import printable
+from farm.text import without_controls
 
 TAIL_LINES = 15
 _ABSENT = re.compile(r"No matching distribution found for (\S+)|[Bb]ecause (\S+) was not found in the package registry")
@@ -34,7 +34,7 @@ def find_python(name: str) -> Path | None:
 
 def _answers(python: str, wanted: tuple[int, int]) -> bool:
     try:
-        answer = subprocess.run([python, "-I", "-c", _ASK], capture_output=True, timeout=30, check=False)
+        answer = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return answer.returncode == 0 and answer.stdout.split() == [b"cpython", b"%d" % wanted[0], b"%d" % wanted[1]]
@@ -140,9 +140,9 @@ def install(
     absent = _ABSENT.search(said)
     name = absent[1] or absent[2] if absent else None
     if name and not requirement.startswith(name):
-        hint = f"the index lacks {name}: `farm index dependencies` writes pages of links to what wheels need; {hint}"
+        hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
     raise SmokeFailedError(f"{what} failed with exit code {code}:\n{said}", hint=hint)
 
 
 def _last_lines(raw: bytes) -> str:
-    return "\n".join(printable(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])
+    return "\n".join(without_controls(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])

@@ -2,13 +2,12 @@
 
 import os
 import stat
-import unicodedata
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.smoke.probe.junit import junit, junit_rows
+from farm.text import without_controls
 from farm.yamlfile import Model
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
@@ -17,16 +16,8 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(o
 Status = Literal["passed", "failed", "not_run"]
 
 
-def printable(text: str) -> str:
-    """The text without what could steer a terminal or reorder a line: control and format characters.
-
-    Newlines and tabs stay.
-    """
-    return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
-
-
-Text = Annotated[str, Field(max_length=8000), AfterValidator(printable)]
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable)]
+Text = Annotated[str, Field(max_length=8000), AfterValidator(without_controls)]
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(without_controls)]
 Facts = Annotated[dict[Name, Text], Field(max_length=50)]
 
 
@@ -109,7 +100,7 @@ class SmokeReport(Model):
     checks: Annotated[tuple[Check, ...], Field(max_length=500)] = ()
     exit_code: int | None = None
     signal: Name | None = None
-    output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(printable)] = ""
+    output_tail: Annotated[str, Field(max_length=1 << 16), AfterValidator(without_controls)] = ""
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     dropped_variables: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
 
@@ -127,6 +118,8 @@ class SmokeReport(Model):
 
     def to_junit(self) -> str:
         """The report as JUnit's XML: every check, and the outcome as a test case of its own."""
+        from farm.smoke.probe.junit import junit, junit_rows  # noqa: PLC0415 slow to import
+
         suite = self.module + (f" on {self.emulated}" if self.emulated else "")
         dropped = f"dropped from the environment: {', '.join(self.dropped_variables)}" if self.dropped_variables else ""
         text = "\n".join(
@@ -170,4 +163,4 @@ def read_document(path: Path) -> ProbeDocument | str:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return printable(f"the probe's report is not valid: {where}: {first['msg']}")[:500]
+        return without_controls(f"the probe's report is not valid: {where}: {first['msg']}")[:500]

@@ -18,8 +18,9 @@ from farm import pack, processes
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
-from farm.smoke.report import ProbeDocument, SmokeReport, Status, printable, read_document
+from farm.smoke.report import ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
+from farm.text import without_controls
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
@@ -249,7 +250,7 @@ def _keep_tail(stream: IO[bytes], tail: bytearray, line: Callable[[str], None] |
 def clean(text: str) -> str:
     """Output of a program without terminal escapes and control characters; of a progress line the last state."""
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
-    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+    return without_controls("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
 
 
 def _judge(

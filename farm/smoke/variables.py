@@ -1,4 +1,4 @@
-"""The environment of a smoke test: the same few variables as a build's (`farm.processes.environment`).
+"""The environment of a smoke test: the same few variables as of a build on a host (`farm.processes.environment`).
 
 What the caller's environment says beyond that may force or hide code of a CPU or GPU: with `OPENBLAS_CORETYPE=Haswell`
 a wheel ends by SIGILL on an emulated Nehalem that it runs on.
@@ -14,6 +14,9 @@ from farm import processes
 from farm.errors import UsageError
 from farm.yamlfile import Model, load
 
+COMPILER = ("INCLUDE", "LIB", "LIBPATH", "VCINSTALLDIR", "VCToolsInstallDir", "WindowsSdkDir", "WindowsSDKVersion")
+"""What a prompt of Visual Studio sets: torch.compile needs it on Windows, where cl.exe finds no header without it."""
+
 
 class _Variable(Model):
     pattern: str
@@ -23,11 +26,12 @@ class _Variable(Model):
 
 class _Data(Model):
     variables: list[_Variable]
+    build_variables: list[_Variable]
 
 
 @cache
-def _patterns() -> tuple[str, ...]:
-    return tuple(each.pattern for each in load(Path(__file__).with_name("variables.yaml"), _Data).variables)
+def _data() -> _Data:
+    return load(Path(__file__).with_name("variables.yaml"), _Data)
 
 
 def for_probe(home: Path, passed: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -44,12 +48,23 @@ def for_probe(home: Path, passed: Iterable[str] = ()) -> tuple[dict[str, str], t
         UsageError: A name of `passed` is not set.
     """
     made = processes.environment(str(home), tree=False)
+    made |= {name: os.environ[name] for name in COMPILER if os.name == "nt" and name in os.environ}
     for name in passed:
         if name not in os.environ:
             raise UsageError(f"{name} is not set, so it cannot be passed to the smoke test")
         made[name] = os.environ[name]
-    return made, tuple(sorted(name for name in os.environ if name not in made and _changes_code(name)))
+    return made, _set_here(_data().variables, made)
 
 
-def _changes_code(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in _patterns())
+def not_in_build(passed: Iterable[str]) -> tuple[str, ...]:
+    """Names of variables that are set here and change what a build makes, and that a build on this host does not get.
+
+    `passed`: the names that it does get.
+    """
+    return _set_here([*_data().variables, *_data().build_variables], passed)
+
+
+def _set_here(variables: Iterable[_Variable], passed: Iterable[str]) -> tuple[str, ...]:
+    patterns, known = [each.pattern for each in variables], set(passed)
+    names = (name for name in os.environ if name not in known)
+    return tuple(sorted(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)))

@@ -4,7 +4,7 @@
     run [--wait-s S] [--jobs N] [--out DIR]    join, verify, unpack and build; the same again goes on
     run --check                                what is there, what is missing, can this machine do it
 
-The pieces of the wheel go back to the farm: `farm submit --carried DIR` joins them and does all that follows.
+The pieces of the wheel go back to the farm: `farm submit --from-bundle DIR` joins them and does all that follows.
 
 The build goes on in the background when the time of one call is over; the next call finds it. A machine that was
 switched off in between goes on with the objects that it had. Exit codes: 0 done, 2 a part is damaged, 5 the build

@@ -4,21 +4,25 @@
 versions of one major one (CUDA C++ Programming Guide, "Compute Capabilities", "Family- and Architecture-Specific").
 """
 
+import re
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from farm.catalog.binary import sass_runs
 
+_SPECIFIC = "[0-9]{1,4}[af]"
+
 
 def _checked(value: int | str) -> int | str:
-    if isinstance(value, str) and not (value[:-1].isdecimal() and value[-1:] in ("a", "f")):
+    if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
         msg = f"{value!r} is no architecture: write 90, '90a' or '100f'"
         raise ValueError(msg)
     return value
 
 
-Arch = Annotated[int | str, AfterValidator(_checked)]
+_DESCRIBED = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_SPECIFIC}$"}]}
+Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=lambda schema: schema.update(_DESCRIBED))]
 
 
 def number(arch: int | str) -> int:

@@ -308,6 +308,8 @@ class _Reader:
     def _machine(self, number: int) -> str:
         """The machine; a library of other width or byte order than such machines run is for another one."""
         name = MACHINES.get(number, f"em{number}")
+        if name == "ppc64" and self.order == "<":
+            return "ppc64le"
         if self.bits != _BITS.get(name, self.bits) or (name in _BITS and self.order == ">"):
             return f"{name}, {self.bits} bits, {'little' if self.order == '<' else 'big'}-endian"
         return name

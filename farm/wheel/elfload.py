@@ -1,7 +1,8 @@
 """Would the loader map this library? What glibc checks before it looks for names.
 
-Sources: glibc, elf/dl-load.c (`open_verify`, `_dl_map_object_from_fd`) and elf/dl-map-segments.h; System V gABI
-chapters 4 and 5. What is refused here was loaded by no loader that was tried (tests/differential).
+Sources: glibc, elf/dl-load.c (`open_verify`, `_dl_map_object_from_fd`), elf/dl-map-segments.h and
+sysdeps/x86/dl-prop.h; System V gABI chapters 4 and 5; x86-64 psABI, "Program
+Property". What is refused here was loaded by no loader that was tried (tests/differential).
 """
 
 import struct
@@ -9,7 +10,12 @@ import struct
 from farm.wheel.archive import View
 from farm.wheel.elf import Elf
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_PROPERTY = 1, 2, 4, 0x6474E553
+_PROGRAM = 56  # bytes of a program header
+_NT_GNU_PROPERTY = 5
+_X86_ISA_1_NEEDED = 0xC0008002
+_CPU_LEVELS = ((8, "v4"), (4, "v3"), (2, "v2"))
+_MAX_NOTES = 64 << 10  # bytes
 _OSABI_NONE, _OSABI_GNU = 0, 3
 _MAX_GNU_ABI = 3  # LIBC_ABI_MAX - 1 of glibc 2.36
 # Tables that the loader reads: DT_HASH, STRTAB, SYMTAB, RELA, JMPREL, INIT_ARRAY, GNU_HASH, VERSYM, VERNEED.
@@ -20,20 +26,63 @@ _DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
 def refusal(data: View, elf: Elf) -> str | None:
     """Why a loader of this library's machine refuses it, or dies of it; None: it maps it."""
     head = data[:64]
-    order, wide = "<" if elf.little else ">", elf.bits == 64
-    (version,) = struct.unpack_from(f"{order}I", head, 20)
-    start, _, _, _, size, count = struct.unpack_from(
-        f"{order}QQIHHH" if wide else f"{order}IIIHHH", head, 32 if wide else 28
-    )
+    (version,) = struct.unpack_from("<I" if elf.little else ">I", head, 20)
+    start, size, count = _table(head, elf)
     if head[6] != 1 or version != 1:
         return "its ELF version is not 1"
     if head[7] not in (_OSABI_NONE, _OSABI_GNU) or head[8] > (_MAX_GNU_ABI if head[7] == _OSABI_GNU else 0):
         return f"it is for another system (OS ABI {head[7]}, version {head[8]})"
     if elf.kind != "shared":
         return "it is a program, not a library" if elf.kind == "executable" else "it is neither a library nor a program"
-    if count and size != (56 if wide else 32):
+    if count and size != (56 if elf.bits == 64 else 32):
         return f"its program headers have {size} bytes each"
     return _unmapped(data, elf, [data[start + size * index : start + size * (index + 1)] for index in range(count)])
+
+
+def _table(head: bytes, elf: Elf) -> tuple[int, int, int]:
+    """Where the program headers begin, the bytes of one, and how many there are."""
+    order, wide = "<" if elf.little else ">", elf.bits == 64
+    start, _, _, _, size, count = struct.unpack_from(
+        f"{order}QQIHHH" if wide else f"{order}IIIHHH", head, 32 if wide else 28
+    )
+    return start, size, count
+
+
+def cpu_level(data: View, elf: Elf) -> str | None:
+    """`v2`, `v3` or `v4` where the linker marked the library so (`-z x86-64-v3`): the loader refuses lesser CPUs.
+
+    That is GNU_PROPERTY_X86_ISA_1_NEEDED in the note that PT_GNU_PROPERTY or PT_NOTE leads to.
+    """
+    if (elf.machine, elf.bits) != ("x86_64", 64):
+        return None
+    start, size, count = _table(data[:64], elf)
+    bits = 0
+    for at in range(start, start + size * count if size == _PROGRAM else start, _PROGRAM):
+        kind, _, offset, _, _, stored = struct.unpack("<IIQQQQ", data[at : at + 40])
+        if kind in (_PT_NOTE, _PT_GNU_PROPERTY) and stored <= _MAX_NOTES:
+            bits |= _needed_level(data[offset : offset + stored])
+    return next((name for bit, name in _CPU_LEVELS if bits & bit), None)
+
+
+def _needed_level(notes: bytes) -> int:
+    at, found = 0, 0
+    while at + 16 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, at)
+        if kind == _NT_GNU_PROPERTY and notes[at + 12 : at + 12 + name_size] == b"GNU\0":
+            found |= _property(notes[at + 16 : at + 16 + size])
+        step = 4 if kind != _NT_GNU_PROPERTY else 8
+        at += 12 + -(-name_size // 4) * 4 + -(-size // step) * step
+    return found
+
+
+def _property(properties: bytes) -> int:
+    at = 0
+    while at + 12 <= len(properties):
+        kind, size, value = struct.unpack_from("<III", properties, at)
+        if kind == _X86_ISA_1_NEEDED and size == 4:
+            return int(value)
+        at += 8 + -(-size // 8) * 8
+    return 0
 
 
 def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:

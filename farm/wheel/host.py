@@ -1,11 +1,16 @@
 """Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
 
+import re
+from collections.abc import Iterator
+from fnmatch import translate
+
 from farm.platforms.facts import Facts, split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
-from farm.wheel.isa import level_names
+from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs, why_linux_only
+from farm.wheel.pesymbols import DllSymbols
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, CheckId, Finding
 
@@ -181,10 +186,29 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
                     fix=_FIX_ON_LOAD if on_load else _FIX_CODE,
                 )
             )
+    findings += _left_out(contents, policy)
     if not checked and not findings:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
     return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
+
+
+def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
+    """Code for other CPUs that a library chooses at run time: right by itself, and not what the variant promises."""
+    if not policy.left_out:
+        return
+    pattern = re.compile("|".join(map(translate, policy.left_out)))
+    for path, symbols in contents.symbols.items():
+        names = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined
+        found = sorted(name for name in names if pattern.match(name))
+        if found:
+            yield Finding(
+                check="cpu",
+                where=path,
+                what=f"exports {len(found)} names of code that {policy.cpu} leaves out, first {found[0][:200]}",
+                why="the tier was compiled: the build did not see the plan's setting",
+                fix="look at CMake's output for tiers.cmake (CMAKE_PROJECT_INCLUDE), and build it again",
+            )
 
 
 def _unreadable(library: Library) -> Finding:

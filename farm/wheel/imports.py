@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from farm.wheel.dlls import resolve_dlls
 from farm.wheel.library import Library
-from farm.wheel.needs import Answer, Need, installed_path
+from farm.wheel.needs import Answer, Need, for_musl, installed_path
 
 if TYPE_CHECKING:
     from farm.wheel.manylinux import SystemNeed
@@ -88,7 +88,7 @@ def _resolve(
 
 def is_musl(libraries: Iterable[Library]) -> bool:
     """Whether a wheel's libraries are for musl (Alpine Linux) instead of glibc."""
-    return any(name.startswith("libc.musl-") for library in libraries for name in library.needed)
+    return any(for_musl(library.path, library.needed) for library in libraries)
 
 
 def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
@@ -144,5 +144,6 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[S
             own = inside.get(library.path, set())
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
             asked = frozenset(library.needed) - own
-            result.append(SystemNeed(library.path, asked, frozenset(versions), frozenset(library.internals)))
+            internals = frozenset(library.internals)
+            result.append(SystemNeed(library.path, asked, frozenset(versions), internals, library.cpu_level))
     return result

@@ -6,16 +6,22 @@ stands in a file of AVX2 kernels kills the import on an older CPU. So the code i
 enters it: DT_INIT (the section `.init`), the functions in `.init_array` and the resolvers of indirect functions.
 
 All jumps are followed, and direct calls (also through the PLT, where the library answers itself) down to `depth`
-levels. Computed jumps and calls through pointers are not: what they reach is not seen. And a branch is followed
-whether or not it asks the CPU first, so a find is a place to look at.
+levels. Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader gives
+it; and those of a function that takes the address of a table of pointers, or is called by an initialiser that does. All
+functions in the table count as called. Tables of virtual functions are left out: their objects decide what is called.
+What else pointers reach is not seen. A branch is followed whether or not it asks the CPU first, so a find is a place
+to look at.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4
 (relocation types).
 """
 
 import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from farm.errors import VerificationFailedError
@@ -36,6 +42,9 @@ _LONGEST = 15
 _PAGE = 4096
 _MAX_RELOCATIONS = 5_000_000
 _MAX_SLOTS = 500_000
+_MAX_TABLE = 1024  # pointers of one table
+_SHT_RELR = 19
+_ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
 _MAX_INSTRUCTIONS = 20_000_000
 
@@ -69,7 +78,7 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
         return InitScan(IsaResult(not_checked="it has no section table to find the initialisers by"))
     image = _Image(data, elf)
     starts = image.starts()
-    walk = Walk(data, image, sweep)
+    walk = Walk(data, image, sweep, tables=image)
     walk.descend(starts, depth)
     return InitScan(sweep.result(data, function_symbols(data, elf)), len(starts), walk.instructions)
 
@@ -89,20 +98,28 @@ class _Image:
         self.pointers: dict[int, int] = {}  # slot of `.init_array` -> what the loader writes there
         self.slots: dict[int, int] = {}  # slot of the GOT -> function of this library
         self.resolvers: set[int] = set()
+        self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
+        self.values = array("Q")  # and the pointers
+        self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those stand in the file as they are
+        self.segments = elf.segments
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
+        if any(left > right for left, right in pairwise(self.relocated)):
+            rows = sorted(zip(self.relocated, self.values, strict=True))
+            self.relocated = array("Q", (slot for slot, _ in rows))
+            self.values = array("Q", (value for _, value in rows))
 
     def starts(self) -> list[int]:
         """Addresses that the loader calls, in its order, each once."""
         found = [part.address for part in self.sections if part.name == ".init" and part.is_code]
         found += sorted(self.resolvers)
-        for array in self.arrays:
-            if array.size // 8 > _MAX_STARTS:
-                raise _damaged(f"{array.size // 8} initialisers; more than {_MAX_STARTS} are refused")
-            for index in range(array.size // 8):
-                slot = array.address + 8 * index
+        for part in self.arrays:
+            if part.size // 8 > _MAX_STARTS:
+                raise _damaged(f"{part.size // 8} initialisers; more than {_MAX_STARTS} are refused")
+            for index in range(part.size // 8):
+                slot = part.address + 8 * index
                 # Without a relocation (or with one of the packed kind, DT_RELR) the address stands in the file.
-                stored = int.from_bytes(self.data[array.offset + 8 * index : array.offset + 8 * index + 8], "little")
+                stored = int.from_bytes(self.data[part.offset + 8 * index : part.offset + 8 * index + 8], "little")
                 found.append(self.pointers.get(slot, stored))
         return [address for address in dict.fromkeys(found) if self.offset(address) is not None]
 
@@ -112,6 +129,38 @@ class _Image:
             if first <= address < behind:
                 return start + address - first, start + behind - first
         return None
+
+    def pointer(self, slot: int) -> int | None:
+        """The pointer into this library that the loader writes to an address; None where it writes none."""
+        index = bisect_left(self.relocated, slot)
+        if index < len(self.relocated) and self.relocated[index] == slot:
+            return self.values[index]
+        if not self.packed or slot % 8:
+            return None
+        for segment in self.segments:
+            if not segment.is_code and segment.address <= slot <= segment.address + segment.size - 8:
+                at = segment.offset + slot - segment.address
+                return int.from_bytes(self.data[at : at + 8], "little") or None
+        return None
+
+    def table(self, address: int, end: int | None) -> list[int]:
+        """The functions in the table of pointers (or of records with pointers) that begins at an address.
+
+        `end`: where it ends, if that is known. None of a class's virtual functions: the pointer before them is that
+        to the type's description, which is no code.
+        """
+        before = self.pointer(address - 8)
+        if before is not None and self.offset(before) is None and self.pointer(address - 16) is None:
+            return []
+        found, gap = [], 0
+        for slot in range(address, min(address + 8 * _MAX_TABLE, end or _ALL_ONES), 8):
+            value = self.pointer(slot)
+            gap = gap + 1 if value is None else 0
+            if gap > 1:
+                break
+            if value is not None and self.offset(value) is not None:
+                found.append(value)
+        return found
 
     def _relocations(self, section: Section, start: int, end: int) -> None:
         count = (end - start) // _RELOCATION.size
@@ -129,9 +178,14 @@ class _Image:
                     target = self._defined(symbols, info >> 32)
                     if target:
                         self.slots[slot] = target
-                elif kind in (_R_RELATIVE, _R_64) and any(low <= slot < high for low, high in bounds):
+                elif kind in (_R_RELATIVE, _R_64):
                     base = self._defined(symbols, info >> 32) if kind == _R_64 and symbols is not None else 0
-                    self.pointers[slot] = base + addend
+                    if kind == _R_64 and not base:
+                        continue
+                    self.relocated.append(slot)
+                    self.values.append(base + addend & _ALL_ONES)
+                    if any(low <= slot < high for low, high in bounds):
+                        self.pointers[slot] = base + addend
                 if len(self.slots) > _MAX_SLOTS or len(self.resolvers) > _MAX_STARTS:
                     raise _damaged(f"more than {_MAX_SLOTS} slots or {_MAX_STARTS} resolvers")
         finally:
@@ -160,34 +214,91 @@ class Image(Protocol):
         ...
 
 
+class Tables(Protocol):
+    """A library's pointers to functions of its own that are no slots."""
+
+    def pointer(self, slot: int) -> int | None:
+        """The pointer into this library that the loader writes to an address; None where it writes none."""
+        ...
+
+    def table(self, address: int, end: int | None) -> list[int]:
+        """The functions in the table of pointers that begins at an address."""
+        ...
+
+
 class Walk:
     """Decodes code along its jumps. `addresses`, if given, takes what `lea` loads relative to the code, in order."""
 
-    def __init__(self, data: Buffer, image: Image, sweep: Sweep, addresses: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        data: Buffer,
+        image: Image,
+        sweep: Sweep,
+        addresses: list[int] | None = None,
+        tables: Tables | None = None,
+    ) -> None:
         import iced_x86  # noqa: PLC0415 (see farm.wheel.isa)
 
         self.flow = iced_x86.FlowControl
         self.lea = iced_x86.Mnemonic.LEA
-        self.data, self.image, self.sweep, self.addresses = data, image, sweep, addresses
+        self.load, self.register = iced_x86.Code.MOV_R64_RM64, iced_x86.OpKind.REGISTER
+        self.data, self.image, self.sweep, self.addresses, self.tables = data, image, sweep, addresses, tables
         self.instructions = 0
         self.seen: dict[int, bytearray] = {}  # one bit a byte of code, by page
         self.dull: set[int] = set()  # codes of instructions that are fine, go on to the next and load no address
+        self.taken: set[int] = set()  # addresses that the function which is decoded takes, or those who call it
+        self.first = True  # it is an initialiser
+        self.through_pointer = False  # it calls what no address in the code names
+        self.handed: dict[int, set[int]] = {}  # by function: addresses that its callers take
 
     def descend(self, starts: list[int], depth: int) -> None:
         """Decode what runs from `starts`, with `depth` levels of calls."""
         for below in range(depth + 1):
+            self.first = below == 0
             starts = self.follow(starts, with_calls=below < depth)
 
     def follow(self, starts: list[int], *, with_calls: bool) -> list[int]:
         """Decode from `starts` along every jump; gives what was called, if that is wanted."""
-        waiting = list(reversed(starts))
         calls: dict[int, None] = {}
-        address: int | None
-        while waiting:
-            address = waiting.pop()
-            while address is not None:
-                address = self._decode(address, waiting, calls if with_calls else None)
+        for start in starts:
+            self.taken, self.through_pointer = set(self.handed.pop(start, ())), False
+            called: dict[int, None] = {}
+            waiting = [start]
+            while waiting:
+                address: int | None = waiting.pop()
+                while address is not None:
+                    address = self._decode(address, waiting, called if with_calls else None)
+            if self.tables is not None and self.taken and with_calls:
+                if self.through_pointer:
+                    called |= dict.fromkeys(self._through_pointers(self.tables))
+                for each in called if self.first else ():
+                    self.handed.setdefault(each, set()).update(self.taken)
+            calls |= called
         return list(calls)
+
+    def _through_pointers(self, tables: Tables) -> list[int]:
+        """The functions in what was taken: pointers, and tables, each up to the next address, where a loop may end."""
+        taken = sorted(self.taken)
+        found = [value for address in taken if (value := tables.pointer(address)) and self.image.offset(value)]
+        reached = 0
+        for address, end in pairwise([*taken, None]):
+            if address is not None and address >= reached:
+                table = tables.table(address, end)
+                found += table
+                reached = end + 8 if end is not None and 8 * len(table) == end - address else reached
+        return found
+
+    def _take(self, instruction: "iced_x86.Instruction") -> None:
+        """Note an address that code takes (`lea`), or loads from a slot of the GOT; the place of a pointer it loads."""
+        address = instruction.ip_rel_memory_address
+        if instruction.mnemonic == self.lea:
+            self.taken.add(address)
+        elif instruction.op0_kind == self.register:
+            found = self.image.slots.get(address)
+            if found is None:
+                self.taken.add(address)
+            elif self.image.offset(found) is None:
+                self.taken.add(found)
 
     def _decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:
         """The instructions of a window, as far as they are new; gives where it goes on, None at the run's end.
@@ -235,6 +346,9 @@ class Walk:
         if flow == self.flow.NEXT:
             if self.addresses is not None and instruction.mnemonic == self.lea:
                 self.addresses.append(instruction.ip_rel_memory_address)
+            elif self.tables is not None and (code == self.load or instruction.mnemonic == self.lea):
+                if instruction.is_ip_rel_memory_operand:
+                    self._take(instruction)
             elif code in self.sweep.harmless:
                 self.dull.add(code)
             return code != self.sweep.invalid
@@ -254,9 +368,14 @@ class Walk:
     def _target(self, instruction: "iced_x86.Instruction") -> int | None:
         flow = instruction.flow_control
         if flow in (self.flow.INDIRECT_BRANCH, self.flow.INDIRECT_CALL):
-            if not instruction.is_ip_rel_memory_operand:
-                return None
-            return self.image.slots.get(instruction.ip_rel_memory_address)
+            target = None
+            if instruction.is_ip_rel_memory_operand:
+                address = instruction.ip_rel_memory_address
+                target = self.image.slots.get(address)
+                if target is None and self.tables is not None:
+                    target = self.tables.pointer(address)
+            self.through_pointer |= target is None and flow == self.flow.INDIRECT_CALL
+            return target
         direct = (self.flow.UNCONDITIONAL_BRANCH, self.flow.CONDITIONAL_BRANCH, self.flow.CALL)
         return instruction.near_branch_target if flow in direct else None
 

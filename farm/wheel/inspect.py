@@ -8,7 +8,7 @@ from farm.wheel.archive import Archive, Limits
 from farm.wheel.components import Component, components
 from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
-from farm.wheel.isa import level_names
+from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
 from farm.wheel.manylinux import earned_policy, why_linux_only
 from farm.wheel.metadata import platform_machine, read_dist_info

@@ -17,15 +17,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
-
-import yaml
 
 from farm.errors import UsageError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, Functions, code_sections, function_symbols, symbol_name
+from farm.wheel.isalevels import table
 
 if TYPE_CHECKING:
     import iced_x86
@@ -57,11 +55,6 @@ class IsaResult:
 class _Level:
     features: frozenset[str]
     instructions: frozenset[str]
-
-
-def level_names() -> tuple[str, ...]:
-    """The levels that `scan_isa` knows, lowest first."""
-    return tuple(_table()["levels"])
 
 
 def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
@@ -173,24 +166,18 @@ def _place(data: Buffer, functions: Functions, address: int) -> str:
 
 
 @cache
-def _table() -> dict[str, dict[str, dict[str, list[str]]]]:
-    text = (resources.files("farm.wheel") / "isa_levels.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)  # type: ignore[no-any-return]
-
-
-@cache
 def _level(name: str) -> _Level:
-    table = _table()
-    if name not in table["levels"]:
-        raise UsageError(f"CPU level {name!r} cannot be checked", hint=f"levels that can: {', '.join(table['levels'])}")
-    features = set(table["harmless"])
+    known = table()
+    if name not in known["levels"]:
+        raise UsageError(f"CPU level {name!r} cannot be checked", hint=f"levels that can: {', '.join(known['levels'])}")
+    features = set(known["harmless"])
     for step in _chain(name):
-        features.update(table["levels"][step]["features"])
-    return _Level(frozenset(features), frozenset(table["harmless_instructions"]))
+        features.update(known["levels"][step]["features"])
+    return _Level(frozenset(features), frozenset(known["harmless_instructions"]))
 
 
 def _chain(name: str) -> Iterator[str]:
-    levels = _table()["levels"]
+    levels = table()["levels"]
     step: object = name
     while isinstance(step, str):
         yield step

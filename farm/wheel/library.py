@@ -63,6 +63,7 @@ class Library:
         has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
         versions: Library name to symbol versions required of it.
         internals: Symbols it takes that no wheel may use (`farm.wheel.manylinux.internal_symbols`).
+        cpu_level: The level of x86-64 without which the loader refuses it, such as `v3` (ELF).
         executable_stack: It asks for a stack that code may run on (ELF).
         text_relocations: The loader must write into its code (ELF).
         refused: Why the loader refuses it when it is asked for it by name; programs are (ELF).
@@ -86,6 +87,7 @@ class Library:
     has_runpath: bool = False
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     internals: tuple[str, ...] = ()
+    cpu_level: str | None = None
     executable_stack: bool = False
     text_relocations: bool = False
     refused: str | None = None
@@ -118,7 +120,7 @@ def read_library(
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
         from farm.wheel.elf import read_elf  # noqa: PLC0415 (as below: wheels for Windows do without)
-        from farm.wheel.elfload import refusal  # noqa: PLC0415
+        from farm.wheel.elfload import cpu_level, refusal  # noqa: PLC0415
 
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
@@ -140,6 +142,7 @@ def read_library(
         has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
         internals=_internals(data, elf),
+        cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations,
         refused=refusal(data, elf) if elf.machine != "cuda" else None,
@@ -150,11 +153,11 @@ def read_library(
 
 
 def _internals(data: Buffer | PartialMember, elf: "Elf") -> tuple[str, ...]:
-    from farm.wheel.manylinux import internal_symbols  # noqa: PLC0415 (as above)
+    from farm.wheel.manylinux import NARROW_UNICODE, internal_symbols  # noqa: PLC0415 (as above)
     from farm.wheel.symbols import taken  # noqa: PLC0415
 
     wanted = {"PyFPE_jbuf"}.union(*(internal_symbols().get(name, ()) for name in elf.needed))
-    return tuple(sorted(taken(data, elf, wanted)))
+    return tuple(sorted(taken(data, elf, wanted, NARROW_UNICODE)))
 
 
 def _read_fatbin(path: str, sha256: str, data: Buffer | PartialMember) -> Library:

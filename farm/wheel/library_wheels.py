@@ -35,25 +35,36 @@ class LibraryWheel:
         requirement: As METADATA names it, with its exact version.
         folder: Where its libraries lie below site-packages, such as `nvidia/cublas/lib`.
         libraries: Their names (`fnmatch`).
+        requires: The wheels that it needs in turn, by package.
     """
 
     requirement: str
     folder: str
     libraries: tuple[str, ...]
+    requires: tuple[str, ...] = ()
+
+    @property
+    def package(self) -> str:
+        return self.requirement.partition("==")[0]
 
     def holds(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.libraries)
 
 
 def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
-    """Those of `wheels` that hold what a library needs, or what one opens by name (`opens`, patterns)."""
+    """Those of `wheels` that hold what a library needs, or what one opens by name (`opens`, patterns).
+
+    And the wheels that these need: NVIDIA's name them without a version, and pip would take the newest.
+    """
     names = {name for library in libraries for name in library.needed}
-    return [
+    found = [
         wheel
         for wheel in wheels
         if any(wheel.holds(name) for name in names)
         or (names and any(fnmatchcase(own, pattern) for own in wheel.libraries for pattern in opens))
     ]
+    theirs = {package for wheel in found for package in wheel.requires}
+    return [wheel for wheel in wheels if wheel in found or wheel.package in theirs]
 
 
 def without_theirs(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:

@@ -10,26 +10,30 @@ musl 1.2, which auditwheel takes where it runs on glibc.
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from farm.errors import VerificationFailedError
+from farm.wheel.needs import for_musl, is_musl_library
 
 # The dynamic loader itself: on every system, so no policy lists it.
-_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
 _LOADER = re.compile(r"ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One manylinux level: `glibc` is its (major, minor)."""
+    """One manylinux level: `glibc` is its (major, minor), `internals` what of its libraries no wheel may use.
+
+    What is internal at an old level may be of the interface at a newer one: `__issignaling` is, from glibc 2.18 on.
+    """
 
     name: str
     glibc: tuple[int, int]
     aliases: tuple[str, ...]
     libraries: frozenset[str]
     versions: dict[str, dict[str, frozenset[str]]]
+    internals: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def tags(self, machine: str) -> tuple[str, ...]:
         """Platform tags, as in `("manylinux_2_17_x86_64", "manylinux2014_x86_64")`."""
@@ -44,39 +48,50 @@ class SystemNeed:
         who: The member, for messages.
         libraries: Names of needed libraries that are not in the wheel.
         versions: Symbol versions required of those, such as `GLIBC_2.17`.
+        internals: Symbols it takes that may keep it from any level.
+        cpu_level: The level of x86-64 without which the loader refuses it, such as `v3`.
     """
 
     who: str
     libraries: frozenset[str]
     versions: frozenset[str]
     internals: frozenset[str] = frozenset()
+    cpu_level: str | None = None
 
 
 _FLOATING_POINT = "PyFPE_jbuf"
+NARROW_UNICODE = "PyUnicodeUCS2_"
 
 
 @cache
 def internal_symbols() -> dict[str, frozenset[str]]:
-    """Library name to symbols of it that no wheel may use."""
+    """Library name to symbols of it that wheels of some level must not use."""
     found: dict[str, frozenset[str]] = {}
-    for raw in _raw("manylinux"):
-        for library, names in raw["blacklist"].items():
-            found[library] = found.get(library, frozenset()) | frozenset(names)
+    for policy in policies():
+        for library, names in policy.internals.items():
+            found[library] = found.get(library, frozenset()) | names
     return found
 
 
 def why_linux_only(needs: Iterable[SystemNeed]) -> str | None:
     """Why libraries earn no level, whatever their versions; None where nothing is against one."""
     for need in needs:
+        if need.cpu_level:
+            return f"{need.who} is marked for CPUs of x86-64-{need.cpu_level}: on others the loader refuses it"
         for symbol in sorted(need.internals):
             if symbol == _FLOATING_POINT:
                 return f"{need.who} uses {symbol}, which Python has only if it was built with --with-fpectl"
-            library = next(
-                (name for name in sorted(need.libraries) if symbol in internal_symbols().get(name, ())), None
-            )
+            if symbol.startswith(NARROW_UNICODE):
+                return f"{need.who} uses {symbol}, which Python 2 has only if it was built for UCS2"
+            library = _internal_of(policies()[-1], need, symbol)
             if library:
                 return f"{need.who} uses {symbol}, an internal symbol of {library}"
     return None
+
+
+def _internal_of(policy: Policy, need: SystemNeed, symbol: str) -> str | None:
+    """The library that `need` takes the symbol from, where it is an internal one of it at this level."""
+    return next((name for name in sorted(need.libraries) if symbol in policy.internals.get(name, ())), None)
 
 
 @cache
@@ -111,13 +126,14 @@ def _policy(raw: dict[str, Any]) -> Policy:
             machine: {family: frozenset(names) for family, names in families.items()}
             for machine, families in raw["symbol_versions"].items()
         },
+        internals={library: frozenset(names) for library, names in raw.get("blacklist", {}).items()},
     )
 
 
 def is_system_library(name: str, *, musl: bool = False) -> bool:
     """Whether some level lets a wheel expect this library on the system."""
     if musl:
-        return bool(_MUSL.fullmatch(name)) or name in musl_policies()[-1].libraries
+        return is_musl_library(name) or name in musl_policies()[-1].libraries
     return bool(_LOADER.fullmatch(name)) or name in policies()[-1].libraries
 
 
@@ -130,7 +146,7 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
         VerificationFailedError: No level does; names the library and the version, or the machine.
     """
     wanted = list(needs)
-    if any(_MUSL.fullmatch(name) for need in wanted for name in need.libraries):
+    if any(for_musl(need.who, need.libraries) for need in wanted):
         return musl_policies()[-1]
     candidates = [policy for policy in policies() if machine in policy.versions]
     if not candidates:
@@ -165,4 +181,5 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
             missing.append(version)
     known = policies()[-1].libraries
     missing += [name for name in need.libraries if name in known and name not in policy.libraries]
+    missing += [symbol for symbol in need.internals if _internal_of(policy, need, symbol)]
     return sorted(missing)

@@ -25,6 +25,9 @@ _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9][^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
+# Machines whose libraries are marked as those of another one, by whose name there are levels: auditwheel gives such a
+# wheel the other's level, and keeps the tag `linux_armv6l`, by which pip on a Raspberry Pi Zero takes it.
+BASELINES = {"armv6l": "armv7l"}
 
 
 @dataclass(frozen=True)

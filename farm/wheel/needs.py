@@ -1,7 +1,13 @@
 """One library needs another: the words for it, the same for every operating system."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
+_GLIBC = re.compile(r"libc\.so\.6|ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
+_MUSL_MODULE = re.compile(r"-linux-musl(eabihf)?\.so$")  # PEP 720: the suffix of extension modules
 
 
 class Answer(StrEnum):
@@ -38,3 +44,16 @@ def installed_path(member: str) -> str:
     if len(parts) == 3 and parts[0].endswith(".data") and parts[1] in ("platlib", "purelib"):
         return parts[2]
     return member
+
+
+def is_musl_library(name: str) -> bool:
+    """Whether this is musl itself: its library of C, or its loader."""
+    return _MUSL.fullmatch(name) is not None
+
+
+def for_musl(member: str, needed: Iterable[str]) -> bool:
+    """Whether a library is for musl (Alpine Linux): it needs musl, or no libc and has a module's name for musl."""
+    names = list(needed)
+    if any(map(is_musl_library, names)):
+        return True
+    return _MUSL_MODULE.search(member) is not None and not any(map(_GLIBC.fullmatch, names))

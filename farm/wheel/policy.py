@@ -4,23 +4,30 @@ A policy comes from a plan, where it stands under `verify`, or from a YAML file 
 Everything in it may be left out: a check that has nothing to hold the wheel to says so and is not run.
 """
 
+import re
 from functools import cache
-from importlib import resources
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from farm.errors import UsageError
 from farm.wheel.arch import Arch
+from farm.wheel.isalevels import level_names
 from farm.wheel.models import Frozen, Printable
+from farm.yamlfile import plain
+
+_ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
+"""What a plan writes: a specifier by itself."""
 
 
 @cache
 def defaults(what: str) -> tuple[str, ...]:
     """A list of `verify_defaults.yaml`."""
-    text = (resources.files("farm.wheel") / "verify_defaults.yaml").read_text(encoding="utf-8")
-    return tuple(yaml.safe_load(text)[what])
+    return tuple(plain(Path(__file__).with_name("verify_defaults.yaml"))[what])
+
+
+_OR_NULL: dict[str, Any] = {"type": ["array", "null"]}  # what the validator below makes of null
 
 
 class Rules(Frozen):
@@ -44,18 +51,23 @@ class Rules(Frozen):
     allow_other_sass: bool = False
     mixed: tuple[str, ...] = ()
     foreign: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "foreign"))] = Field(
-        default_factory=lambda: defaults("foreign")
+        default_factory=lambda: defaults("foreign"), json_schema_extra=_OR_NULL
     )
     cpu_exempt: tuple[str, ...] = ()
     dispatching: tuple[str, ...] = ()
     direct_urls: bool = False
     forbidden: Annotated[tuple[str, ...], BeforeValidator(lambda value: _or_default(value, "forbidden"))] = Field(
-        default_factory=lambda: defaults("forbidden")
+        default_factory=lambda: defaults("forbidden"), json_schema_extra=_OR_NULL
     )
 
 
 def _or_default(value: object, what: str) -> object:
     return defaults(what) if value is None else value
+
+
+def _describe_levels(schema: dict[str, Any]) -> None:
+    levels = {"anyOf": [{"enum": list(level_names())}, {"type": "string", "pattern": "^arm"}, {"type": "null"}]}
+    schema.update(levels)
 
 
 class Policy(Rules):
@@ -72,6 +84,7 @@ class Policy(Rules):
         cpu: CPU level that the machine code must not exceed.
         numpy: The versions of numpy that METADATA may allow at most, such as `<2`.
         exclude: Library name patterns that may be missing, besides the NVIDIA driver's.
+        left_out: Patterns of names that no library may export: they belong to code for other CPUs.
     """
 
     name: str | None = None
@@ -80,9 +93,10 @@ class Policy(Rules):
     platform: str | None = Field(default=None, pattern=r"^(linux|windows|macos)_[a-z0-9_]{1,20}$")
     sass: tuple[Arch, ...] | None = None
     ptx: tuple[Arch, ...] = ()
-    cpu: str | None = None
+    cpu: str | None = Field(default=None, json_schema_extra=_describe_levels)
     numpy: str | None = None
     exclude: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @field_validator("cpu")
     @classmethod
@@ -90,8 +104,6 @@ class Policy(Rules):
         # Levels of ARM can be promised, but nothing here decodes ARM's machine code: the check says so.
         if value is None:
             return value
-        from farm.wheel.isa import level_names  # noqa: PLC0415 slow to import; plans are read without it
-
         if value not in level_names() and not value.startswith("arm"):
             msg = f"no such CPU level; there are {', '.join(level_names())}"
             raise ValueError(msg)
@@ -100,7 +112,7 @@ class Policy(Rules):
     @field_validator("numpy")
     @classmethod
     def _specifier(cls, value: str | None) -> str | None:
-        if value is None:
+        if value is None or _ONE_BOUND.fullmatch(value):
             return value
         from packaging.specifiers import InvalidSpecifier, SpecifierSet  # noqa: PLC0415 slow to import
 
@@ -126,7 +138,7 @@ class Waiver(Frozen):
         "names", "abi", "install", "metadata", "record", "members", "platform", "imports", "link", "sass", "ptx", "cpu"
     ]
     member: str = Field(min_length=1, max_length=1024)
-    reason: Printable = Field(max_length=1000)
+    reason: Printable = Field(max_length=1000, json_schema_extra={"pattern": r"\S"})
 
     @field_validator("reason")
     @classmethod

@@ -72,16 +72,18 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
     return Symbols(undefined, frozenset(defined))
 
 
-def taken(data: View, elf: Elf, names: Iterable[str]) -> set[str]:
-    """Which of `names` a library takes from others; quick where none stands in its table of names."""
+def taken(data: View, elf: Elf, names: Iterable[str], prefix: str) -> set[str]:
+    """Which of `names`, or names that begin with `prefix`, a library takes from others; quick where it names none."""
     tags = dict(elf.dynamic)
     if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return set()
     start = elf.file_offset(tags[_DT_STRTAB])
     end = min(start + tags.get(_DT_STRSZ, 0), len(data))
-    if not any(data.find(name.encode() + b"\0", start, end) >= 0 for name in names):
+    wanted = [*(name.encode() + b"\0" for name in names), b"\0" + prefix.encode()]
+    if not any(data.find(each, start, end) >= 0 for each in wanted):
         return set()
-    return set(names) & read_symbols(data, elf).undefined.keys()
+    undefined = read_symbols(data, elf).undefined
+    return (set(names) & undefined.keys()) | {name for name in undefined if name.startswith(prefix)}
 
 
 def _versions(data: View, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:

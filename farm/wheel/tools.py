@@ -8,6 +8,7 @@ each works in a folder of its own, which goes away with it.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,10 @@ from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendore
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
+# Of glibc and of gcc: every manylinux level lets the system provide them.
+_RUNTIME = re.compile(
+    r"(ld-linux[-\w]*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libnsl|libgcc_s|libstdc\+\+)\.so[.\d]*"
+)
 
 
 def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequence[Path]) -> RepairResult:
@@ -58,7 +63,8 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
                 wheel = vendor(wheel, Path(folder), alone, libs, opens).wheel
-            command, environ = _auditwheel(wheel, made, options, [path.name for path in opens])
+            found_in = _beside_the_systems(options.lib_dirs, Path(folder, "libraries"))
+            command, environ = _auditwheel(wheel, made, options, found_in, [path.name for path in opens])
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
@@ -84,13 +90,26 @@ def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tup
     )
 
 
+def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
+    """`folder` with links to the libraries of `lib_dirs`, without those of the C and C++ runtime.
+
+    auditwheel finds libraries by LD_LIBRARY_PATH, which holds for its own Python too: the glibc of another release of
+    the distribution would kill that. No wheel may hold these libraries, so nothing is missed.
+    """
+    folder.mkdir()
+    for lib_dir in lib_dirs:
+        for path in sorted(lib_dir.resolve().iterdir()):
+            if not _RUNTIME.fullmatch(path.name) and not (folder / path.name).is_symlink():
+                (folder / path.name).symlink_to(path)
+    return folder
+
+
 def _auditwheel(
-    wheel: Path, made: Path, options: RepairOptions, opens: Sequence[str]
+    wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
     excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
-    paths = [str(folder.resolve()) for folder in options.lib_dirs]
     command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
-    return command, {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
+    return command, {"LD_LIBRARY_PATH": str(libraries)}
 
 
 def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[str], dict[str, str]]:

@@ -24,6 +24,7 @@ from farm.wheel.library import Library, magics, read_library
 from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
+    BASELINES,
     DistInfo,
     normal_requirement,
     normal_version,
@@ -167,7 +168,11 @@ def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
 
 
 def _machine(info: DistInfo, contents: Contents) -> str | None:
-    """The machine that the tags name; None for a wheel without libraries."""
+    """The machine that the tags name, as libraries name it; None for a wheel without libraries.
+
+    Raises:
+        VerificationFailedError: No library is for it, or one cannot be read.
+    """
     for library in contents.libraries:
         if library.error:
             raise VerificationFailedError(f"member {library.path!r}: {library.error}")
@@ -180,7 +185,16 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
             f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
-    return machine if loadable else None
+    if not loadable or machine is None:
+        return None
+    found = BASELINES.get(machine, machine)
+    built_for = {library.machine for library in contents.libraries if library.is_loadable}
+    if found not in built_for:
+        raise VerificationFailedError(
+            f"its libraries ({loadable[0]!r}) are for {', '.join(sorted(built_for))}, its tag is for {machine}",
+            hint="build it for the machine of the tag, or with that machine's tag",
+        )
+    return found
 
 
 def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
@@ -301,7 +315,8 @@ def _platforms(
     info: DistInfo, contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]
 ) -> tuple[str, ...]:
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
-    if machine is None or platform_machine(info.tags) is None:
+    named = platform_machine(info.tags)
+    if machine is None or named is None:
         return ()
     from farm.wheel.manylinux import earned_policy, why_linux_only  # noqa: PLC0415 (wheels for Windows do without)
 
@@ -310,11 +325,12 @@ def _platforms(
     needs = resolve(libraries, exclude)
     asked = system_needs(libraries, needs)
     if why_linux_only(asked):
-        return (f"linux_{machine}",)
+        return (f"linux_{named}",)
     platforms = {tag.rpartition("-")[2] for tag in info.tags}
     if is_musl(libraries) and all(name.startswith("musllinux") for name in platforms):
         return tuple(sorted(platforms))
-    return earned_policy(asked, machine).tags(machine)
+    tags = earned_policy(asked, machine).tags(machine)
+    return tags if named == machine else (*tags, f"linux_{named}")
 
 
 def _write(

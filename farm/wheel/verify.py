@@ -22,7 +22,7 @@ from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.installable import check_install
-from farm.wheel.isa import level_names
+from farm.wheel.isalevels import level_names
 from farm.wheel.loading import check_link
 from farm.wheel.metadata import (
     DistInfo,

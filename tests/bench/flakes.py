@@ -1,8 +1,8 @@
 """Are there tests that fail sometimes? `python tests/bench/flakes.py [--runs 20] [--load 20]`, a Markdown table.
 
-What `make test` runs, so many times, in a random order each (FARM_TEST_ORDER=SEED repeats one) with new random inputs
-(FARM_HYPOTHESIS=random), while so many busy processes keep the machine
-at that load; then each folder of tests alone, in its own order. Exit code 1 if any test failed.
+What `make test` and `make integration` run, so many times, in a random order each (FARM_TEST_ORDER=SEED repeats one)
+with new random inputs (FARM_HYPOTHESIS=random), while so many busy processes keep the machine at that load; then each
+folder of tests alone, in its own order. Exit code 1 if any test failed.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def main() -> int:
     with busy(args.load):
         for number in range(1, args.runs + 1):
             seed = str(number)
-            together = ("--dist", "worksteal", "-n", str(args.workers))
+            together = ("--dist", "worksteal", "-n", str(args.workers), *(f"tests/{kind}" for kind in KINDS))
             runs.append(pytest(f"all, order {seed}", *together, FARM_TEST_ORDER=seed, FARM_HYPOTHESIS="random"))
             print(runs[-1].row(), flush=True)
     for folder in [] if args.no_folders else folders():

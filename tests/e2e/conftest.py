@@ -37,8 +37,8 @@ class GroupScheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         if "[windows_host" in nodeid:  # with the tests that have the Wine prefix
-            return "wine"
-        return Path(nodeid.partition("::")[0]).relative_to("tests/e2e").parts[0]
+            return "e2e/wine"
+        return "/".join(Path(nodeid.partition("::")[0]).parts[1:3])
 
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist`: one test, by hand

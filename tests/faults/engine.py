@@ -1,10 +1,14 @@
 """An engine in the place of Docker and a project for it: for faults at every write."""
 
+import base64
 import hashlib
 import io
 import json
+import os
+import sys
 import tarfile
 import threading
+import zipfile
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,23 +17,53 @@ from farm.engines import transfer
 from farm.engines.admission import Worker
 from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
-from farm.pipeline import buildstep, dispatch, run
+from farm.pipeline import buildstep, dispatch, mainjob, run, smoke
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.settings import load_settings
+from farm.smoke import environment, runner
+from farm.smoke.emulation import Emulator
 from farm.variant import Variant
 
 ROOT = Path(__file__).parents[2]
 PACK = b"a pack of compiled objects" * 40
 
 
+def the_plan():
+    """A canary's, whose compiler cache is shared."""
+    made = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    return made.model_copy(update={"apt": sorted({*made.apt, "ccache"})})
+
+
+def a_wheel():
+    """Name and bytes of a wheel that holds what the plan promises; there is no code in it."""
+    version, tag = the_plan().version, "cp311-cp311-manylinux_2_17_x86_64"
+    info = f"canary-{version}.dist-info"
+    files = {
+        "canary/__init__.py": b"",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
+    }
+    record = [f"{name},sha256={_digest(data)},{len(data)}\n" for name, data in files.items()]
+    files[f"{info}/RECORD"] = "".join([*record, f"{info}/RECORD,,\n"]).encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return f"canary-{version}-{tag}.whl", made.getvalue()
+
+
+def _digest(data):
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
 def output():
     """What a build leaves: a wheel, and a pack for other machines."""
-    name = hashlib.sha256(PACK).hexdigest()
+    name, (wheel, data) = hashlib.sha256(PACK).hexdigest(), a_wheel()
     report = {"schema": 1, "held": [], "pack": name, "objects": 3}
-    files = {"wheel/x-1-py3-none-any.whl": b"PK" * 500, "lib/libx.so": b"ELF" * 300}
+    files = {f"wheel/{wheel}": data, "lib/libx.so": b"ELF" * 300}
     files |= {f"packs/{name}.tar": PACK, "packs/report.json": json.dumps(report).encode()}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
@@ -136,17 +170,12 @@ class Folder(MutableMapping):
         return len(list(self.path.iterdir()))
 
 
-def the_plan():
-    """A canary's, whose compiler cache is shared."""
-    made = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
-    return made.model_copy(update={"apt": sorted({*made.apt, "ccache"})})
-
-
 SETTINGS = load_settings(ROOT)
 
 
 def workspace_in(folder):
-    settings = SETTINGS.model_copy(update={"artifacts": str(folder), "compiler_cache": str(folder / "packs")})
+    places = {"artifacts": str(folder), "index": str(folder / "index"), "compiler_cache": str(folder / "packs")}
+    settings = SETTINGS.model_copy(update=places)
     return Workspace(folder, settings, Silent())
 
 
@@ -167,3 +196,48 @@ def install(patch, plan, engine):
     patch("farm.engines.admission.decide.QUARANTINE_S", 0.001)
     for module in (dispatch, run):
         patch(module, "open_backend", lambda *_: backend)
+
+
+REPORT = {
+    "schema": 1,
+    "module": "canary",
+    "facts": {},
+    "complete": True,
+    "running": None,
+    "checks": [
+        {"group": "import", "name": "import canary", "status": "passed", "seconds": 0.0}
+        | dict.fromkeys(("seen", "expected", "reason"))
+    ],
+}
+
+
+def install_smoke(patch):
+    """Programs of a smoke test in the place of pip and the probe: they write what those leave, and take no time."""
+
+    def ran(_command, *, stdout, **_):
+        stdout.write(b"Successfully installed\n")
+        return SimpleNamespace(returncode=0)
+
+    def probed(_command, _environment, _folder, file, *_):
+        number = os.open(file, os.O_CREAT | os.O_WRONLY)  # another process writes it: no fault of this one's
+        os.write(number, json.dumps(REPORT).encode())
+        os.close(number)
+        return runner._Ended(0, None, "", 0.1)
+
+    patch(smoke, "find_python", lambda _name: Path(sys.executable))
+    patch(smoke, "find_uv", lambda: None)
+    patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
+    patch(environment, "subprocess", SimpleNamespace(run=ran, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
+    patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))
+    patch(runner, "_run", probed)
+
+
+def from_publish_on(patch, disk):
+    """The disk is at work from repair on: what comes before has cases of its own."""
+    disk.at_work, real = False, mainjob.repair_built
+
+    def repair_built(*args):
+        disk.at_work = True
+        return real(*args)
+
+    patch(mainjob, "repair_built", repair_built)

@@ -1,6 +1,8 @@
 """Kills a controller or a dispatcher at every statement of its journal and every rename, and has the next one go on.
 
-    python -m tests.faults.killed controller|dispatcher FOLDER
+    python -m tests.faults.killed controller|dispatcher FOLDER STEP
+
+STEP: at every place (1), or at one of so many.
 
 Prints how many kills there were, and what was wrong. A program of its own: a process without threads can be copied.
 """
@@ -62,10 +64,10 @@ def judged(workspace, engine, case):
 
 
 def main():
-    case, folder = sys.argv[1], Path(sys.argv[2])
-    plan, first, wrong = the_plan(), 0, []
+    case, folder, step = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    plan, first, kills, wrong = the_plan(), 1 - step, 0, []
     while True:
-        first += 1
+        first += step
         place = folder / str(first)
         place.mkdir()
         workspace, engine = workspace_in(place), Engine(Folder(folder / f"{first}-engine"))
@@ -81,7 +83,8 @@ def main():
             wrong += [[first, problem] for problem in judged(workspace, engine, case)]
         if not os.WIFSIGNALED(status):
             break
-    print(json.dumps({"kills": first - 1, "wrong": wrong}))
+        kills += 1
+    print(json.dumps({"kills": kills, "wrong": wrong}))
 
 
 class _Patches:

@@ -14,15 +14,17 @@ import pytest
 
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
-from farm.platforms.linux import COMMON_SCRIPTS, TOOLKIT_SCRIPT
+from farm.platforms.linux import COMMON_SCRIPTS, TOOLKIT_SCRIPTS
+from farm.platforms.windows.render import JOB_SCRIPTS
 from farm.platforms.windows.render import SCRIPTS as WINDOWS_SCRIPTS
 from farm.render import render
 from farm.variant import Variant
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKIT_SCRIPT.values(), *WINDOWS_SCRIPTS)}
-COPIED_JOB = {*WINDOWS_SCRIPTS, "count_jobs.py", "patches.py", "patches.json"}
+TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
+COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
+COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "patches.py", "patches.json"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
     "torch-sm121-armv9": ("pytorch-2.10-python313", "pytorch-python313-cuda13_0-sm121-armv9"),
@@ -50,8 +52,13 @@ def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
 CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
+    "canary-windows": windows("sm35-avx-py311", "kepler-2.0.1", "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
+    "canary-sm120-wheels": Selectors(Variant.parse("sm120-avx2-py311"), "canary", channel="cuda13-wheels"),
     "torch-debian": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="debian-1.13.1"),
+    "torch-debian-cu124": Selectors(Variant.parse("sm90-avx512-py313"), "torch", channel="debian-2.6.0-cu124"),
+    "torchvision-debian": Selectors(Variant.parse("sm35-avx-py311"), "torchvision", channel="debian-2.6.0"),
+    "torchaudio-debian": Selectors(Variant.parse("sm35-avx-py311"), "torchaudio", channel="debian-2.6.0"),
     "torch-windows-2.0.1": windows("sm35-avx-py311", "kepler-2.0.1"),
     "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
     "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),
@@ -60,14 +67,22 @@ CASES = {
 } | {case: by_alias(*names) for case, names in BRANCHES.items()}
 
 
+@pytest.fixture(autouse=True)
+def one_digest_for_every_source(monkeypatch):
+    """The canary's source changes often and is no rendered text; its digest must not make every case differ."""
+    monkeypatch.setattr("farm.plan.inputs.tree_digest", lambda _folder: "0" * 64)
+
+
 def rendered(case: str) -> tuple[Plan, dict[str, str]]:
     plan = resolve(ROOT, CASES[case])
-    # The canary's source changes often and is no rendered text; its digest must not make every case differ.
-    if plan.source.kind == "path":
-        plan = plan.model_copy(update={"source": plan.source.model_copy(update={"digest": "0" * 64})})
     texts = render(ROOT, plan)
     image = {f"image/{name}": text for name, text in texts.image.items() if name not in COPIED}
-    return plan, image | {f"job/{name}": text for name, text in texts.job.items() if name not in COPIED_JOB}
+    return plan, image | {f"job/{name}": text for name, text in texts.job.items() if not copied(name)}
+
+
+def copied(name: str) -> bool:
+    """Whether a file of the job is copied as it is."""
+    return name in COPIED_JOB or name.startswith("source/")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -132,13 +147,13 @@ def test_every_build_of_the_branches_is_what_the_list_says(request):
 def test_copied_scripts_are_those_of_the_project(case):
     plan, _ = rendered(case)
     image = render(ROOT, plan).image
-    copied = {name for name in image if name in COPIED}
+    scripts = {name for name in image if name in COPIED}
     if plan.platform == "macos":
         assert not image
         return
     expected = WINDOWS_SCRIPTS if plan.platform == "windows" else COMMON_SCRIPTS
-    assert {f"scripts/{name}" for name in expected} <= copied
-    for name in copied:
+    assert {f"scripts/{name}" for name in expected} <= scripts
+    for name in scripts:
         assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()
 
 

@@ -148,7 +148,7 @@ def _folder(kind, root, request):
 
 
 def _bucket(url, *, known):
-    """A bucket that everybody may read as `docs/index-stores.md` has it. `known`: it need not be probed."""
+    """A bucket that everybody may read as `docs/servers/public-read.json` has it. `known`: it need not be probed."""
     store = open_store(f"{url}&pages=slash")
     if known:
         keep_proof(store)
@@ -157,12 +157,10 @@ def _bucket(url, *, known):
 
 
 def public_policy(bucket, prefix=""):
-    """The statements for everybody of the policy in the docs."""
-    text = (Path(__file__).parents[2] / "docs/index-stores.md").read_text()
-    [policy] = re.findall(r'^```json\n(\{"Version".*?)^```$', text, re.MULTILINE | re.DOTALL)
-    read, absent = json.loads(policy.replace(":::wheels", f":::{bucket}"))["Statement"][:2]
+    """The policy for everybody in the docs."""
+    text = (Path(__file__).parents[2] / "docs/servers/public-read.json").read_text()
+    read, absent = json.loads(text.replace(":::wheels", f":::{bucket}"))["Statement"]
     read["Resource"] = [each.replace(f":::{bucket}/", f":::{bucket}/{prefix}") for each in read["Resource"]]
-    absent["Condition"]["StringLike"]["s3:prefix"] = f"{prefix}whl/*"
     return json.dumps({"Version": "2012-10-17", "Statement": [read, absent]})
 
 

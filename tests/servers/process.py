@@ -90,9 +90,10 @@ def environment(name: str, *requirements: str) -> Path:
     done = folder / ".installed"
     wanted = "\n".join(requirements)
     if not done.exists() or done.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        pip = [folder / "bin" / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *requirements]
-        made = subprocess.run(pip, capture_output=True, text=True, check=False)
+        uv, python = Path(sys.executable).with_name("uv"), folder / "bin" / "python"
+        subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, folder], check=True)
+        command = [uv, "pip", "install", "-q", "--python", python, *requirements]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
             raise MissingError(f"{', '.join(requirements)}: {made.stderr[-500:]}")
         done.write_text(wanted)

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,9 @@ class Gateway:
     http: str
     https: str
     ca: Path
+    environ: Mapping[str, str]
+    """For Ceph's own programs, `radosgw-admin` for one, which lie in `programs`."""
+    programs: Path
     access_key: str = "farm-tests"
     secret_key: str = "secret-of-farm-tests"
 
@@ -67,7 +70,6 @@ def gateway(folder: Path, *, gigabytes: int = 4) -> Iterator[Gateway]:
         (folder / name).mkdir(parents=True)
     authority = Authority(folder)
     http, https, monitor, fsid = free_port(), free_port(), free_port(), str(uuid.uuid4())
-    made = Gateway(f"http://127.0.0.1:{http}", f"https://127.0.0.1:{https}", authority.certificate)
     pem = authority.server("127.0.0.1")
     (folder / "ceph.conf").write_text(f"""\
 [global]
@@ -115,6 +117,7 @@ rgw_frontends = beast endpoint=127.0.0.1:{http} ssl_endpoint=127.0.0.1:{https} s
         "PATH": f"{root}/usr/bin:{os.environ['PATH']}",
     }
     programs = root / "usr/bin"
+    made = Gateway(f"http://127.0.0.1:{http}", f"https://127.0.0.1:{https}", authority.certificate, environ, programs)
 
     def call(name: str, *arguments: object) -> str:
         command = [str(programs / name), *map(str, arguments)]

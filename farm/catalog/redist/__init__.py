@@ -7,17 +7,16 @@ the archives; each file names its source. An archive holds a part of the toolkit
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from farm.errors import UsageError
+from farm.yamlfile import Loader, plain
 
 Platform = Literal["linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_64"]
 
@@ -100,8 +99,8 @@ class Archive:
     size: int
 
 
-def _folder() -> Traversable:
-    return resources.files(__name__)
+def _folder() -> Path:
+    return Path(__file__).parent
 
 
 def _choose(what: str, name: str, known: Iterable[str]) -> UsageError:
@@ -141,10 +140,12 @@ def parse(text: str, origin: str) -> Redist:
     Raises:
         UsageError: not YAML, or not of this shape; the message names `origin` and the field.
     """
-    # The C loader is ten times faster; where PyYAML was built without it the plain one does the same.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return _read(lambda: yaml.load(text, Loader=Loader), origin)  # noqa: S506 a safe loader
+
+
+def _read(read: Callable[[], Any], origin: str) -> Redist:
     try:
-        return Redist.model_validate(yaml.load(text, Loader=loader))  # noqa: S506 - both are safe loaders
+        return Redist.model_validate(read())
     except yaml.YAMLError as error:
         raise UsageError(f"{origin}: not YAML: {error}") from error
     except ValidationError as error:
@@ -166,7 +167,7 @@ def load(product: str, version: str) -> Redist:
     if version not in versions(product):
         raise _choose(f"{product} redist version", version, versions(product))
     name = f"{product}-{version}.yaml"
-    redist = parse(_folder().joinpath(name).read_text(encoding="utf-8"), name)
+    redist = _read(lambda: plain(_folder() / name), name)
     if (redist.product, redist.version) != (product, version):
         raise UsageError(f"{name}: says that it is {redist.product} {redist.version}")
     return redist

@@ -31,7 +31,7 @@ class Windows:
     entry = "build.cmd"
     self_contained = True
     needs_folder = "/farm/job/needs"
-    variables: tuple[str, ...] = ("FARM_PYTHON",)
+    variables: tuple[str, ...] = ("FARM_PYTHON", "FARM_ARCHIVES")
     failures: Mapping[int, type[FarmError]] = {3: NoRunnerError, 9: InfrastructureError}  # build.cmd's own
 
     def completed(self, stack: Stack) -> Stack:

@@ -12,13 +12,16 @@ from farm import catalog
 from farm.catalog import redist
 from farm.errors import UsageError
 from farm.plan.file import Plan, WindowsPlan
+from farm.plan.inputs import source_folder
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
+from farm.recipe import tree_files
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
+JOB_SCRIPTS = ("count_jobs.py", "report.py")
 
 
 def cmd_text(value: str) -> str:
@@ -36,9 +39,10 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
     """The files of the image's context and of the job.
 
     Raises:
-        UsageError: The plan's source is no git repository, or a value cannot stand in a batch file.
+        UsageError: The plan's source is neither a git repository nor beside the recipe, or a value cannot stand in a
+            batch file.
     """
-    if plan.windows is None or plan.source.kind != "git":
+    if plan.windows is None or plan.source.kind not in ("git", "path"):
         raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
     templates.add_filter("cmd", cmd_text)
     common = _common(templates, plan, plan.windows)
@@ -55,7 +59,29 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
     filled["image_digest"] = hashlib.sha256(whole.encode()).hexdigest()  # of all that image.cmd builds from
     image["image.cmd"] = made("image.cmd")
     job = common | {name: made(name) for name in JOB_TEMPLATES}
-    return image, job | {"count_jobs.py": templates.script("count_jobs.py")}
+    if values["archives"]:
+        job["archives.txt"] = f"{values['archives']}\r\n"
+        if values["archives"].startswith("http"):  # a build of an image sees no folder of the host
+            image["archives.txt"] = job["archives.txt"]
+    return image, job | {name: templates.script(name) for name in JOB_SCRIPTS} | _source(plan)
+
+
+def _source(plan: Plan) -> Files:
+    """The files of a source that stands beside the recipe: no network is needed for them.
+
+    Raises:
+        UsageError: The source is not what the plan was made from, or holds a file that is no text.
+    """
+    if plan.source.kind != "path":
+        return {}
+    folder = source_folder(plan)
+    try:
+        return {
+            f"source/{path.relative_to(folder).as_posix()}": path.read_text(encoding="utf-8")
+            for path in tree_files(folder)
+        }
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{folder}: a file is no UTF-8 text", hint="put the source into a git repository") from error
 
 
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from farm.errors import UsageError
+from farm.errors import NotBuildableError
 from farm.yamlfile import Model, load
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -79,7 +79,7 @@ def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
     """Version and sha256 of the newest pinned `name` for `python` (`py311`), its major version below `below`.
 
     Raises:
-        UsageError: None is pinned.
+        NotBuildableError: None is pinned.
     """
     found = [
         (entry.version, digest)
@@ -90,7 +90,9 @@ def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
     ]
     if not found:
         limit = f" below {below}" if below else ""
-        raise UsageError(
-            f"farm/platforms/windows/tools.yaml pins no {name}{limit} for {python}", hint="add it with its sha256"
+        pinned = sorted({other for entry in windows_tools().wheels if entry.name == name for other in entry.by_python})
+        raise NotBuildableError(
+            f"the farm has no pinned {name}{limit} for {python} on Windows",
+            hint=f"it has one for {', '.join(pinned)}; others go into farm/platforms/windows/tools.yaml, with sha256",
         )
     return max(found, key=lambda pair: [int(part) if part.isdigit() else 0 for part in pair[0].split(".")])

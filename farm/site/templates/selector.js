@@ -22,6 +22,7 @@
     reasons.set([other, otherValue, axis, value].join("|"), why);
   }
   const chosen = Object.fromEntries(AXES.map((axis) => [axis, null]));
+  let card = null; // the architecture of the card that was named, also where the farm has no wheels for it
   const byId = (id) => document.getElementById(id);
   const make = (tag, attributes = {}, ...children) => {
     const node = document.createElement(tag);
@@ -75,7 +76,18 @@
     for (const [name] of data.cards) names.append(make("option", { value: name }));
   }
 
-  function choose(axis, value) { chosen[axis] = value; draw(); remember(); }
+  function choose(axis, value) { chosen[axis] = value; if (axis === "gpu") card = null; draw(); remember(); }
+
+  // Does PyTorch's own wheel run there? The same answer as that of `farm why --official`.
+  function upstream() {
+    const gpu = chosen.gpu || card;
+    const told = (data.official[`${chosen.platform}-${data.machines[chosen.cpu] || "x86_64"}`] || {})[gpu];
+    if (told === undefined) return "";
+    if (told === null) return `PyTorch's own wheels: none has code for ${gpu}.`;
+    const [torch, cuda, driver, pip] = told;
+    const last = torch === data.newestTorch ? "" : " (the last that does)";
+    return `PyTorch's own wheel of ${torch}${last} runs on ${gpu} (CUDA ${cuda}, driver ${driver} or newer): ${pip}`;
+  }
 
   function draw() {
     for (const axis of AXES) {
@@ -90,6 +102,7 @@
         if (!why) input.parentElement.title = there ? "a wheel is published" : input.value ? "no wheel is published; it can be built" : "";
       }
     }
+    byId("official").textContent = upstream();
     drawAnswer();
   }
 
@@ -219,8 +232,9 @@
     return begun.length && begun.every(([, , sm]) => sm === begun[0][2]) ? begun[begun.length - 1] : null;
   }
 
-  function setGpu(card) {
-    const [, name, sm] = card;
+  function setGpu(found) {
+    const [, name, sm] = found;
+    card = sm;
     if (data.axes.gpu.includes(sm)) { chosen.gpu = sm; return `${name} is ${sm}.`; }
     chosen.gpu = null;
     return data.tooOld[sm] || `${name} is ${sm}; the farm has no wheels for it.`;
@@ -231,9 +245,9 @@
     if (variant) { setVariant(variant[1]); return `This machine's variant is ${variant[1]}.`; }
     if (/NVIDIA-SMI has failed|couldn't communicate with the NVIDIA driver/i.test(text)) return "nvidia-smi found no driver that runs. Paste what `lspci -d 10de:` prints, or type the card's name below; the page then names the driver for it.";
     if (/command not found|is not recognized/i.test(text)) return "There is no nvidia-smi on that machine: no NVIDIA driver is installed. Type the card's name below.";
-    const card = cardOf(text);
-    if (!card) { chosen.gpu = null; return "No GPU that the farm knows is named there."; }
-    let said = setGpu(card);
+    const found = cardOf(text);
+    if (!found) { chosen.gpu = card = null; return "No GPU that the farm knows is named there."; }
+    let said = setGpu(found);
     const driver = text.match(/Driver Version:\s*(\d{3,4}(?:\.\d+)*)/) || text.match(/,\s*(\d{3,4}\.\d+(?:\.\d+)?)\s*(?:,|$)/m);
     if (driver && data.lastDriver[chosen.gpu] && parseInt(driver[1], 10) > data.lastDriver[chosen.gpu]) said += ` Driver ${driver[1]} does not run it: ${data.lastDriver[chosen.gpu]} is the last branch that does.`;
     else if (driver) said += ` Driver ${driver[1]}.`;
@@ -267,9 +281,9 @@
   drawForm();
   recall();
   byId("card").addEventListener("input", (event) => {
-    const card = event.target.value.trim() ? cardOf(event.target.value) : null;
-    if (!card) chosen.gpu = null;  // what another card had chosen is not this one's
-    byId("card-said").textContent = card ? setGpu(card) : event.target.value.trim() ? "No such card in the list: choose its architecture below." : "";
+    const found = event.target.value.trim() ? cardOf(event.target.value) : null;
+    if (!found) chosen.gpu = card = null;  // what another card had chosen is not this one's
+    byId("card-said").textContent = found ? setGpu(found) : event.target.value.trim() ? "No such card in the list: choose its architecture below." : "";
     draw();
     remember();
   });

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import matmul, operations, package, products, speed
+from . import compiled, matmul, operations, package, products, speed
 from .driver import find_driver
 from .jit import check_code
 from .outcome import FAILED, PASSED, NotRunError
@@ -83,10 +83,13 @@ def check_cpu(recorder: Recorder, module: Any, options: argparse.Namespace) -> N
     if not is_torch(module):
         return
     recorder.run("cpu", "CPU capability", lambda: operations.cpu_capability(module))
+    recorder.run("cpu", "complex products on cpu", lambda: operations.check_complex(module, "cpu"))
     recorder.run("cpu", "convolution on cpu", lambda: operations.check_convolution(module, "cpu"))
     recorder.run("cpu", "training step on cpu", lambda: operations.check_training(module, "cpu"))
     recorder.run("cpu", "quantized linear", lambda: operations.check_quantized(module, options.expect_quantized))
     recorder.run("cpu", "numpy bridge", lambda: operations.check_numpy(module))
+    if sys.platform == "win32":
+        recorder.run("cpu", "torch.compile on cpu", lambda: compiled.check_compile(module, "cpu"))
 
 
 def check_cuda(
@@ -150,6 +153,8 @@ def card_checks(module: Any, seed: int) -> dict[str, Callable[[], str]]:
     checks["out of memory survived"] = functools.partial(operations.check_out_of_memory, module)
     for name in speed.throughput()["units"]:
         checks[f"{name} product speed"] = functools.partial(speed.check_matmul_speed, module, name)
+    if sys.platform == "win32":
+        checks["torch.compile on cuda"] = functools.partial(compiled.check_compile, module, "cuda")
     checks["copy speed"] = functools.partial(speed.check_copy_speed, module)
     return checks
 

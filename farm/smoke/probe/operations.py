@@ -33,6 +33,31 @@ def check_large(torch: Any, device: str) -> str:
     return f"{count} elements"
 
 
+def check_complex(torch: Any, device: str) -> str:
+    """Products of vectors of complex whole numbers, exact, against products of their parts.
+
+    BLAS libraries return a complex dot product in two ways (GNU's and Intel's Fortran); a torch that was built for the
+    wrong one gets 0 and says nothing.
+    """
+    generator = torch.Generator().manual_seed(1)
+    a, b, c, d = (torch.randint(-9, 10, (37,), generator=generator).double() for _ in range(4))
+    plain = complex(float((a * c - b * d).sum()), float((a * d + b * c).sum()))
+    conjugate = complex(float((a * c + b * d).sum()), float((a * d - b * c).sum()))
+    for name in ("complex64", "complex128"):
+        x = torch.complex(a, b).to(getattr(torch, name)).to(device)
+        y = torch.complex(c, d).to(getattr(torch, name)).to(device)
+        products = {
+            "torch.dot": (torch.dot(x, y), plain),
+            "torch.vdot": (torch.vdot(x, y), conjugate),
+            "x @ y": (x @ y, plain),
+            "matrices": ((x[None] @ y[:, None])[0, 0], plain),
+        }
+        for what, (got, exact) in products.items():
+            if complex(got.item()) != exact:
+                raise FailedError(f"{what} of {name}: {got.item()}", str(exact))
+    return "4 products of 2 types, exact"
+
+
 def check_convolution(torch: Any, device: str) -> str:
     """A convolution and its gradients against float64 on the CPU.
 

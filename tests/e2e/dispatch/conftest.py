@@ -114,7 +114,7 @@ class Swarm:
             self.clients[number] = client
             return True
 
-        wait(f"daemon {number} (its log: {folder}/log)", 60, ready)
+        wait(f"daemon {number} (its log: {folder}/log)", 240, ready)
 
     def kill_daemon(self, number: int) -> None:
         process = self.others.pop(f"daemon {number}")
@@ -155,7 +155,7 @@ class Swarm:
         command = [sys.executable, "-m", "tests.servers.moto", str(STORE_PORT), HOST, f"{self.folder}/moto"]
         with (self.folder / "moto.log").open("ab") as log:
             self.others["store"] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        wait("the store", 30, lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
+        wait("the store", 180, lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
 
     def store(self, *, away: bool) -> None:
         """Makes the store refuse every connection, its content kept, or answer again."""
@@ -168,7 +168,7 @@ class Swarm:
             with (self.folder / "registry.log").open("ab") as log:
                 command = ["docker-registry", "serve", str(config)]
                 self.others[f"registry {port}"] = subprocess.Popen(command, stdout=log, stderr=log)
-            wait("the registry", 30, lambda: answers(f"http://{host}:{port}/v2/"))  # noqa: B023
+            wait("the registry", 180, lambda: answers(f"http://{host}:{port}/v2/"))  # noqa: B023
 
     def stop(self, name: str) -> None:
         process = self.others.pop(name)

@@ -7,6 +7,7 @@ stands there. It says nothing of GitHub itself.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import yaml
 
 from farm.pipeline.packs import KIND
 from farm.runs import FINAL, Journal
-from tests.e2e.conftest import make_project
+from tests.companion import CHANNEL, add_companion
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 from tests.larger_canary import larger_canary
@@ -36,7 +37,7 @@ def change(path: Path, edit) -> None:
     path.write_text(yaml.safe_dump(data))
 
 
-def wait(what, check, seconds=240):
+def wait(what, check, seconds=900):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := check():
@@ -85,7 +86,8 @@ def github_farm(farm, tmp_path, monkeypatch):
     (tools / "farm").chmod(0o755)
 
     def work(run, inputs, stopped):
-        checkout = make_project(tmp_path / f"checkout-{run}")
+        checkout = tmp_path / f"checkout-{run}"
+        shutil.copytree(farm.project, checkout, ignore=shutil.ignore_patterns("artifacts"))
         temporary = tmp_path / f"temp-{run}"
         temporary.mkdir()
         environ = {**os.environ, "PLAN": inputs["plan"], "RUNNER_TEMP": str(temporary), "CI": "true"}
@@ -186,6 +188,46 @@ def test_ctrl_c_leaves_a_followed_run_to_the_dispatcher(engine):
     assert (followed.returncode, f"farm logs -f {run}" in err) == (130, True), err
     wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
     assert state(farm, run) == "success"
+
+
+SMALL = ["--channel", CHANNEL, "--variant", "cpu-avx-py311", "--package"]
+STEPS = ["build", "repair", "verify", "publish", "install", "smoke"]
+
+
+def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
+    """submit and retry, attached and detached: built against the published torch of its variant, installed, tested."""
+    name, farm = engine
+    add_companion(farm.project)
+    change(farm.project / "ci/farm.yaml", lambda data: data.update(index=str(tmp_path / "index")))
+    refused = farm.run("submit", *SMALL, "companion", "--on", name)
+    assert (refused.returncode, "farm submit" in refused.stderr) == (2, True), refused.stderr
+
+    torch = farm.run("submit", *SMALL, "torch", "--on", name, "--detach").stdout.strip()
+    first = farm.run("submit", *SMALL, "companion", "--on", name, "--detach").stdout.strip()
+    wait(
+        "torch and its companion end",
+        lambda: all(state(farm, r) in ("success", "failure", "infra") for r in (torch, first)),
+    )
+    attached = farm.run("submit", *SMALL, "companion", "--on", name, "--rebuild", "--json")
+    assert attached.returncode == 0, attached.stderr
+    second = farm.json("status")[0]["id"]
+    retried = farm.run("retry", second)
+    assert retried.returncode == 0, retried.stderr
+    third = farm.json("status")[0]["id"]
+    fourth = farm.run("retry", first, "--detach").stdout.strip()
+    wait("the detached retry ends", lambda: state(farm, fourth) in ("success", "failure", "infra"))
+
+    for run in (torch, first, second, third, fourth):
+        found = farm.json("status", run)
+        assert (found["state"], found["engine"]) == ("success", name), found["why"]
+        done = [step["data"]["name"] for step in found["events"] if step["kind"] == "step"]
+        assert [step for step in done if step in STEPS] == STEPS
+        ends = [(job["kind"], attempt["result"]) for job in found["jobs"] for attempt in job["attempts"]]
+        assert ends == [("build", "success"), ("smoke", "success")]
+    (record,) = (tmp_path / "index/records").glob("companion-*.json")
+    (statement,) = re.findall(r'"resolvedDependencies":\s*\[.*?\]', record.read_text(), re.DOTALL)
+    assert "torch-2.6.0+cpu.avx-" in statement  # whoever gathered it: this machine or the runner
+    assert ('"image"' in statement) == (name != "host")
 
 
 def test_nodes_share_what_they_compiled(swarm_farm, swarm, tmp_path):

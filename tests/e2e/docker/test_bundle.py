@@ -32,7 +32,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory, client: Any) -> tuple[Farm
 
 def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, client, tmp_path):
     farm, out = carried
-    result = farm.run("submit", *CPU, "--carried", str(out), "--json")
+    result = farm.run("submit", *CPU, "--from-bundle", str(out), "--json")
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     steps = {step["step"]: step["result"] for step in said["steps"]}
@@ -49,7 +49,7 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, cli
 
 def test_pieces_of_another_build_are_refused_before_anything_is_made(carried, client):
     farm, out = carried
-    result = farm.run("submit", "--variant", "cpu-sse41-py311", "--package", "canary", "--carried", str(out))
+    result = farm.run("submit", "--variant", "cpu-sse41-py311", "--package", "canary", "--from-bundle", str(out))
     assert result.returncode == 2, result.stderr
     assert "holds a build of plan" in result.stderr
-    assert farm.run("submit", *CPU, "--carried", str(out), "--detach").returncode == 2
+    assert farm.run("submit", *CPU, "--from-bundle", str(out), "--detach").returncode == 2

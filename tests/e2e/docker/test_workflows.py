@@ -83,7 +83,7 @@ def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) ->
     env["FARM_CUDA"] = entry["cuda"]
 
     built = job("build-wheels.yml", "build", **env) / "farm-out"
-    (wheel,) = built.iterdir()
+    (wheel,) = built.glob("*.whl")
     assert wheel.name == "canary-0.1.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl" or "manylinux" in wheel.name
     job("build-wheels.yml", "verify", {"wheel": built}, **env)
     published = job("build-wheels.yml", "publish", {"wheel": built}, **env) / "published"

@@ -39,7 +39,13 @@ def test_everything_of_the_cpu_part_passes_here(python):
     cpu = {check.name: (check.status, check.seen) for check in report.checks if check.group == "cpu"}
     assert report.outcome == "passed", report.reason
     assert {status for status, _ in cpu.values()} == {"passed"}
-    assert set(cpu) >= {"convolution on cpu", "quantized linear", "numpy bridge", "training step on cpu"}
+    assert set(cpu) >= {
+        "complex products on cpu",
+        "convolution on cpu",
+        "quantized linear",
+        "numpy bridge",
+        "training step on cpu",
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,8 +71,8 @@ CHECKS = {
     **{
         name: f"check_{name}(torch, 'cpu')"
         for name in (
-            "int8_matmul", "float8_matmul", "strided", "batched", "empty", "convolution", "reduction", "sort", "fft",
-            "indexing", "training",
+            "int8_matmul", "float8_matmul", "strided", "batched", "empty", "complex", "convolution", "reduction",
+            "sort", "fft", "indexing", "training",
         )
     },
 }  # fmt: skip
@@ -85,6 +91,7 @@ SPOIL = {
     "strided": ("torch.Tensor.__matmul__", "result.flip(0)", LOW),
     "batched": ("torch.bmm", "result.flip(0)", LOW),
     "empty": ("torch.Tensor.__matmul__", "result + 1", LOW),
+    "complex": ("torch.dot", "result * 0", "True"),
     "convolution": ("torch.nn.functional.conv2d", "result * 1.01", LOW),
     "reduction": ("torch.Tensor.sum", "result * (1 + 1e-4)", LOW),
     "sort": ("torch.sort", "(result[0], result[1].flip(0))", "result[0].numel() > 1 and next(count) == 0"),

@@ -227,6 +227,30 @@ def test_a_card_that_is_not_known_takes_back_the_choice_before(page, served):
     assert page.locator("input[name=gpu]:checked").get_attribute("value") == ""
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (
+            "GTX 1080 Ti",
+            "PyTorch's own wheel of 2.14.1 (the last that does) runs on sm61 (CUDA 12.6, driver 525 or newer): ",
+        ),
+        (
+            "RTX 5090",
+            "PyTorch's own wheel of 2.15.0 runs on sm120 (CUDA 13.2, driver 580 or newer): pip ",
+        ),
+        ("K40", "PyTorch's own wheels: none has code for sm35."),
+    ],
+)
+def test_it_begins_with_whether_the_official_wheel_runs_on_the_card(page, served, typed, told):
+    _, url, _ = served
+    page.goto(f"{url}/index.html")
+    assert page.locator("#official").inner_text() == ""
+    page.fill("#card", typed)
+    assert page.locator("#official").inner_text().startswith(told)
+    page.fill("#card", "Voodoo 2")
+    assert page.locator("#official").inner_text() == ""
+
+
 def test_only_published_wheels_are_counted_as_wheels(page, served):
     _, url, _ = served
     page.goto(f"{url}/index.html?gpu=sm35")

@@ -54,3 +54,40 @@ def test_the_same_kernels_without_the_constructor(compiled) -> None:
     assert {"AVX2", "FMA"} <= {find.feature for find in scan_isa(raw, read_elf(raw), "avx").beyond}
     found = scan_starts(raw, read_elf(raw), "avx")
     assert (found.result.beyond, found.starts >= 1) == ((), True)
+
+
+POINTERS = """
+typedef void (*function)(int *);
+struct record { const char *name; function run; };
+int out[64], many = 2;
+__attribute__((target("avx2"), noinline)) static void fast(int *p) { for (int i = 0; i < 64; i++) p[i] = p[i] * 3 + i; }
+static void plain(int *p) { p[0] = 1; }
+"""
+CALLED = {
+    "table": "static const function t[] = {plain, fast};"
+    "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i](out); }",
+    "exported": "extern function t[]; function t[] = {plain, fast};"
+    "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i](out); }",
+    "records": 'static const record t[] = {{"a", plain}, {"b", fast}};'
+    "__attribute__((constructor)) static void c() { for (int i = 0; i < many; i++) t[i].run(out); }",
+    "helper": "static const function t[] = {plain, fast};"
+    "__attribute__((noinline)) static void all(const function *a, int n) { for (int i = 0; i < n; i++) a[i](out); }"
+    "__attribute__((constructor)) static void c() { all(t, many); }",
+}
+CHOSEN = (
+    "static const function t[] = {plain, fast}; function chosen;"
+    "__attribute__((constructor)) static void c() { __builtin_cpu_init(); "
+    'chosen = t[!!__builtin_cpu_supports("avx2")]; }'
+)
+
+
+@pytest.mark.parametrize("flags", [[], ["-Wl,-z,pack-relative-relocs"], ["-s", "-fno-plt"]], ids=str)
+@pytest.mark.parametrize("how", CALLED)
+def test_an_initialiser_that_calls_avx2_code_through_pointers(compiled, how: str, flags: list[str]) -> None:
+    raw = compiled(POINTERS + CALLED[how], *flags)
+    assert {find.feature for find in scan_starts(raw, read_elf(raw), "avx").result.beyond} == {"AVX2"}
+
+
+def test_an_initialiser_that_only_chooses(compiled) -> None:
+    raw = compiled(POINTERS + CHOSEN)
+    assert scan_starts(raw, read_elf(raw), "avx").result.beyond == ()

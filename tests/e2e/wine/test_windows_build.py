@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import time
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
+from tests.e2e.wine.windows_python import windows_path
 
 ROOT = Path(__file__).parents[3]
 SOURCES = Path(__file__).parent / "windows_standin"
@@ -446,6 +448,28 @@ def test_the_report_holds_what_is_needed_to_judge_a_first_build(machine):
     assert "farm-report.txt" in out.strip().splitlines()[-1]
 
 
+def test_the_report_is_one_zip_without_secrets(machine, windows_python):
+    """By a real Python. The build's tools print what they should not."""
+    machine.change("git.exe", " clone ", "print=fatal: https://me:pass-word@git.example.org/", "exit=128")
+    machine.change("git.exe", "--version", "print=git version 2.45.2 hunter2-hunter2")
+    environment = {"FARM_PYTHON": windows_path(windows_python.exe), "MY_OWN_VARIABLE": "hunter2-hunter2"}
+    for rule in ("install_toolkit.py", "fetch_tools.py", "-m venv", "--require-hashes"):  # prepare.cmd by the stand-in
+        assert [each for each in machine.rules if each[1] == rule]
+    prepare = machine.kit / "prepare.cmd"
+    prepare.write_text(prepare.read_text().replace("%FARM_PYTHON%", r"C:\tools\pythonhome\python.exe"))
+    code, out = machine.run("report.cmd", **environment)
+    assert code == 9, out
+    assert out.strip().splitlines()[-1].endswith("farm-report.zip")
+    assert not (machine.kit / "farm-report.txt").exists()
+    with zipfile.ZipFile(machine.kit / "farm-report.zip") as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert {"farm-report.txt", "build.log", "plan.json"} <= set(texts)
+    assert "git version 2.45.2 [MY_OWN_VARIABLE]" in texts["farm-report.txt"]
+    assert "step source FAILED" in texts["build.log"]
+    whole = "".join(texts.values())
+    assert [secret for secret in ("hunter2", "pass-word") if secret in whole] == []
+
+
 @pytest.fixture
 def image(machine, tmp_path):
     """The folder of the image; what Windows or Docker would answer stands in it, where cmd looks first."""
@@ -505,7 +529,7 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
     assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps
     machine.change("docker.exe", "start --attach", "exit=5")
     code, out = machine.run("container.cmd")
-    assert (code, "the build ended with 5; log: out\\build.log" in out) == (5, True)
+    assert (code, "the build ended with 5; log: ..\\out\\build.log" in out) == (5, True)
     assert not [call for call in machine.calls("docker.exe") if call["command"].startswith("docker  rm farm-")]
 
 

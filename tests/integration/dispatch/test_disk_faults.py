@@ -2,8 +2,12 @@
 
 The controller (`farm submit`) and the dispatcher carry out a canary up to the wheel as built, with packs of a compiler
 cache: real journal, templates, sources, tar streams and store. The engine stands in for Docker: it keeps containers in
-memory, and knows which of them are left and which streams were never closed. Then the disk works again, and the same
-command finishes the run.
+memory, and knows which of them are left and which streams were never closed. A third case has a working disk up to
+there: repair, verify, publish, install and smoke follow, with a real index; pip and the probe are stand-ins. Then the
+disk works again, and the same command finishes the run.
+
+FARM_FAULTS: unset for every eighth place, `each` for every place with one of the errors in turn, `all` for every place
+with each error.
 """
 
 import errno
@@ -12,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from pathlib import Path
@@ -19,15 +24,19 @@ from pathlib import Path
 import pytest
 
 from farm.errors import FarmError
+from farm.index.backends import open_store
+from farm.index.check import check
+from farm.index.probe import keep_proof
 from farm.pipeline import run
 from farm.pipeline.dispatch import Dispatcher
 from farm.pipeline.workspace import open_journal
 from tests.faults.disk import Disk, below, failing, texts
-from tests.faults.engine import Engine, install, the_plan, workspace_in
+from tests.faults.engine import Engine, from_publish_on, install, install_smoke, the_plan, workspace_in
 
 ROOT = Path(__file__).parents[3]
 HANG_S = 30
 TRIES = 40
+SHARE = os.environ.get("FARM_FAULTS", "sample")
 NUMBERS = [errno.ENOSPC, errno.EIO, errno.EMFILE]
 
 
@@ -58,12 +67,12 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
-def controller(workspace, plan, _disk):
+def controller(workspace, plan, _disk, until="build"):
     """`farm submit`, as often as a user types it again; returns the reasons that it gave."""
     reasons = []
     for _ in range(TRIES):
         try:
-            run.submit(workspace, plan, until="build")
+            run.submit(workspace, plan, until=until)
         except (FarmError, OSError) as error:  # the command line prints an OSError as it does a FarmError
             reasons.append(error)
         else:
@@ -87,6 +96,25 @@ def dispatcher(workspace, plan, disk):
     return reasons
 
 
+def publisher(workspace, plan, disk):
+    """`farm submit` up to the smoke test, on a disk that works until there is a wheel."""
+    with pytest.MonkeyPatch.context() as patch:
+        install_smoke(patch.setattr)
+        from_publish_on(patch.setattr, disk)
+        (workspace.project / "tmp").mkdir()
+        patch.setattr(tempfile, "tempdir", str(workspace.project / "tmp"))
+        keep_proof(open_store(workspace.index_url))  # as after the first publish: the proof has threads that race
+        return controller(workspace, plan, disk, "smoke")
+
+
+def index_of(workspace):
+    """What is wrong with the index, and its wheels."""
+    store = open_store(workspace.index_url)
+    found = [f"index: {problem.key} {problem.what}" for problem in check(store)]
+    wheels = [key for key in store.list("whl/") if key.endswith(".whl")]
+    return found + ([] if len(wheels) == 1 else [f"wheels in the index: {wheels}"])
+
+
 def judged(case, engine, workspace, disk, reasons):
     """Faults of one case, as lines; empty: all is well."""
     found = []
@@ -98,7 +126,7 @@ def judged(case, engine, workspace, disk, reasons):
         why += [e.data.get("text") or e.data.get("why") or "" for r in runs for e in journal.events(r.id)]
         if not runs or runs[0].result == "failure" or (runs[0].result != "success" and not why):
             found.append(f"ended as {[r.result for r in runs]}")
-        if [r.result for r in runs].count("success") != 1 and case is controller:
+        if [r.result for r in runs].count("success") != 1 and case is not dispatcher:
             found.append(f"results: {[r.result for r in runs]}")
         lost = [a.why for r in runs for j in journal.jobs(r.id) for a in j.attempts if a.state not in ("done", "lost")]
         if lost:
@@ -108,13 +136,25 @@ def judged(case, engine, workspace, disk, reasons):
         found.append(f"no true reason in {why}")
     found += [f"left over: {name}" for name in (engine.containers, engine.streams, below(workspace.project)) if name]
     found += [f"a file: {path}" for path in workspace.project.rglob("*.part*") if path.name != "built.part"]
+    found += index_of(workspace) if case is publisher else []
     found += [f"a thread: {thread.name}" for thread in threading.enumerate() if thread.name.startswith("2")]
     return found
 
 
-@pytest.mark.parametrize("case", [controller, dispatcher])
+def chosen(counts):
+    """(place, error, how many requests in a row fail) of the share that is asked for."""
+    places = [(first, number) for number in NUMBERS for first in range(1, counts[number] + 1)]
+    if SHARE == "all":
+        return [(first, number, times) for first, number in places for times in (1, 25)]
+    every, rarely = (1, 20) if SHARE == "each" else (8, 60)
+    turn = lambda first, by: NUMBERS[first // by % 3]  # noqa: E731
+    faults = [(first, n, 1) for first, n in places if first % every == 0 and turn(first, every) == n]
+    return faults + [(first, n, 25) for first, n in places if first % rarely == 1 and turn(first, rarely) == n]
+
+
+@pytest.mark.parametrize("case", [controller, dispatcher, publisher])
 def test_a_fault_at_every_write(case, plan, parts, no_hang, tmp_path):
-    """Each place fails once, with one of the errors in turn; FARM_FAULTS=all: with each error, and for a while too."""
+    """Each place fails once, some for a while, and the run gets through all the same."""
 
     def once(first, number, times):
         folder = tmp_path / f"{first}-{number}-{times}"
@@ -136,12 +176,7 @@ def test_a_fault_at_every_write(case, plan, parts, no_hang, tmp_path):
         assert problems == []
         counts[number] = clean.count
     assert min(counts.values()) > 20
-    places = [(first, number) for number in NUMBERS for first in range(1, counts[number] + 1)]
-    if os.environ.get("FARM_FAULTS") == "all":
-        faults = [(first, number, times) for first, number in places for times in (1, 25)]
-    else:
-        faults = [(first, number, 1) for first, number in places if NUMBERS[first % 3] == number]
-        faults += [(first, number, 25) for first, number in places if first % 20 == 1 + NUMBERS.index(number)]
+    faults = chosen(counts)
     wrong, kinds = {}, Counter()
     for first, number, times in faults:
         disk, problems = once(first, number, times)
@@ -160,9 +195,10 @@ def test_a_fault_at_every_write(case, plan, parts, no_hang, tmp_path):
 @pytest.mark.parametrize("case", ["controller", "dispatcher"])
 def test_a_kill_at_every_statement_of_the_journal(case, tmp_path):
     """The process ends there; the next one finds the run, nothing is lost and nothing is carried out twice."""
-    command = [sys.executable, "-m", "tests.faults.killed", case, str(tmp_path)]
+    step = 1 if SHARE in ("each", "all") else 11
+    command = [sys.executable, "-m", "tests.faults.killed", case, str(tmp_path), str(step)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
-    assert found["kills"] > 40
+    assert found["kills"] > 40 / step
     assert found["wrong"] == []

@@ -29,7 +29,9 @@ def plan_of(root, build) -> Plan:
 @pytest.fixture(scope="module")
 def every(root):
     matrix = load_matrix(root)
-    branches = [name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy", "rtx50"))]
+    branches = [
+        name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy", "rtx50", "cuda13"))
+    ]
     builds = [build for name in branches for build in matrix.builds(name)]
     return [(build, plan_of(root, build)) for build in builds]
 
@@ -128,7 +130,9 @@ def test_kepler_keeps_gcc_11_and_onednn(root):
 
 
 def test_the_debian_toolkit_is_for_one_machine(root):
-    selectors = Selectors(Variant.parse("sm80-armv8_2-py311"), "canary", options={"toolkit": ("debian", "")})
+    selectors = Selectors(
+        Variant.parse("sm80-armv8_2-py311"), "canary", channel="kepler-debian", options={"toolkit": ("debian", "")}
+    )
     assert "toolkit-machine" in {reason.rule for reason in judge(root, selectors).rules}
 
 

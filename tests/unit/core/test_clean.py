@@ -73,6 +73,29 @@ def test_while_a_run_is_under_way_its_folder_and_the_caches_stay(project, capsys
     assert (project / "artifacts/sources/x.tar").exists()
 
 
+def test_ended_runs_leave_the_journal_when_that_is_asked_for(project, capsys):
+    """The newest stays: ids go on from it; and so does one that is under way."""
+    request = Request(package="canary", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+    with Journal(project / "artifacts" / "farm.db") as journal:
+        (first,) = journal.runs()
+        under_way = journal.create_run("b" * 64, request, {})
+        newest = journal.create_run("c" * 64, request, {})
+        journal.finish_run(newest.id, "failure", 1)
+
+    def ids():
+        with Journal(project / "artifacts" / "farm.db") as journal:
+            return {run.id for run in journal.runs()}
+
+    assert clean(project, capsys, "--dry-run", "--journal")["runs_forgotten"] == 1
+    assert clean(project, capsys)["runs_forgotten"] == 0
+    assert clean(project, capsys, "--journal", "--older-than", "1d")["runs_forgotten"] == 0
+    assert ids() == {first.id, under_way.id, newest.id}
+    assert clean(project, capsys, "--journal")["runs_forgotten"] == 1
+    assert ids() == {under_way.id, newest.id}
+    assert main(["--project", str(project), "logs", first.id]) == 2
+    assert first.id in capsys.readouterr().err
+
+
 def test_a_folder_without_runs_has_nothing_to_clean(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nothing.sock")
     assert clean(tmp_path, capsys)["found"] == []

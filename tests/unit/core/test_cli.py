@@ -6,9 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 
+from farm.cli import columns as narrow
 from farm.cli import show, watchers
 from farm.cli.main import COMMANDS, GROUPS, parse, parser
 from farm.errors import UsageError
@@ -60,10 +65,10 @@ def test_every_command_has_help_that_works(capsys):
         assert caught.value.code == 0
         out = capsys.readouterr().out
         assert out.startswith(f"usage: farm {name}")
-        assert "--json" in out or name in ("index", "completion")  # commands below it; a script
+        assert "--json" in out or name in ("index", "completion", "help")  # commands below it; a script; text
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
-    assert "exit codes: 0 done, 2 usage" in capsys.readouterr().out
+    assert "2 usage or configuration" in capsys.readouterr().out
 
 
 def test_help_lists_every_command_in_one_group(capsys):
@@ -115,6 +120,11 @@ def test_an_old_option_is_accepted_with_a_line(capsys):
     )
     assert parse(["status", "--limit", "3"]).limit == 3
     assert capsys.readouterr().err == ""
+
+
+def test_a_bundles_pieces_are_named_after_the_bundle(capsys):
+    assert parse(["submit", "--variant", "x", "--carried=out"]).from_bundle == Path("out")
+    assert "--carried is now --from-bundle" in capsys.readouterr().err
 
 
 def test_names_that_are_unknown(farm):
@@ -307,6 +317,27 @@ def test_tables_show_cells_as_they_are(capsys):
         ["[bold]x[/bold]", ":smile:", "\\", "1.0"],
         ["red2J", "22.0"],
     ]
+
+
+WORDS = st.text(st.sampled_from("abc   -.\u2026"), max_size=200)
+
+
+@given(st.data(), st.sampled_from([60, 80, 120, 240]))
+def test_tables_are_laid_out_as_rich_does(data, room):
+    columns = data.draw(st.lists(st.sampled_from(["seconds", "what", "a value", "why"]), min_size=1, max_size=5))
+    numbers = st.integers(0, 9999).map(str)
+    row = st.tuples(*(numbers if name in show.RIGHT else WORDS for name in columns))
+    rows = data.draw(st.lists(row, max_size=5))
+    rich = Console(file=io.StringIO(), width=room, highlight=False)
+    rich.print(show.rich_table(columns, rows))
+    expected = [line.rstrip() for line in rich.file.getvalue().splitlines()]
+    assert list(narrow.lines([columns, *rows], [name in show.RIGHT for name in columns], room)) == expected
+
+
+@pytest.mark.parametrize("text", ["a\tb", "a\nb", "\u4e2d", "e\u0301", "\U0001f600", "a\u200bb"])
+def test_other_characters_are_left_to_rich(text):
+    assert not narrow.is_narrow(text)
+    assert narrow.is_narrow("glibc \u2265 2.36 \u2013 caf\u00e9")
 
 
 def test_the_end_of_a_run(capsys):

@@ -6,8 +6,8 @@ from pathlib import Path
 from farm.pipeline.backends import ENGINES
 
 ROOT = Path(__file__).parents[3]
-OTHERS = ("self.engine", "form")
-"""`farm.settings.Runner.by_labels`, and a format of `farm matrix`: neither is an engine of `--on`."""
+OTHERS = ("form",)
+"""A format of `farm matrix`: no engine of `--on`."""
 
 
 def compared(path):

@@ -1,5 +1,7 @@
 """A package of one's own by data alone: a project of `farm init`, its channels and recipes."""
 
+import re
+import shutil
 import subprocess
 
 import pytest
@@ -10,6 +12,8 @@ from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.plan import Selectors, resolve
+from farm.plan.inputs import build_requires
+from farm.platforms.facts import facts
 from farm.recipe import names, recipe, use_project
 from farm.render import render
 from farm.variant import Variant
@@ -95,10 +99,9 @@ def test_the_projects_own_templates_stand_before_the_farms(own):
 WHEEL = "{package: Cython, file: cython-3.1.8-py2.py3-none-any.whl, sha256: " + "a" * 64 + "}"
 
 
-def requiring(own, apt):
+def requiring(own):
     file = own / "recipes" / "hello" / "recipe.yaml"
-    text = file.read_text().replace("apt: [python3-dev", f"apt: [{apt}python3-dev")
-    file.write_text(f"{text}build_requires: [{WHEEL}]\n")
+    file.write_text(f"{file.read_text()}build_requires: [{WHEEL}]\n")
     use_project(own.parent)
 
 
@@ -106,7 +109,7 @@ def test_wheels_of_the_python_index_are_installed_for_the_build(own):
     before = plan_of(own)
     assert "pip install" not in render(own, before).job["build.sh"]
     assert "build_requires" not in before.to_json()  # plans without it keep their digests
-    requiring(own, "python3-pip, ")
+    requiring(own)
     plan = plan_of(own)
     assert plan.installs == ["cython==3.1.8"]
     assert plan.digest != before.digest
@@ -118,9 +121,83 @@ def test_wheels_of_the_python_index_are_installed_for_the_build(own):
 
 
 def test_what_is_installed_with_pip_needs_pip_in_the_image(own):
-    requiring(own, "")
+    requiring(own)
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    file.write_text(file.read_text().replace("python3-pip, ", ""))
     with pytest.raises(UsageError, match=r"recipe\.yaml:.*add python3-pip to apt"):
         plan_of(own)
+
+
+def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
+    requiring(own)
+    use_project(own)
+    with pytest.raises(UsageError, match=r"hello/recipe\.yaml: build_requires: .* not on macos"):
+        build_requires("hello", recipe("hello"), facts("macos"))
+    assert len(build_requires("hello", recipe("hello"), facts("linux"))) == 1
+
+
+def named(own, folder, package, source=None):
+    """The example's recipe under another name, in the channel."""
+    there, here = own / "recipes" / folder, own / "recipes" / "hello"
+    shutil.copytree(here, there)
+    text = (here / "recipe.yaml").read_text().replace("package: hello", f"package: {package}")
+    (there / "recipe.yaml").write_text(text.replace("{kind: path, path: src}", source or "{kind: path, path: src}"))
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(file.read_text().replace("packages: [hello]", f"packages: [hello, {folder}]"))
+    use_project(own.parent)
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"),
+    [("levenshtein", "Levenshtein"), ("ruamel", "ruamel.yaml.clib"), ("_2to", "2to3-x"), ("Other", "Other")],
+)
+def test_a_distributions_name_may_differ_from_its_folder(own, folder, package):
+    if folder.startswith("_"):
+        folder = "x" + folder
+    named(own, folder, package)
+    plan = plan_of(own, package=folder)
+    assert (plan.package, plan.recipe, plan.verify.name) == (package, folder, package)
+    assert f"# Builds {package} 0.1.0+cpu.avx" in render(own, plan).job["build.sh"]
+
+
+def test_what_no_plan_can_hold_is_named_with_its_file(own):
+    named(own, "odd", "odd")
+    file = own / "recipes" / "odd" / "recipe.yaml"
+    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "1.0 beta"'))
+    use_project(own.parent)
+    with pytest.raises(UsageError, match=r"odd/recipe\.yaml: .*version"):
+        plan_of(own, package="odd")
+
+
+COMMIT = "c0ffee" + "0" * 34
+
+
+def test_a_git_source_is_a_tag_and_its_commit(own):
+    source = f'{{kind: git, url: "https://git.example.org/x.git", tag: "v{{version}}", commit: {COMMIT}}}'
+    named(own, "fetched", "fetched", source)
+    made = plan_of(own, package="fetched").source
+    assert (made.kind, made.tag, made.commit) == ("git", "v0.1.0", COMMIT)
+
+
+def test_a_git_source_without_a_commit_is_refused_with_how_to_find_it(own):
+    named(own, "fetched", "fetched", '{kind: git, url: "https://git.example.org/x.git", tag: v1}')
+    with pytest.raises(UsageError, match=r"fetched/recipe\.yaml:\d+: source.*git rev-list -n 1"):
+        plan_of(own, package="fetched")
+
+
+def test_an_example_in_the_documentation_is_a_recipe(own, root):
+    """The file that the tutorial has users write."""
+    text = (root / "docs" / "your-package.md").read_text()
+    (block,) = re.findall(r"```yaml\n# (recipes/\S+)\n(.*?)```", text, re.DOTALL)
+    file = own / block[0]
+    file.parent.mkdir()
+    file.write_text(block[1])
+    matrix = own / "ci" / "matrix.yaml"
+    matrix.write_text(matrix.read_text().replace("packages: [hello]", "packages: [hello, levenshtein]"))
+    use_project(own.parent)
+    plan = plan_of(own, package="levenshtein")
+    assert plan.installs == ["scikit-build-core==0.11.6", "pathspec==0.12.1", "packaging==25.0"]
+    assert plan.apt == plan_of(own).apt  # one image for both
 
 
 def test_no_packages_name_stands_in_the_code(root):

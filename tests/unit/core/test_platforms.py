@@ -18,7 +18,8 @@ from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
 from farm.platforms.registry import platform
-from farm.settings import LOCAL, load_runners, load_settings
+from farm.project import LOCAL
+from farm.settings import load_runners, load_settings
 from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]

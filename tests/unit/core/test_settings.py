@@ -5,7 +5,8 @@ import yaml
 
 from farm.errors import UsageError
 from farm.matrix import load_matrix
-from farm.settings import Settings, find_project, load_runners, load_settings
+from farm.project import find_project
+from farm.settings import Settings, load_runners, load_settings
 
 
 def change(path, **values):

@@ -100,7 +100,7 @@ def test_a_tag_that_moved_is_refused(repository, cache):
     git(repository, "commit", "-qam", "two")
     git(repository, "tag", "-fam", "moved", "v1")
     now = git(repository, "rev-parse", "HEAD")
-    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the catalogue says {source.commit}"):
+    with pytest.raises(BuildFailedError, match=f"tag v1 is commit {now}, the plan says {source.commit}"):
         fetch(source, cache, mirror=None, line=print)
     assert list(cache.iterdir()) == []
 

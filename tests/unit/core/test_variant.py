@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import UsageError
+from farm.errors import NotBuildableError, UsageError
 from farm.variant import PYTHONS, Variant, cpus, gpus
 
 VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
@@ -72,7 +72,7 @@ def test_what_a_name_means(name, sms, python, machine):
         ("keppler-avx-py311", "kepler-avx-py311"),
         ("sm35-avx3-py311", "sm35-avx2-py311"),
         ("sm35-sse42-py311", "sm35-sse41-py311"),
-        ("sm35-avx-py315", "sm35-avx-py314"),
+        ("sm35-avx-py316", "sm35-avx-py314"),
         ("sm35-avx-py3.11", "sm35-avx-py311"),
         ("sm34-avx-py38", "sm35-avx-py39"),
     ],
@@ -82,6 +82,23 @@ def test_the_nearest_name_comes_first(name, first):
         Variant.parse(name)
     assert name in str(caught.value)
     assert caught.value.hint.removeprefix("nearest: ").split(", ")[0] == first
+
+
+@pytest.mark.parametrize(
+    ("python", "releases", "near"),
+    [
+        ("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"),
+        ("py315", "torch 2.15.0", "py314 or py313 or py312"),
+        ("py313t", "torch 2.7.0 to 2.12.0", "py313"),
+        ("py314t", "torch 2.9.0 to 2.15.0", "py314"),
+    ],
+)
+def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reason(python, releases, near):
+    """Releases: the names of the published wheels of torch on the Python index."""
+    with pytest.raises(NotBuildableError, match=f"the farm builds nothing for {python}") as caught:
+        Variant.parse(f"sm70-avx2-{python}")
+    assert f"({releases}: " in caught.value.hint
+    assert caught.value.hint.endswith(f"nearest that the farm builds for: {near}")
 
 
 @pytest.mark.parametrize("name", ["", "sm35", "sm35-avx", "sm35-avx-py311-x", "--", "sm35 avx py311"])
@@ -98,6 +115,6 @@ PIECES = st.sampled_from(["sm", "35", "-", "avx", "py", "311", "٣٥", "_", "cpu
 def test_arbitrary_text_is_read_or_refused_as_usage(text):
     try:
         variant = Variant.parse(text)
-    except UsageError:
+    except (UsageError, NotBuildableError):
         return
     assert str(variant) == text

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def submit(journal):
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
 
     def go(**asked):
-        request = request_for(plan, until="publish", on="swarm", detached=True).model_copy(update=asked)
+        request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
         return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
     return go
@@ -137,7 +138,7 @@ def pair(journal):
 
     def go(package, **asked):
         plan = resolve(ROOT, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
-        request = request_for(plan, until="publish", on="swarm", detached=True).model_copy(update=asked)
+        request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
         return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
 
     return go

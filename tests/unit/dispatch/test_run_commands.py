@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_retry_is_a_new_run_of_the_same_plan(project, swarm, journal, run, start
     assert farm(project, "retry", run.id, "--detach", "--json") == 0
     new = journal.run(json.loads(capsys.readouterr().out)["run"])
     assert new.plan_digest == run.plan_digest
-    assert new.request == run.request.model_copy(update={"retry_of": run.id})
+    assert new.request == replace(run.request, retry_of=run.id)
     assert len(started) == 1
 
 

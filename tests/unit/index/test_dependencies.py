@@ -1,12 +1,19 @@
 """Pages of links for what wheels need: the versions of `dependencies.yaml`, and those that METADATA pins."""
 
+import functools
+import hashlib
+import json
+import threading
 import zipfile
 from datetime import UTC, datetime
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from farm.errors import UsageError
 from farm.index import pages
 from farm.index.backends import open_store
+from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
 from farm.index.publish import publish
 
@@ -68,3 +75,78 @@ def test_what_metadata_pins_is_there_beside_the_newest(store, public):
 def test_an_extra_is_not_asked_for(store, public):
     link_dependencies(store, public)
     assert store.get(pages.json_key("sm35-avx", "optional-thing")) is None
+
+
+def test_a_page_says_which_page_of_the_other_index_it_follows(store, public, tmp_path):
+    """PEP 708, as `pypi-simple` and others read it; links to a folder follow nothing that others could see."""
+    link_dependencies(store, public)
+    key = pages.json_key("sm35-avx", "sympy")
+    assert "tracks" not in json.loads(store.get(key).data)["meta"]
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "public"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
+        thread = threading.Thread(target=served.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{served.server_port}"
+            link_dependencies(store, url)
+            again = store.get(key).data
+            link_dependencies(store, f"{url}/")
+        finally:
+            served.shutdown()
+            thread.join()
+    assert store.get(key).data == again, "nothing changed"
+    meta = json.loads(again)["meta"]
+    assert (meta["tracks"], meta["_generation"]) == ([f"{url}/sympy/"], 2)
+    shown = store.get(pages.html_key("sm35-avx", "sympy")).data.decode()
+    assert f'<meta name="pypi:tracks" content="{url}/sympy/">' in shown
+    assert check(store) == []
+
+
+def published(store, tmp_path, name, *requires):
+    """A wheel of another package than torch, in a group without torch."""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0+cpu.avx\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    wheel = tmp_path / f"{name}-1.0+cpu.avx-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
+            archive.writestr(f"{name}-1.0+cpu.avx.dist-info/{member}", data)
+    publish(
+        store,
+        wheel,
+        group="cpu-avx",
+        metadata=metadata.encode(),
+        upload_time=datetime(2026, 11, 22, tzinfo=UTC),
+        provenance={"plan": "0" * 64},
+    )
+
+
+def offered(folder, project, version, *requires):
+    """A project of the other index whose page says where its METADATA is."""
+    (folder / project).mkdir(parents=True)
+    file = f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
+    metadata = "Metadata-Version: 2.1\n" + "".join(f"Requires-Dist: {line}\n" for line in requires)
+    (folder / project / f"{file}.metadata").write_text(metadata)
+    held = hashlib.sha256(metadata.encode()).hexdigest()
+    link = f'<a href="{file}#sha256={"0" * 64}" data-core-metadata="sha256={held}">x</a>'
+    (folder / project / "index.html").write_text(link)
+
+
+def test_what_any_package_requires_is_linked_with_what_that_requires(tmp_path):
+    store, other = open_store((tmp_path / "index").as_uri()), tmp_path / "other"
+    published(store, tmp_path, "mine", "rapidfuzz (<4,>=3)", 'gone; sys_platform == "win32"', 'docs; extra == "docs"')
+    published(store, tmp_path, "second", "mine")
+    offered(other, "rapidfuzz", "3.9.0", "Deep.Thing>=2", "rapidfuzz[all]")
+    offered(other, "deep-thing", "2.1")
+    link_dependencies(store, other.as_uri())
+    keys = {project: pages.json_key("cpu-avx", project) for project in ("rapidfuzz", "deep-thing")}
+    found = {project: pages.parse_page(store.get(key).data, key).versions for project, key in keys.items()}
+    assert found == {"rapidfuzz": ("3.9.0",), "deep-thing": ("2.1",)}
+    assert store.get(pages.json_key("cpu-avx", "docs")) is None
+
+
+def test_a_requirement_that_the_other_index_cannot_meet_is_named(tmp_path):
+    store, other = open_store((tmp_path / "index").as_uri()), tmp_path / "other"
+    published(store, tmp_path, "mine", "rapidfuzz>=4")
+    offered(other, "rapidfuzz", "3.9.0")
+    with pytest.raises(UsageError, match="no wheel of rapidfuzz that fits >=4"):
+        link_dependencies(store, other.as_uri())

@@ -73,6 +73,9 @@ def test_an_object_is_what_it_is_without_its_encoding(answering, headers, body):
     ("headers", "body", "told"),
     [
         ({"Content-Encoding": "gzip"}, PAGE, "and is not"),
+        ({"Content-Encoding": "gzip"}, gzip.compress(PACKED, mtime=0), "is still gzip-encoded"),
+        ({}, PACKED, "is still gzip-encoded"),
+        ({"Content-Encoding": "gzip, gzip"}, gzip.compress(PACKED, mtime=0), "only gzip was asked for"),
         ({"Content-Encoding": "gzip"}, PACKED[:-9], "cut off"),
         ({"Content-Encoding": "br"}, PAGE, "encoded as br"),
         ({"Content-Length": "99999"}, PAGE, "cut off after"),

@@ -16,7 +16,12 @@ from farm.matrix import load_matrix
         ('cuda: ["12.9", "12.8"]', "cuda: 12.9", 8, 'channels.one.cuda: write versions in quotes: "12.9"'),
         ('cuda: ["12.9", "12.8"]', "cuda: ['12.9', 12.8]", 8, 'channels.one.cuda: write versions in quotes: "12.8"'),
         ('cuda: ["12.9", "12.8"]', 'cuda: ["12.9.1"]', 8, "channels.one.cuda.0: String should match pattern"),
-        ("toolkit: nvidia", "toolkit: conda", 7, "channels.one.toolkit: Input should be 'debian' or 'nvidia'"),
+        (
+            "toolkit: nvidia",
+            "toolkit: conda",
+            7,
+            "channels.one.toolkit: Input should be 'debian', 'nvidia' or 'wheels'",
+        ),
         ("summary: a channel", "summary: [a]", 3, "channels.one.summary: Input should be a valid string"),
         ("  one:\n", "  One:\n", 2, "channels.One: String should match pattern"),
         # unknown keys and words

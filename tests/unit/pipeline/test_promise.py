@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from farm.matrix import load_matrix
+from farm.pipeline.repair import repair_built
 from farm.plan import Selectors, resolve
 from farm.recipe import recipe
 from farm.variant import Variant
@@ -39,9 +40,9 @@ def test_rules_of_the_torch_recipe():
     assert (policy.mixed, policy.cpu_exempt, policy.allow_other_sass) == ((), (), False)
 
 
-def test_the_canary_has_no_rules_of_its_own():
+def test_the_only_rule_of_the_canary_is_for_nvidias_runtime_on_windows():
     policy = plan_of("cpu-avx-py311", "canary").verify
-    assert (policy.dispatching, policy.numpy) == ((), None)
+    assert (policy.dispatching, policy.numpy) == (("canary/lib/cudart64_*.dll",), None)
 
 
 def test_a_channel_replaces_rules_key_by_key(tmp_path):
@@ -72,10 +73,27 @@ def test_repair_writes_what_verify_asks_for(tmp_path):
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-linux_x86_64\n")
         archive.writestr(f"{info}/RECORD", "")
     found = {}
-    for name, requires in (("without", []), ("with", [f"numpy{plan.verify.numpy}"])):
+    for name, requires in (("without", []), ("with", plan.requires)):
         folder = tmp_path / name
         folder.mkdir()
         done = repair(wheel, folder, RepairOptions(into="torch/lib", version=plan.version, requires=requires))
         report = verify(done.wheel, plan.verify)
         found[name] = next(check.status for check in report.checks if check.id == "metadata")
     assert found == {"without": "failed", "with": "passed"}
+
+
+def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_path):
+    plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
+    info, built = "torchvision-0.21.0.dist-info", tmp_path / "built" / "wheel"
+    built.mkdir(parents=True)
+    written = "Requires-Dist: numpy\nRequires-Dist: torch==2.6.0+cpu.avx\n"
+    with zipfile.ZipFile(built / "torchvision-0.21.0-cp311-cp311-any.whl", "w") as archive:
+        archive.writestr("torchvision/__init__.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torchvision\nVersion: 0.21.0\n{written}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    repaired = repair_built(plan, built.parent, tmp_path / "repaired").wheel
+    with zipfile.ZipFile(repaired) as archive:
+        text = archive.read(f"torchvision-{plan.version}.dist-info/METADATA").decode()
+    found = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
+    assert found == ["numpy", "torch==2.6.0+cpu.avx", "numpy<3"]

@@ -11,6 +11,7 @@ from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index.reader import open_reader
 from farm.index.signing import load_public, new_key, opened
 from farm.index.verify import verify_index
+from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.check import refusal
 from farm.pipeline.published import find_published
 from farm.pipeline.release import publish_wheel
@@ -34,7 +35,9 @@ PLAN = SimpleNamespace(
     channel="kepler",
     options={"rebuild": None},
     source=SimpleNamespace(kind="git", url="https://git.example/canary.git", tag="v1.0", commit="c" * 40),
-    toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE]),
+    toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE], wheels=[]),
+    parts=[],
+    build_requires=[],
 )
 FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
@@ -66,8 +69,14 @@ def publish(tmp_path, wheel):
             checks=(waive(check, waivers),),
             waivers=tuple(waivers),
         )
-        inputs = {"wheels": {"torch-2.0.1-cp311-cp311-linux_x86_64.whl": "f" * 64}, "cache": "engine-1 farm-ccache"}
-        publish_wheel(workspace, PLAN, wheel, report, image="sha256:" + "e" * 64, run="r1", inputs=inputs)
+        given = BuildInputs(
+            image="sha256:" + "e" * 64,
+            wheels={"torch-2.0.1-cp311-cp311-linux_x86_64.whl": "f" * 64},
+            cache="engine-1 farm-ccache",
+            packs=["b" * 64],
+            actions={"git+https://git.example/actions/checkout": "1" * 40},
+        )
+        publish_wheel(workspace, PLAN, wheel, report, given=given, run="r1")
         texts = [path.read_text() for path in (tmp_path / "index/records").iterdir()]
         return [json.loads(text)["provenance"] for text in texts]
 
@@ -97,8 +106,14 @@ def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_p
         {"name": "source", "uri": "git+https://git.example/canary.git@v1.0", "digest": {"gitCommit": "c" * 40}},
         {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
         {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
+        {"name": "compiler cache pack", "digest": {"sha256": "b" * 64}},
         {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
         {"name": "local compiler cache", "annotations": {"volume": "engine-1 farm-ccache"}},
+        {
+            "name": "GitHub Actions",
+            "uri": "git+https://git.example/actions/checkout",
+            "digest": {"gitCommit": "1" * 40},
+        },
     ]
     assert run["builder"]["id"] == "urn:torch-farm"
     assert run["metadata"] == {"invocationId": "r1"}

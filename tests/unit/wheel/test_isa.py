@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import UsageError, VerificationFailedError
-from farm.wheel import isa
+from farm.wheel import isa, isalevels
 from farm.wheel.elf import read_elf
-from farm.wheel.isa import level_names, scan_isa
+from farm.wheel.isa import scan_isa
+from farm.wheel.isalevels import level_names
 
 # Encodings by hand from Intel SDM vol. 2.
 RET = b"\xc3"
@@ -119,7 +120,7 @@ def test_an_unknown_level_is_the_callers_mistake(make_elf):
 
 
 def test_the_table_names_only_what_the_decoder_knows():
-    table = isa._table()
+    table = isalevels.table()
     known = {name for name in vars(iced_x86.CpuidFeature) if name.isupper()}
     listed = list(table["harmless"]) + [name for level in table["levels"].values() for name in level["features"]]
     assert set(listed) <= known

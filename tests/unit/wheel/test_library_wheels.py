@@ -56,3 +56,18 @@ def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_k
 
 def test_what_other_wheels_hold_is_not_looked_for_here():
     assert without_theirs(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == ["libgomp.so.*"]
+
+
+def test_what_a_needed_wheel_needs_in_turn_is_needed_and_pinned_too(pointed):
+    """NVIDIA's wheel of cuSPARSE requires nvJitLink's without a version: pip would take the newest."""
+    sparse = LibraryWheel("nvidia-cublas-cu11==1", "nvidia/cusparse/lib", BLAS.libraries, ("nvidia-nvjitlink-cu12",))
+    jit = LibraryWheel("nvidia-nvjitlink-cu12==12.4.127", "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",))
+    found, search = pointed([FFT, jit, sparse])
+    assert found == [jit, sparse]
+    assert "$ORIGIN/../../nvidia/nvjitlink/lib" in search["torch/lib/libtorch_cuda.so"]
+
+
+def test_what_an_unneeded_wheel_needs_is_left_out(pointed):
+    jit = LibraryWheel("nvidia-nvjitlink-cu12==12.4.127", "nvidia/nvjitlink/lib", ("libnvJitLink.so.12",))
+    sparse = LibraryWheel("nvidia-cusparse-cu12==1", "nvidia/cusparse/lib", ("libcusparse.so.12",), (jit.package,))
+    assert pointed([BLAS, sparse, jit])[0] == [BLAS]

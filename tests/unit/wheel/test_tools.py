@@ -104,6 +104,28 @@ def test_linux(tmp_path, make_wheel):
     assert any("canary.libs" in folder for folder in libraries[name].search_path)
 
 
+def test_libraries_of_another_glibc_do_not_break_the_tools_own_python(tmp_path, make_wheel):
+    """As in the folder of a build on Debian 13, repaired on Debian 12. Needs a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"):
+        (libs / name).write_bytes(b"not for this machine")
+    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
+    command = [*shared, "-Wl,-soname,libdeep.so.1", "-o", str(libs / "libdeep.so.1")]
+    subprocess.run(command, input=b"int deep(void) { return 1; }", check=True)
+    command = [*shared, "-x", "none", str(libs / "libdeep.so.1"), "-o", str(tmp_path / "_C.so")]
+    subprocess.run(command, input=b"int deep(void); int module(void) { return deep(); }", check=True)
+    module = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "_C.so").read_bytes()}
+    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b"", **module})
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    assert [path.path.rpartition("/")[2].partition("-")[0] for path in result.vendored] == ["libdeep"]
+
+
 def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path, make_wheel):
     """As cuDNN's parts: they need cuBLAS, which is renamed, and one another, which is not. Needs a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")

@@ -2,10 +2,15 @@
 
 import hashlib
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from farm.catalog import cpu_levels
 from farm.errors import UsageError, VerificationFailedError
+from farm.plan import Selectors, resolve
+from farm.recipe import recipe
+from farm.variant import Variant
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.record import parse_record
@@ -13,6 +18,7 @@ from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 from farm.wheel.why126 import source_of, why_126
 
+ROOT = Path(__file__).parents[3]
 TAG = "cp311-cp311-win_amd64"
 
 
@@ -212,3 +218,27 @@ def test_sources_are_known_by_pattern():
     assert "Redistributable" in source_of("msvcp140_1.dll")
     assert "debug" in source_of("MSVCP140D.dll")
     assert source_of("unheard-of.dll") == ""
+
+
+@pytest.mark.parametrize("tier", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("cpu", ["sse41", "avx", "avx2", "avx512"])
+def test_a_tier_above_the_level_is_found_by_what_it_exports(make_pe, make_wheel, tmp_path, cpu, tier):
+    """`DispatchStub<...>::AVX2` is there only if the tier was compiled."""
+    stub = f"?{tier}@?$DispatchStub@P6AXAEAUTensorIteratorBase@at@@@ZUabs_fn@native@2@@native@at@@2P6AX@ZEA"
+    files = {"torch/lib/torch_cpu.dll": make_pe(exports=["?DEFAULT@?$DispatchStub@x", stub])}
+    left_out = [name for each in cpu_levels()[cpu].without for name in recipe("torch").tiers[each]]
+    policy = Policy(cpu=cpu, dispatching=("torch/*.dll",), left_out=left_out)
+    report = verify(make_wheel(tmp_path, files, tag=TAG), policy)
+    found = [finding.what for finding in report.findings if finding.check == "cpu"]
+    if tier in cpu_levels()[cpu].without:
+        assert found == [f"exports 1 names of code that {cpu} leaves out, first {stub}"]
+    else:
+        assert found == []
+
+
+def test_a_plan_holds_its_wheels_to_the_tiers_of_its_level():
+    """Each platform's wheels of the recipe, by its own table."""
+    for platform in ("windows", "linux"):
+        chosen = Selectors(Variant.parse("sm35-avx-py311"), "torch", platform, "kepler-2.0.1")
+        held = resolve(ROOT, chosen).verify.left_out
+        assert held == tuple(name for tier in ("AVX2", "AVX512") for name in recipe("torch").tiers[tier])

@@ -46,9 +46,11 @@ class CMakeBuild(build_ext):
         shutil.rmtree(prefix / "lib", ignore_errors=True)
         configure = [cmake, "-S", str(SOURCE), "-B", str(build), "-G", "Ninja", "--no-warn-unused-cli"]
         configure += [f"-D{name}={value}" for name, value in defines.items()]
-        configure += [f"-DCMAKE_INSTALL_PREFIX={prefix}", f"-DPython3_EXECUTABLE={sys.executable}"]
+        python = Path(sys.executable).as_posix()  # CMake reads a backslash as an escape
+        configure += [f"-DCMAKE_INSTALL_PREFIX={prefix.as_posix()}", f"-DPython3_EXECUTABLE={python}"]
+        install = "install" if os.name == "nt" else "install/strip"  # MSVC's symbols are in files of their own
         sys.stdout.flush()
-        for command in (configure, [cmake, "--build", str(build), "--target", "install/strip", "--", *jobs]):
+        for command in (configure, [cmake, "--build", str(build), "--target", install, "--", *jobs]):
             code = subprocess.call(command)
             if code != 0:
                 step = "configure" if command is configure else "build"

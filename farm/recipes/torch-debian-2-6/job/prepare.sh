@@ -8,6 +8,10 @@ mkdir -p third_party/opentelemetry-cpp/api/include third_party/cpp-httplib
 mkdir -p third_party/nlohmann/include
 cp -r /usr/include/nlohmann third_party/nlohmann/include/
 
+# With gcc 12.2 and newer protobuf demands constant initialisation of its messages; cmake/ProtoBufPatch.cmake takes the
+# constexpr that this needs out of the generated files. As with gcc 11, then.
+sed -i 's/^#elif PROTOBUF_GNUC_MIN(12, 2)$/#elif 0/' third_party/protobuf/src/google/protobuf/port_def.inc
+
 # The generated header in the tarball goes with another version of flatbuffers than third_party's.
 flatc --cpp --gen-mutable --scoped-enums -o torch/csrc/jit/serialization/ torch/csrc/jit/serialization/mobile_bytecode.fbs
 

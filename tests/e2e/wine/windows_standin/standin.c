@@ -1,7 +1,8 @@
 /* Stands in for any tool: appends who it is, its command line, folder and environment to FARM_TEST_RECORD as one line
  * of JSON, then does what the first fitting rules of FARM_TEST_RULES say (C:\tools\record and C:\tools\rules where
  * the environment does not say). A rule is a line of fields between tabs:
- * tool, part of the command line, then actions: exit=N, print=TEXT, mkdir=PATH, write=PATH, self=PATH, run=NAME. */
+ * tool, part of the command line, then actions: exit=N, print=TEXT, mkdir=PATH, write=PATH, self=PATH, run=NAME,
+ * hang=PATH (writes it, and does not end). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,7 @@ int wmain(void) {
                     if (!strncmp(action, "mkdir=", 6)) CreateDirectoryW(target, NULL);
                     else if (!strncmp(action, "self=", 5)) CopyFileW(self, target, FALSE);
                     else { FILE *made = _wfopen(target, L"wb"); if (made) fclose(made); }
+                    if (!strncmp(action, "hang=", 5)) Sleep(INFINITE);
                 }
             }
             action = next;

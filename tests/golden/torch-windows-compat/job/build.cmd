@@ -2,7 +2,8 @@
 rem Builds torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310. Rendered by farm from plan 68a23efcac8a.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.29, Python 3.10 and Git; no administrator.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
-rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers).
+rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_ARCHIVES (a folder or URL that is
+rem asked for each download first).
 setlocal EnableExtensions DisableDelayedExpansion
 set "ERRORLEVEL="
 set "FARM_CODE=9"
@@ -17,13 +18,15 @@ if not exist plan.json goto :failed
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\68a23efcac8a) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\68a23efcac8a"
 if not exist "%FARM_OUT%\" goto :failed
-set "FARM_LOG=%FARM_OUT%\build.log"
-set "FARM_NEXT=another build may be running: one at a time on one machine"
-copy /y nul "%FARM_LOG%" >nul
+set "FARM_NEXT=is C: writable and not full? is another build running? one at a time on one machine"
+copy /y nul "%FARM_OUT%\build.log" >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_LOG=%FARM_OUT%\build.log"
 for %%k in (.) do if /i "%%~fk"=="C:\farm\job" goto :inplace
+set "FARM_NEXT=another build may be running: one at a time on one machine"
 call :gone C:\farm\job
 if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_NEXT=is C: writable and not full?"
 mkdir C:\farm\job
 if not exist C:\farm\job\ goto :failed
 copy /y /b * C:\farm\job\ >> "%FARM_LOG%"
@@ -31,6 +34,12 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 :inplace
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
+rem What a killed build left; what a program still holds stays.
+rmdir /s /q C:\farm\t 2>nul
+if not exist C:\farm\t\ mkdir C:\farm\t
+if not exist C:\farm\t\ goto :failed
+rem ci/farm.yaml's archives, where this machine has no setting of its own.
+if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
 set "FARM_TEXT=torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310, plan 68a23efcac8a; log: %FARM_LOG%"
 call :say
 
@@ -47,14 +56,16 @@ if not defined FARM_GIT goto :failed
 if defined FARM_PYTHON goto :python
 if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
 if defined FARM_PYTHON goto :python
+rem Before py: it writes to a file, and a user's name may hold any letter.
+set "PYTHONUTF8=1"
 py -3.10 -c "import sys; print(sys.executable)" > C:\farm\t\python.txt 2>nul
 if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("C:\farm\t\python.txt") do set "FARM_PYTHON=%%p"
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 :python
+set "PYTHONUTF8=1"
 set "FARM_NEXT=Python 3.10 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
 if not defined FARM_PYTHON goto :failed
-set "PYTHONUTF8=1"
 set "PYTHONHOME="
 set "PYTHONPATH="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.10 is needed"
@@ -199,6 +210,9 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :clone
+rem A submodule that lost its files is none for foreach. Nothing is fetched where the commits are there.
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet update --init --recursive --force --depth 1 >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" goto :clone
 "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq" >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" goto :clone

@@ -1,10 +1,12 @@
 @echo off
 rem Makes the toolchain image of this folder on a Windows engine. Rendered by farm.
-rem Set before, if wanted: FARM_TAG (a Server Core tag), FARM_MEMORY_GB (default 16).
+rem Set before, if wanted: FARM_TAG (a Server Core tag), FARM_BASE (a base image of your own, such as the same by digest),
+rem FARM_MEMORY_GB (default 16), FARM_ARCHIVES (a URL that is asked for each download first).
 setlocal EnableExtensions DisableDelayedExpansion
 if not exist image.cmd pushd "%~dp0"
 if not exist image.cmd exit /b 9
 if not defined FARM_MEMORY_GB set "FARM_MEMORY_GB=16"
+if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
 set "FARM_OS="
 for /f "delims=" %%o in ('docker info --format "{{.OSType}}"') do set "FARM_OS=%%o"
 if "%FARM_OS%"=="windows" goto :engine
@@ -29,12 +31,12 @@ set "FARM_CHOSEN="
 if not defined FARM_TAG for %%t in (%FARM_TAGS%) do if not defined FARM_CHOSEN set "FARM_CHOSEN=%%t"
 if defined FARM_TAG for %%t in (%FARM_TAGS%) do if /i "%%t"=="%FARM_TAG%" set "FARM_CHOSEN=%%t"
 if not defined FARM_CHOSEN echo image.cmd: build %FARM_BUILD% of Windows does not run %FARM_TAG% under process isolation; it runs: %FARM_TAGS%& exit /b 4
-if "%FARM_CHOSEN%"=="ltsc2022" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8-windowsservercore-ltsc2022"
-if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8.1-windowsservercore-ltsc2025"
+if not defined FARM_BASE if "%FARM_CHOSEN%"=="ltsc2022" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8-windowsservercore-ltsc2022"
+if not defined FARM_BASE if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8.1-windowsservercore-ltsc2025"
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --tag farm/toolchain:312e26ba570cf33f-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:a952aa7ad81ca4f3-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:312e26ba570cf33f-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:a952aa7ad81ca4f3-%FARM_CHOSEN%"
 exit /b 0

@@ -1,5 +1,5 @@
 @echo off
-rem Builds torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39 in a Windows container, wheel and log into out\ here. Rendered by farm.
+rem Builds torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39 in a Windows container, wheel and log into ..\out. Rendered by farm.
 rem Set before, if wanted: FARM_TAG, FARM_MEMORY_GB (default 16), FARM_DISK_GB (default 150), FARM_JOBS.
 rem The build runs in the container's own disk and is copied: bind mounts hang or lose files (docker/for-win#3274).
 setlocal EnableExtensions DisableDelayedExpansion
@@ -27,10 +27,10 @@ docker cp . %FARM_NAME%:C:\farm\job
 if not "%ERRORLEVEL%"=="0" exit /b 9
 docker start --attach %FARM_NAME%
 set "FARM_EXIT=%ERRORLEVEL%"
-if not exist out\ mkdir out
-docker cp %FARM_NAME%:C:\farm\out\ba6bd3ca926a\. out
+if not exist ..\out\ mkdir ..\out
+docker cp %FARM_NAME%:C:\farm\out\ba6bd3ca926a\. ..\out
 if not "%ERRORLEVEL%"=="0" exit /b 9
-if not "%FARM_EXIT%"=="0" echo container.cmd: the build ended with %FARM_EXIT%; log: out\build.log; the container %FARM_NAME% is kept& exit /b %FARM_EXIT%
+if not "%FARM_EXIT%"=="0" echo container.cmd: the build ended with %FARM_EXIT%; log: ..\out\build.log; the container %FARM_NAME% is kept& exit /b %FARM_EXIT%
 docker rm %FARM_NAME% >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
 exit /b 0

@@ -7,7 +7,12 @@ matrix product.
 from __future__ import annotations
 
 import array
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if hasattr(os, "add_dll_directory"):  # Windows
+    os.add_dll_directory(str(Path(__file__).parent / "lib"))
 
 from canary import _C, cuda, version
 from canary import _config as __config__

@@ -8,6 +8,8 @@ namespace {
 std::string compiler() {
 #if defined(__clang__)
   return std::string("Clang ") + __clang_version__;
+#elif defined(_MSC_VER)
+  return "MSVC " + std::to_string(_MSC_FULL_VER);
 #else
   return std::string("GCC ") + __VERSION__;
 #endif

@@ -7,7 +7,11 @@
 #include <string>
 #include <vector>
 
+#ifdef _WIN32
+#define CANARY_API __declspec(dllexport)
+#else
 #define CANARY_API __attribute__((visibility("default")))
+#endif
 
 namespace canary {
 

@@ -15,10 +15,10 @@ void multiply_blocked(const T* a, const T* b, T* c, std::size_t m, std::size_t k
     for (std::size_t j0 = 0; j0 < n; j0 += kWidth) {
       const std::size_t width = std::min(n - j0, kWidth);
       for (std::size_t i = 0; i < m; ++i) {
-        T* __restrict__ out = c + i * n + j0;
+        T* __restrict out = c + i * n + j0;
         for (std::size_t p = p0; p < p1; ++p) {
           const T factor = a[i * k + p];
-          const T* __restrict__ row = b + p * n + j0;
+          const T* __restrict row = b + p * n + j0;
           for (std::size_t j = 0; j < width; ++j) out[j] += factor * row[j];
         }
       }

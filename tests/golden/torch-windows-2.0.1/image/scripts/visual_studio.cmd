@@ -20,6 +20,14 @@ if "%FARM_EXIT%"=="3010" goto :there
 echo visual_studio.cmd: the Visual Studio installer ended with %FARM_EXIT%; its own errors:
 for %%f in ("%TEMP%\dd_setup_*_errors.log") do type "%%f"
 if "%FARM_EXIT%"=="1603" echo   1603: a package cannot be installed in this base image, as on Server 2019: use a newer one ^(FARM_TAG^)
+rem Microsoft's collector of all logs. Its URL has no versions, so it cannot be pinned: its signature is looked at.
+set "FARM_FILE=C:\farm\t\vscollect.exe"
+curl.exe -fsSL --retry 5 -o "%FARM_FILE%" https://aka.ms/vscollect.exe
+if not "%ERRORLEVEL%"=="0" exit /b 9
+powershell -NoProfile -Command "$s = Get-AuthenticodeSignature $env:FARM_FILE; if ($s.Status -ne 'Valid' -or $s.SignerCertificate.Subject -notmatch 'O=Microsoft Corporation') { exit 1 }"
+if not "%ERRORLEVEL%"=="0" exit /b 9
+start /w "" "%FARM_FILE%" -zip:C:\vslogs.zip
+echo   all logs: docker ps -a shows the container that failed, docker cp CONTAINER:C:\vslogs.zip . copies them
 exit /b 9
 :there
 if exist C:\BuildTools\VC\Tools\MSVC\14.29* exit /b 0

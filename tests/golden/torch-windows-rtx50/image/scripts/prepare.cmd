@@ -2,16 +2,18 @@
 rem Toolkit, tools and Python packages below C:\farm; called by build.cmd and by the image's install.cmd.
 rem What is there already is not fetched again.
 if not exist C:\farm\downloads\ mkdir C:\farm\downloads
+rem What a killed installer was unpacking.
+for /d %%d in (C:\farm\.cuda-*) do rmdir /s /q "%%d"
 set "FARM_STEP=toolkit"
-set "FARM_NEXT=the last lines of the log name the archive; is C: full, is NVIDIA's server reached?"
+set "FARM_NEXT=the last lines of the log name the archive; is C: full, is NVIDIA's server reached? FARM_ARCHIVES may name a folder with the archives"
 "%FARM_PYTHON%" install_toolkit.py toolkit.json --prefix C:\farm\cuda-12.8-9.7.1 --cache C:\farm\downloads >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=archives"
-set "FARM_NEXT=the last lines of the log name the archive"
+set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCHIVES may name a folder with the archives"
 "%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=python packages"
-set "FARM_NEXT=the last lines of the log name the package; does pip reach its index?"
+set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 if exist C:\farm\venv\55a3efb3cdf2.ok exit /b 0
 if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
 if exist C:\farm\venv\ exit /b 9

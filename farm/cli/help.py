@@ -1,0 +1,71 @@
+"""`farm help`: a section of the reference, a page of the documentation, or the options of a command."""
+
+import argparse
+import re
+
+PAGES = {
+    "options": "options.md: what can be overridden for one build",
+    "verify": "verify.md: what `farm verify` checks",
+    "your-package": "your-package.md: a package of your own in 15 minutes",
+}
+"""Pages that are printed whole. A command's name means its options, so `farm help verify` shows both."""
+REFERENCE = "reference.md"
+_COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="TOPIC|COMMAND", help="without one: the list of topics")
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.cli.main import COMMANDS, command_parser, parser
+    from farm.errors import UsageError
+    from farm.text import nearest
+
+    found = sections()
+    if args.topic is None:
+        print("Topics, for `farm help TOPIC`:")
+        for name, text in found.items():
+            print(f"  {name:<14}{first_sentence(text)}")
+        for name, text in PAGES.items():
+            print(f"  {name:<14}{text.partition(': ')[2]}")
+        print("\n`farm help COMMAND` shows the options of a command; `farm --help` lists the commands.")
+        return 0
+    topic = args.topic.lower().replace("_", "-").replace(" ", "-")
+    topic = f"{topic}s" if f"{topic}s" in found and topic not in COMMANDS else topic
+    if topic in COMMANDS:
+        command_parser(parser((topic,)), topic).print_help()
+        if f"{topic}s" in found:
+            print(f"\n{found[f'{topic}s']}", end="")
+    elif topic in found:
+        print(found[topic], end="")
+    if topic in PAGES:
+        print(page(PAGES[topic].partition(":")[0]), end="")
+    elif topic not in COMMANDS and topic not in found:
+        known = [*found, *PAGES, *COMMANDS]
+        near = nearest(topic, known)
+        raise UsageError(f"no topic {args.topic!r}", hint=f"did you mean: {', '.join(near)}?" if near else "farm help")
+    return 0
+
+
+def page(name: str) -> str:
+    """A page of docs/, as the farm carries it."""
+    from farm import shipped
+
+    return (shipped.ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def sections() -> dict[str, str]:
+    """The sections of the reference by topic: `exit-codes` for `## Exit codes`."""
+    text = _COMMENT.sub("", page(REFERENCE))
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
+    return {
+        title.lower().replace(" ", "-"): f"{title}\n{'=' * len(title)}\n{body.rstrip()}\n"
+        for title, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def first_sentence(text: str) -> str:
+    """Of a section, without its heading; empty where it begins with a table."""
+    body = " ".join(text.split("\n", 2)[2].split())
+    return "" if body.startswith(("|", "#")) else re.split(r"[.:] ", body)[0]

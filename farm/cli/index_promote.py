@@ -1,0 +1,18 @@
+"""`farm index promote`: lists wheels in a further group."""
+
+import argparse
+
+from farm.cli.index_options import add_writing, print_wheels, signer_of, writable_store_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
+    parser.add_argument("--to", required=True, metavar="GROUP", help="for example sm35-avx")
+    add_writing(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.index.lifecycle import promote
+
+    promote(writable_store_of(args), args.wheels, args.to, signer=signer_of(args))
+    return print_wheels(args, args.wheels, f"listed in {args.to}")

@@ -1,0 +1,18 @@
+"""`farm index remove`: deletes wheels; their names stay taken."""
+
+import argparse
+
+from farm.cli.index_options import add_writing, print_wheels, signer_of, writable_store_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
+    parser.add_argument("--reason", required=True, help="kept in the event")
+    add_writing(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from farm.index.lifecycle import remove
+
+    remove(writable_store_of(args), args.wheels, args.reason, signer=signer_of(args))
+    return print_wheels(args, args.wheels, "removed")

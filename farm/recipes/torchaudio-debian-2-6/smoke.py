@@ -1,0 +1,64 @@
+"""What an installed torchaudio can do: operators, also on a card where there is one; files, where a backend is."""
+
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+import torchaudio
+from torchaudio import functional, transforms
+
+RATE = 8000
+
+
+def tone(hertz: float, rate: int = RATE) -> torch.Tensor:
+    """One second of a sine, shape (1, rate)."""
+    return torch.sin(2 * math.pi * hertz * torch.arange(rate) / rate).unsqueeze(0)
+
+
+def operators(device: str) -> None:
+    """Operators in Python and in C++ with a result that can be worked out by hand."""
+    resampled = functional.resample(tone(440).to(device), RATE, 2 * RATE).cpu()
+    inner = slice(1000, -1000)  # the ends lack neighbours
+    torch.testing.assert_close(resampled[:, inner], tone(440, 2 * RATE)[:, inner], atol=2e-2, rtol=0)
+    power = transforms.Spectrogram(n_fft=400).to(device)(tone(1000).to(device))
+    assert power.mean(2).argmax().item() == 50  # 1000 Hz of 8000 / 400 each
+    # y[n] = x[n] + y[n-1] / 2 for an impulse: 1, 1/2, 1/4, …
+    impulse = torch.zeros(1, 8, device=device)
+    impulse[0, 0] = 1
+    filtered = functional.lfilter(
+        impulse, torch.tensor([1.0, -0.5], device=device), torch.tensor([1.0, 0.0], device=device)
+    )
+    torch.testing.assert_close(filtered.cpu(), 0.5 ** torch.arange(8.0).unsqueeze(0))
+    # One target, two frames, all words as probable as each other: the loss is that of two paths of three steps each.
+    logits = torch.zeros(1, 2, 2, 4, device=device)
+    one = torch.ones(1, 1, dtype=torch.int32, device=device)
+    lengths = torch.tensor([2], dtype=torch.int32, device=device)
+    loss = functional.rnnt_loss(logits, one, lengths, one[0], blank=0)
+    assert abs(loss.item() - (3 * math.log(4) - math.log(2))) < 1e-4
+    frames = torch.log_softmax(torch.tensor([[[0.0, 9, 0], [9.0, 0, 0], [0.0, 0, 9]]], device=device), 2)
+    found, _ = functional.forced_align(frames, torch.tensor([[1, 2]], device=device))
+    assert found.tolist() == [[1, 0, 2]]
+
+
+def file() -> str:
+    """A WAV file, written and read; which backends there are is up to what else is installed."""
+    backends = torchaudio.list_audio_backends()
+    if not backends:
+        return "no backend for files (pip install soundfile)"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tone.wav")
+        torchaudio.save(path, tone(440), RATE, encoding="PCM_S", bits_per_sample=16)
+        read, rate = torchaudio.load(path)
+    assert rate == RATE
+    torch.testing.assert_close(read, tone(440), atol=2**-14, rtol=0)
+    return f"a WAV file by {backends[0]}"
+
+
+operators("cpu")
+files, card = file(), "no card"
+if torch.cuda.is_available():
+    operators("cuda")
+    card = torch.cuda.get_device_name(0)
+done = "resample, spectrogram, lfilter, RNN-T loss, alignment"
+print(f"torchaudio {torchaudio.__version__}: {done}; {files}; on: CPU, {card}")

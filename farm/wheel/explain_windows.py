@@ -1,0 +1,93 @@
+"""What the errors of Windows' loader mean; 193 also where Linux says it in words of its own."""
+
+import re
+from collections import Counter
+from fnmatch import fnmatchcase
+
+from farm.wheel.explained import MOST, Explanation, Files, where_from
+from farm.wheel.link import missing_names
+from farm.wheel.needs import Answer
+from farm.wheel.why126 import why_126
+
+
+def error_126(files: Files, _: re.Match[str]) -> Explanation:
+    found = why_126(files.path)
+    if not found.missing:
+        return Explanation(
+            message="error 126",
+            cause="a DLL is missing, but none of those that these files need",
+            cure="install the Microsoft Visual C++ Redistributable; pip install --force-reinstall the package",
+        )
+    loading = [item for item in found.missing if item.when == "load"] or list(found.missing)
+    named = f"; {found.named}, which the message names, is there" if found.named else ""
+    return Explanation(
+        message="error 126",
+        cause=f"Windows cannot find a DLL that is needed{named}",
+        culprits=tuple(f"{item.name}, needed by {', '.join(item.needed_by[:3])}" for item in loading[:MOST]),
+        cure="; ".join(dict.fromkeys(where_from(item.name) for item in loading[:MOST])),
+    )
+
+
+def _lost_names(files: Files) -> list[tuple[str, str]]:
+    return list(missing_names(files.libraries, files.needs, files.contents.symbols))
+
+
+def error_127(files: Files, _: re.Match[str]) -> Explanation:
+    lost = _lost_names(files)
+    if lost:
+        cure = (
+            "these files are of different builds: install the package anew (pip install --force-reinstall), or build it"
+        )
+        return Explanation(
+            message="error 127",
+            cause="a DLL lacks a function that another one takes from it",
+            culprits=tuple(f"{member} {what}" for member, what in lost[:MOST]),
+            cure=f"{cure} from one tree",
+        )
+    outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
+    others = [name for name, _ in outside.most_common() if not name.startswith(("api-ms-", "kernel32", "ucrtbase"))]
+    return Explanation(
+        message="error 127",
+        cause="a DLL lacks a function that another one takes from it; all DLLs of these files fit one another, so "
+        "another copy was loaded in place of one: from System32, an older Visual C++ runtime, or another package",
+        cure=f"update the Visual C++ Redistributable and the driver; look at {', '.join(others[:MOST])}",
+    )
+
+
+def error_193(files: Files, match: re.Match[str]) -> Explanation:
+    libraries = files.libraries
+    usual = Counter(each.machine for each in libraries if not each.error).most_common(1)
+    machine = usual[0][0] if usual else ""
+    bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
+    bad += [f"{each.path}: for {each.machine}" for each in libraries if not each.error and each.machine != machine]
+    if bad:
+        return Explanation(
+            message=match[0].lower(),
+            cause="a library is for another kind of machine, or damaged",
+            culprits=tuple(bad[:MOST]),
+            cure=f"the others are for {machine or 'no known machine'}: install the package anew, or replace these",
+        )
+    return Explanation(
+        message=match[0].lower(),
+        cause=f"all libraries here are sound and for {machine}: the Python that loads them is not",
+        cure=f"use a Python for {machine} (32 bits and 64 bits do not mix), or the wheel for this Python",
+    )
+
+
+def error_1114(files: Files, match: re.Match[str]) -> Explanation:
+    dlls = [each for each in files.libraries if each.format == "pe"]
+    text = match.string.lower()
+    named = [each for each in dlls if each.path.rpartition("/")[2].lower() in text] or dlls
+    linked = [each for each in named if each.linker and any(fnmatchcase(n.lower(), "msvcp140*") for n in each.needed)]
+    newest = max(linked, key=lambda each: tuple(map(int, str(each.linker).split("."))), default=None)
+    openmp = [each.path for each in dlls if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", each.path.lower())]
+    culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"] if newest else []
+    culprits += [f"{each}: an OpenMP runtime" for each in openmp] if len(openmp) > 1 else []
+    first = f"version 14.{(newest.linker or '').partition('.')[2]} or newer" if newest else "the newest version"
+    return Explanation(
+        message="error 1114",
+        cause="every DLL was found; the code that one runs on loading failed. Usual reasons: an older Visual C++ "
+        "runtime than the DLL was linked for, an instruction that this CPU does not have, or a second OpenMP runtime",
+        culprits=tuple(culprits),
+        cure=f"install the Microsoft Visual C++ Redistributable, {first}; then try --explain 'illegal instruction'",
+    )

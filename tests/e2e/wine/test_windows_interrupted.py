@@ -1,0 +1,286 @@
+"""build.cmd killed, cut off, without room or network: a true message, and the next run goes on.
+
+docs/windows.md has the table. Compilers, Python packages and Visual Studio are stand-ins. Real are git and curl (this
+machine's, by relay.py), the installer of NVIDIA's archives in Windows' Python, and the full or read-only disk.
+"""
+
+# ruff: noqa: E501 - command lines stay on one line
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+from tests.e2e.wine.relay import kill_all, relay
+from tests.e2e.wine.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
+from tests.e2e.wine.windows_python import windows_path
+from tests.integration.toolkit.conftest import served, zipped  # noqa: F401 a fixture
+
+TIMEOUT_S = 300
+HANG = "C:\\tools\\hangs"
+VENV = r"self=C:\farm\venv\Scripts\python.exe"
+# Where it is killed: tool, part of its command line, what it has done by then.
+STEPS = [
+    ("python.exe", "sys.exit(sys.version_info"),
+    ("vswhere.exe", "installationPath", r"print=C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools"),
+    ("python.exe", "install_toolkit.py", r"write=C:\farm\.cuda-11.4-8.7.0-x1\tree\bin\nvcc.exe"),
+    ("python.exe", "fetch_tools.py", r"self=C:\farm\tools\sccache\sccache.exe"),
+    ("python.exe", "-m venv", VENV),
+    ("python.exe", "--require-hashes", r"write=C:\farm\venv\Library\bin\libiomp5md.dll"),
+    ("nvcc.exe", "--version", "print=Cuda compilation tools, release 11.4, V11.4.152"),
+    ("python.exe", "count_jobs.py", "print=7"),
+    ("git.exe", " clone ", r"write=C:\farm\src\.git\HEAD"),
+    ("git.exe", "rev-parse HEAD",),
+    ("python.exe", "patches.py"),
+    ("python.exe", "-m build", r"write=C:\farm\src\build\half.obj", r"write=C:\farm\t\tmp1\half.cpp", r"write={out}\wheel\half.whl"),
+    ("sccache.exe", "--stop-server"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def machine(tools, wine, plan, tmp_path):  # noqa: F811
+    return Machine(tools, wine, plan, tmp_path)
+
+
+def wait_for(happened):
+    end = time.monotonic() + TIMEOUT_S
+    while not happened():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def killed_when(machine, happened, relayed=None, **environment):
+    """Starts build.cmd, waits until `happened()`, and kills all of it at once."""
+    process = machine.start(**environment)
+    wait_for(happened)
+    kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
+    if relayed:
+        relayed.kill()
+    process.communicate(timeout=TIMEOUT_S)
+
+
+def test_killed_at_any_step_the_next_run_goes_on(machine):
+    """Each run is killed one step later than the one before it; the last is not, and leaves what a first one leaves."""
+    hangs = machine.c / "tools/hangs"
+    out = rf"C:\farm\out\{machine.plan.digest[:12]}"
+    for tool, part, *done in STEPS:
+        rules = list(machine.rules)
+        machine.rules.insert(0, (tool, part, *(action.replace("{out}", out) for action in done), f"hang={HANG}"))
+        hangs.unlink(missing_ok=True)
+        killed_when(machine, hangs.exists)
+        assert part in machine.calls()[-1]["command"]
+        machine.rules = rules
+    code, told = machine.run()
+    assert code == 0, told + machine.log.read_text()
+    assert [path.name for path in (machine.out / "wheel").iterdir()] == ["torch-1.whl"]
+    assert len(list((machine.out / "lib").iterdir())) == 4
+    left = [path.name for path in (machine.c / "farm").iterdir() if path.name.startswith(".cuda")]
+    assert (left, (machine.c / "farm/t/tmp1").exists(), (machine.c / "farm/src/build").exists()) == ([], False, False)
+
+
+def git(folder, *words):
+    done = subprocess.run(
+        ["git", "-c", "protocol.file.allow=always", "-c", "user.name=a", "-c", "user.email=a@example.org", *words],
+        cwd=folder, capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def repository(folder, name):
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    (folder / name).write_text(name)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "one")
+    return folder
+
+
+@pytest.fixture
+def upstream(tmp_path):
+    """A repository with a submodule, and its tag."""
+    repository(tmp_path / "git/part", "part.cpp")
+    whole = repository(tmp_path / "git/whole", "setup.py")
+    git(whole, "submodule", "--quiet", "add", f"file://{tmp_path}/git/part", "third_party/part")
+    git(whole, "commit", "-q", "-m", "two")
+    git(whole, "tag", "v1")
+    return whole
+
+
+@pytest.fixture
+def cloning(tools, wine, plan, upstream, tmp_path):  # noqa: F811
+    """A machine that clones the repository with a real git, which obeys `hook` after a checkout."""
+    source = plan.source.model_copy(
+        update={"url": f"file://{upstream}", "tag": "v1", "commit": git(upstream, "rev-parse", "HEAD")}
+    )
+    machine = Machine(tools, wine, plan.model_copy(update={"source": source}), tmp_path)
+    machine.rules = [rule for rule in machine.rules if rule[0] != "git.exe"]
+    home = tmp_path / "home"
+    hook = home / "hooks/post-checkout"
+    hook.parent.mkdir(parents=True)
+    (home / ".gitconfig").write_text(f'[protocol "file"]\nallow = always\n[core]\nhooksPath = {hook.parent}\n')
+    place = tmp_path / "relay"
+    place.mkdir()
+    with relay(place, machine.c) as relayed:
+        relayed.environment = {"HOME": str(home), "GIT_TERMINAL_PROMPT": "0"}
+        shutil.copy(relayed.exe, machine.c / "tools/git.exe")
+        yield machine, relayed, hook
+
+
+def clones(relayed):
+    """How often a clone was made since the last look."""
+    made = [command for command in relayed.asked if "clone" in command]
+    relayed.asked.clear()
+    return len(made)
+
+
+def test_real_git_killed_or_with_a_dead_submodule(cloning, upstream):
+    machine, relayed, hook = cloning
+    part = machine.c / "farm/src/third_party/part/part.cpp"
+    away = upstream.with_name("away")
+    # The submodule's server is away: HEAD is right, and the folder of the submodule empty.
+    upstream.with_name("part").rename(away)
+    code, out = machine.run()
+    assert (code, "step source FAILED" in out, "can this machine reach file://" in out) == (9, True, True), out
+    away.rename(upstream.with_name("part"))
+    # Killed between the checkout and the submodules.
+    reached = hook.with_name("reached")
+    hook.write_text(f"#!/bin/sh\ntouch {reached}\nsleep 600\n")
+    hook.chmod(0o755)
+    killed_when(machine, reached.exists, relayed)
+    hook.unlink()
+    assert (machine.c / "farm/src/.git/HEAD").exists()
+    assert not part.exists()
+    clones(relayed)
+    code, out = machine.run()
+    assert (code, clones(relayed), part.exists()) == (0, 1, True), out + machine.log.read_text()
+    # A used tree whose submodule lost its files is mended without the network.
+    part.unlink()
+    upstream.with_name("part").rename(away)
+    code, out = machine.run()
+    assert (code, clones(relayed), part.exists()) == (0, 0, True), out + machine.log.read_text()
+    away.rename(upstream.with_name("part"))
+    # One that a killed git locked is cloned again.
+    (machine.c / "farm/src/.git/index.lock").touch()
+    code, out = machine.run()
+    assert (code, clones(relayed), part.exists()) == (0, 1, True), out + machine.log.read_text()
+
+
+@pytest.fixture
+def fetching(machine, windows_python, served, tmp_path):  # noqa: F811
+    """prepare.cmd with an archive of NVIDIA's kind and one tool on a server; curl and Python are real."""
+    kit = machine.kit
+    toolkit = zipped("cuda_nvcc-windows-x86_64-11.4.1-archive", {"bin/nvcc.exe": os.urandom(300_000)})
+    tool = zipped("top", {"sccache.exe": b"sccache"})
+    served.files = {"/nvcc.zip": toolkit, "/sccache.zip": tool}
+    row = {"component": "cuda_nvcc", "version": "11.4.1", "url": f"{served.url}/nvcc.zip", "size": len(toolkit)}
+    row |= {"sha256": hashlib.sha256(toolkit).hexdigest(), "kind": "zip", "place": "toolkit"}
+    (kit / "toolkit.json").write_text(json.dumps({"schema": 1, "layout": "windows", "archives": [row]}))
+    row = {"name": "sccache", "version": "1", "url": "http://127.0.0.1:9/sccache.zip", "max_mb": 1}
+    row |= {"sha256": hashlib.sha256(tool).hexdigest(), "members": {"*sccache.exe": "sccache/"}}
+    (kit / "tools.json").write_text(json.dumps([row]))
+    for name in ("t", "venv"):
+        (machine.c / "farm" / name).mkdir(parents=True)
+    [receipt] = [line for line in (kit / "prepare.cmd").read_text().split() if line.endswith(".ok")][:1]
+    (machine.c / receipt.removeprefix("C:\\").replace("\\", "/")).touch()
+    place = tmp_path / "relay"
+    place.mkdir()
+    curl = machine.c / "windows/system32/curl.exe"
+    with relay(place, machine.c) as relayed:
+        shutil.copy(relayed.exe, curl)
+        yield relayed, {"FARM_PYTHON": windows_path(windows_python.exe), "FARM_LOG": r"C:\farm\t\log"}, tool
+    curl.unlink()
+
+
+def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa: F811
+    relayed, environment, tool = fetching
+    log = machine.c / "farm/t/log"
+    # The connection breaks again and again; then the machine loses power.
+    served.faults["/nvcc.zip"] = [("cut", 100_000), ("cut", 0), ("cut", 0), ("cut", 0)]
+
+    def parts():
+        return [path.stat().st_size for path in (machine.c / "farm/downloads").glob("*.part")]
+
+    process = machine.start("prepare.cmd", **environment)
+    wait_for(lambda: parts() == [100_000])
+    kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
+    relayed.kill()
+    process.communicate(timeout=TIMEOUT_S)
+    served.faults.clear()
+    served.log.clear()
+    unpacked = machine.c / "farm/.cuda-11.4-8.7.0-killed/tree"
+    unpacked.mkdir(parents=True)
+    code, out = machine.run("prepare.cmd", **environment)
+    said = log.read_text(errors="replace")
+    assert ("/nvcc.zip", "bytes=100000-") in [entry[:2] for entry in served.log], said
+    assert list((machine.c / "farm").glob("cuda-*/bin/nvcc.exe")), said
+    assert not unpacked.exists()
+    # The second archive's server is not there: said with what to do, nothing half-written.
+    assert code == 9, out
+    assert "127.0.0.1:9/sccache.zip" in said
+    assert "set FARM_ARCHIVES to it" in said
+    assert not (machine.c / "farm/tools/sccache.ok").exists()
+    # A folder of one's own helps; a wrong file in it is named and not used.
+    own = machine.c / "users/Jürgen/my archives"
+    own.mkdir(parents=True)
+    (own / "sccache.zip").write_bytes(b"something else")
+    environment["FARM_ARCHIVES"] = "C:\\users\\Jürgen\\my archives"
+    assert machine.run("prepare.cmd", **environment)[0] == 9
+    assert "another sha256 than the pinned" in log.read_text(errors="replace")
+    (own / "sccache.zip").write_bytes(tool)
+    code, out = machine.run("prepare.cmd", **environment)
+    assert code == 0, out + log.read_text(errors="replace")
+    assert (machine.c / "farm/tools/sccache/sccache.exe").read_bytes() == b"sccache"
+    assert all("--fail" in command and "--config" in command for command in relayed.asked)
+
+
+@pytest.fixture
+def disk(machine, require):
+    """C:\\farm as a disk of its own of 4 MB; a callable mounts it anew with other options."""
+    if os.geteuid() != 0:
+        require("a small disk", "run as root: mount is needed")
+    farm = machine.c / "farm"
+    farm.mkdir()
+
+    def mount(*options):
+        done = subprocess.run(["mount", *options], capture_output=True, text=True, check=False, timeout=60)
+        if done.returncode:
+            require("a small disk", f"mount: {done.stderr.strip()}")
+
+    mount("-t", "tmpfs", "-o", "size=4m", "farm-test", str(farm))
+    yield lambda options: mount("-o", f"remount,{options}", str(farm))
+    subprocess.run(["umount", "-l", str(farm)], check=True, timeout=60)
+
+
+def fill(path, leave):
+    """A file that takes all of the disk but `leave` bytes."""
+    free = os.statvfs(path.parent)
+    path.write_bytes(b"\0" * (free.f_bavail * free.f_frsize - leave))
+
+
+def test_a_full_or_read_only_disk(machine, disk):
+    filler = machine.c / "farm/filler"
+    disk("ro")
+    code, out = machine.run()
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    disk("rw")
+    fill(filler, 8192)
+    code, out = machine.run()
+    assert (code, "step folders FAILED" in out, "is C: writable and not full?" in out) == (9, True, True), out
+    filler.unlink()
+    code, out = machine.run()
+    assert code == 0, out
+
+
+def test_the_place_of_python_is_written_as_utf8(machine):
+    """It may hold any letter; cmd reads the file as UTF-8, which Python does not write to a file unless asked.
+
+    That cmd finds such a Python is not tried: Wine's cmd without a console has no code page.
+    """
+    code, out = machine.run()
+    assert code == 0, out
+    [py] = machine.calls("py.exe")
+    assert py["env"]["PYTHONUTF8"] == "1"

@@ -1,0 +1,26 @@
+/* Stands in for PC/pyconfig.h of Python 3.11: what its headers ask for where Py_LIMITED_API is set. */
+#pragma once
+#define MS_WINDOWS
+#define MS_WIN32
+#define MS_WIN64
+#define Py_ENABLE_SHARED 1
+#define HAVE_DECLSPEC_DLL 1
+#define HAVE_SSIZE_T 1
+#define HAVE_STDDEF_H 1
+#define HAVE_SYS_STAT_H 1
+#define HAVE_SYS_TYPES_H 1
+#define HAVE_WCHAR_H 1
+#define SIZEOF_DOUBLE 8
+#define SIZEOF_FLOAT 4
+#define SIZEOF_FPOS_T 8
+#define SIZEOF_INT 4
+#define SIZEOF_LONG 4
+#define SIZEOF_LONG_LONG 8
+#define SIZEOF_OFF_T 4
+#define SIZEOF_PID_T 4
+#define SIZEOF_SHORT 2
+#define SIZEOF_SIZE_T 8
+#define SIZEOF_TIME_T 8
+#define SIZEOF_VOID_P 8
+#define SIZEOF_WCHAR_T 2
+#define WITH_THREAD 1

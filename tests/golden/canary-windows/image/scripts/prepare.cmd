@@ -1,0 +1,26 @@
+@echo off
+rem Toolkit, tools and Python packages below C:\farm; called by build.cmd and by the image's install.cmd.
+rem What is there already is not fetched again.
+if not exist C:\farm\downloads\ mkdir C:\farm\downloads
+rem What a killed installer was unpacking.
+for /d %%d in (C:\farm\.cuda-*) do rmdir /s /q "%%d"
+set "FARM_STEP=toolkit"
+set "FARM_NEXT=the last lines of the log name the archive; is C: full, is NVIDIA's server reached? FARM_ARCHIVES may name a folder with the archives"
+"%FARM_PYTHON%" install_toolkit.py toolkit.json --prefix C:\farm\cuda-11.4 --cache C:\farm\downloads >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+set "FARM_STEP=archives"
+set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCHIVES may name a folder with the archives"
+"%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+set "FARM_STEP=python packages"
+set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
+if exist C:\farm\venv\f729a4888bf4.ok exit /b 0
+if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
+if exist C:\farm\venv\ exit /b 9
+"%FARM_PYTHON%" -m venv C:\farm\venv >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" exit /b 9
+copy /y nul C:\farm\venv\f729a4888bf4.ok >nul
+if not "%ERRORLEVEL%"=="0" exit /b 9
+exit /b 0

@@ -1,0 +1,1 @@
+# Included by CMake after project(): avx512 leaves no run-time CPU tier out.

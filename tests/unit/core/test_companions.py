@@ -1,0 +1,63 @@
+"""torchvision and torchaudio of channel debian-2.6.0: built against the farm's torch of the same variant."""
+
+from pathlib import Path
+
+import pytest
+
+from farm import catalog
+from farm.errors import NotBuildableError
+from farm.options import Choice
+from farm.plan import Selectors, resolve
+from farm.recipe import GitSource, names, recipe
+from farm.render import render
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+
+
+def plan(package, variant="sm35-avx-py311", channel="debian-2.6.0", **options):
+    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
+    return resolve(ROOT, Selectors(Variant.parse(variant), package, "linux", channel, chosen))
+
+
+@pytest.mark.parametrize(("package", "version"), [("torchvision", "0.21.0"), ("torchaudio", "2.6.0")])
+@pytest.mark.parametrize("variant", ["sm35-avx-py311", "sm90-avx512-py311", "kepler-sse41-py311", "cpu-avx-py311"])
+def test_a_companion_is_of_the_release_and_needs_the_torch_of_its_variant(package, version, variant):
+    made, torch = plan(package, variant), plan("torch", variant)
+    assert made.version == torch.version.replace("2.6.0", version)
+    assert made.needs == [f"torch=={torch.version}"]
+    assert made.env["PYTORCH_VERSION"] == torch.version
+    assert bool(made.toolkit) == bool(torch.toolkit)
+
+
+def test_the_default_for_a_k40_is_the_channel_of_its_torch():
+    for package in ("torchvision", "torchaudio"):
+        assert plan(package, channel=None).channel == plan("torch", channel=None).channel == "debian-2.6.0"
+
+
+def test_both_share_one_image():
+    assert len({render(ROOT, plan(package)).image_digest for package in ("torchvision", "torchaudio")}) == 1
+
+
+@pytest.mark.parametrize("package", ["torch", "torchvision", "torchaudio"])
+def test_a_tarball_is_of_one_release(package):
+    with pytest.raises(NotBuildableError, match=r"belongs to torch 2\.6\.0, not 2\.5\.1") as caught:
+        plan(package, torch="2.5.1")
+    assert "--torch 2.6.0" in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_recipe_of_a_fixed_version_says_which_release_it_is_of_and_is_what_the_catalogue_says():
+    for name in names():
+        found = recipe(name)
+        if found.torch_release is None:
+            # Nothing else of PyTorch comes from a source of one fixed version.
+            assert isinstance(found.source, GitSource) or found.package not in ("torch", "torchvision", "torchaudio")
+            continue
+        release = catalog.torch_releases()[found.torch_release]
+        versions = {"torch": found.torch_release, "torchvision": release.vision, "torchaudio": release.audio}
+        assert found.version == versions[found.package]
+
+
+@pytest.mark.parametrize("package", ["torchvision", "torchaudio"])
+def test_cmake_and_ninja_run_as_many_compilers_as_the_memory_allows(package):
+    assert 'CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}"' in render(ROOT, plan(package)).job["build.sh"]

@@ -1,0 +1,56 @@
+"""docs/reference.md follows from the code, and `farm help` prints it."""
+
+import pytest
+
+from farm.cli.help import PAGES, sections
+from farm.cli.main import COMMANDS, main
+from farm.errors import EXITS, ExitCode
+from farm.settings import Settings
+from tools.reference import OUT, written
+
+
+def test_the_reference_is_that_of_the_code():
+    text = OUT.read_text(encoding="utf-8")
+    assert text == written(text), "run `make generate`"
+
+
+def test_every_command_key_and_exit_code_is_there():
+    found = sections()
+    assert all(f"### farm {name}\n" in found["commands"] for name in COMMANDS)
+    assert all(f"| `{key}` |" in found["configuration"] for key in Settings.model_fields)
+    assert all(f"| {int(code)} |" in found["exit-codes"] for code in EXITS)
+    assert set(ExitCode) <= set(EXITS)
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        ("variants", "`sm35`"),
+        ("variant", "`sm35`"),
+        ("exit-codes", "verification failed"),
+        ("Exit codes", "verification failed"),
+        ("channels", "`extends`"),
+        ("environment", "`FARM_CUDA`"),
+        ("plan", "usage: farm plan"),
+        ("plan", "A plan is one build"),
+        ("submit", "--no-publish"),
+        ("verify", "usage: farm verify"),
+        *((name, "\n") for name in PAGES),
+    ],
+)
+def test_help_prints_a_topic_or_a_command(capsys, topic, said):
+    assert main(["help", topic]) == 0
+    out = capsys.readouterr().out
+    assert said in out
+    assert "<!--" not in out
+
+
+def test_help_lists_its_topics(capsys):
+    assert main(["help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out for name in (*sections(), *PAGES))
+
+
+def test_an_unknown_topic_is_answered_with_the_nearest(capsys):
+    assert main(["help", "exit-cods"]) == 2
+    assert "did you mean: exit-codes" in capsys.readouterr().err

@@ -1,0 +1,187 @@
+"""The toolkit out of NVIDIA's wheels: which of them a plan takes, what the image makes of them, what is refused."""
+
+import importlib.util
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm import catalog
+from farm.engines.images import _take
+from farm.errors import BuildFailedError, NotBuildableError
+from farm.options import Choice
+from farm.pipeline.build_inputs import BuildInputs
+from farm.pipeline.check import Report
+from farm.pipeline.provenance import predicate
+from farm.plan import Selectors, resolve
+from farm.recipe import recipe
+from farm.render import render
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "dockerfiles" / "scripts"
+
+
+def plan(variant, package="canary", channel="cuda13-wheels", platform="linux", **options):
+    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
+    return resolve(ROOT, Selectors(Variant.parse(variant), package, platform, channel, chosen))
+
+
+def packages(made):
+    return {str(wheel.package) for wheel in made.toolkit.wheels}
+
+
+@pytest.mark.parametrize("variant", ["sm75-avx-py311", "sm90-avx-py311", "sm120-avx2-py313", "sm121-armv9-py313"])
+def test_a_compiler_is_four_wheels_and_nothing_of_nvidias_servers(variant):
+    made = plan(variant)
+    assert (made.toolkit.provider, made.toolkit.cuda, made.toolkit.archives) == ("wheels", "13.0", [])
+    assert packages(made) == {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime"}
+    machine = "aarch64" if "armv9" in variant else "x86_64"
+    assert all(f"_{machine}.whl" in str(wheel.file) for wheel in made.toolkit.wheels)
+    assert "ca-certificates" not in made.apt
+
+
+def test_variants_share_the_image():
+    images = {render(ROOT, plan(variant)).image_digest for variant in ("sm75-avx-py311", "sm120-avx2-py311")}
+    assert len(images) == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "channel", "torch"),
+    [
+        ("sm120-avx2-py313", "pytorch-2.10-python313", "2.10.0"),
+        ("sm121-armv9-py313", "pytorch-2.10-python313", "2.10.0"),
+        ("sm90-avx2-py313", "pytorch-2.9-python313", "2.9.1"),
+    ],
+)
+def test_channels_of_pytorch_with_cuda_13_may_choose_it(variant, channel, torch):
+    made = plan(variant, "torch", channel, toolkit="wheels", cuda="13.0")
+    assert made.version.startswith(f"{torch}+cu130")
+    assert packages(made) >= {"nvidia-cublas", "nvidia-nvjitlink", "nvidia-cuda-cccl", "nvidia-cudnn-cu13"}
+    assert made.env["CUDA_HOME"] == made.env["CUDNN_ROOT"] == "/opt/cuda"
+    parts = json.loads(render(ROOT, made).image["scripts/toolkit.json"])["parts"]
+    members = {part["wheel"].partition("-")[0]: part["members"] for part in parts}
+    assert members["nvidia_cudnn_cu13"] == {"nvidia/cudnn/**": "opt/cuda"}
+    assert members["nvidia_cublas"] == {"nvidia/cu13/**": "opt/cuda"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "platform", "options", "message"),
+    [
+        ("sm90-avx-py311", "linux", {"cuda": "12.8"}, "the wheels toolkit has CUDA 13.0, not 12.8"),
+        ("sm35-avx-py311", "linux", {"cuda": "11.8"}, "the wheels toolkit has CUDA 13.0, not 11.8"),
+        ("sm70-avx-py311", "linux", {}, "CUDA 13.0 cannot compile for sm70"),
+    ],
+)
+def test_what_it_does_not_have(variant, platform, options, message):
+    with pytest.raises(NotBuildableError, match=message):
+        plan(variant, platform=platform, **options)
+
+
+def test_windows_does_not_install_it_and_the_reason_names_what_does():
+    with pytest.raises(NotBuildableError, match="in Linux images alone") as caught:
+        plan("sm120-avx2-py311", "torch", "rtx50-windows", "windows", toolkit="wheels", cuda="13.0")
+    assert "--toolkit nvidia" in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_cudnn_without_a_wheel_is_no_component():
+    with pytest.raises(NotBuildableError, match=r"the wheels toolkit with CUDA 13\.0 has no cuDNN 9\.15\.1"):
+        plan("sm120-avx2-py313", "torch", "pytorch-2.10-python313", toolkit="wheels", cudnn="9.15.1")
+
+
+def test_every_component_of_every_recipe_has_wheels_for_every_platform():
+    for known in catalog.wheel_toolkits().values():
+        assert set(recipe("torch").components) | {"driver_stub"} <= set(known.components)
+        for platform, wheels in known.wheels.items():
+            there = [wheel.package for wheel in wheels]
+            assert len(there) == len(set(there))
+            assert set(there) == {package for names in known.components.values() for package in names}
+            assert all(platform in files for files in known.cudnn.values())
+        sums = [wheel.sha256 for wheels in known.wheels.values() for wheel in wheels]
+        assert len(sums) == len(set(sums))
+
+
+def test_a_cpu_build_has_no_toolkit_and_stays_what_it_was():
+    with_it = plan("cpu-avx2-py313", "torch", "main", toolkit="wheels")
+    assert with_it.toolkit is None
+    assert with_it.digest == plan("cpu-avx2-py313", "torch", "main").digest
+
+
+def test_provenance_names_the_wheels_and_the_source_with_their_hashes():
+    made = plan("sm35-avx-py311", "torchvision", "debian-2.6.0")
+    report = Report(wheel="x", sha256="0" * 64, size=1, policy=made.verify, checks=(), waivers=())
+    told = predicate(made, report, BuildInputs())["buildDefinition"]["resolvedDependencies"]
+    by_name = {each["name"]: each for each in told}
+    assert by_name["source"] == {
+        "name": "source",
+        "uri": "pkg:deb/debian/pytorch-vision?file_name=pytorch-vision_0.21.0.orig.tar.gz",
+        "digest": {"sha256": made.source.sha256},
+    }
+    assert by_name["typing-extensions"]["uri"].startswith("pkg:pypi/typing-extensions?")
+    assert by_name["nvidia-cudnn-cu11"]["digest"] == {"sha256": made.toolkit.wheels[0].sha256}
+    assert all(value for each in told for value in each["digest"].values())
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    path = tmp_path / "nvidia_x-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, mode in (
+            ("nvidia/cu13/bin/nvcc", 0o755),
+            ("nvidia/cu13/include/crt/a.h", 0o644),
+            ("x/METADATA", 0o644),
+        ):
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (0o100000 | mode) << 16
+            archive.writestr(info, name)
+        archive.writestr("nvidia/cu13/lib/", b"")
+    return path
+
+
+def test_all_of_a_folder_keeps_its_folders_and_its_programs(wheel, tmp_path):
+    taken = _take(wheel, {"nvidia/cu13/**": "opt/cuda"}, tmp_path / "root")
+    assert sorted(taken) == ["opt/cuda/bin/nvcc", "opt/cuda/include/crt/a.h"]
+    assert (tmp_path / "root/opt/cuda/bin/nvcc").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "root/opt/cuda/include/crt/a.h").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_member_that_leads_out_of_the_folder_is_refused(wheel, tmp_path):
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("nvidia/cu13/../../../evil", "x")
+    with pytest.raises(BuildFailedError, match="leads out of its folder"):
+        _take(wheel, {"nvidia/cu13/**": "opt/cuda"}, tmp_path / "root")
+    assert not list(tmp_path.rglob("evil"))
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    spec = importlib.util.spec_from_file_location("install_cuda_wheels", SCRIPTS / "install_cuda_wheels.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop("install_debian_cuda", None)
+
+
+def test_libraries_get_the_names_to_link_with(script, tmp_path):
+    for name in (
+        "libcudart.so.13",
+        "libcudnn.so.9",
+        "libnvrtc.so.13",
+        "libnvrtc-builtins.so.13.0",
+        "libx.so.1",
+        "libx.so.1.2",
+    ):
+        (tmp_path / name).touch()
+    (tmp_path / "libcudadevrt.a").touch()
+    script.link_names(tmp_path)
+    links = {path.name: str(path.readlink()) for path in tmp_path.iterdir() if path.is_symlink()}
+    assert links == {
+        "libcudart.so": "libcudart.so.13",
+        "libcudnn.so": "libcudnn.so.9",
+        "libnvrtc.so": "libnvrtc.so.13",
+        "libnvrtc-builtins.so": "libnvrtc-builtins.so.13.0",
+        "libx.so": "libx.so.1",
+    }

@@ -1,0 +1,101 @@
+"""The check of torch.compile on Windows: what is missing is named; a wrong result fails. Torch is a stand-in."""
+
+import importlib.util
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from farm.smoke.probe import checks, compiled
+from farm.smoke.probe.outcome import FailedError, NotRunError
+from farm.smoke.probe.recorder import Recorder
+
+
+class Torch:
+    """As much of torch as the check takes. `answer` is what a compiled model does."""
+
+    def __init__(self, answer=lambda model: model, capability=(8, 9)):
+        self.compile = answer
+        self.cuda = SimpleNamespace(get_device_capability=lambda: capability)
+        layers = {"Linear": lambda *_: None, "ReLU": lambda: None, "Sequential": lambda *_: self}
+        self.nn = SimpleNamespace(**layers)
+        self.manual_seed = lambda _: None
+        self.ones = lambda *_, device: [1.0]  # noqa: ARG005 torch's names
+        self.allclose = lambda a, b, rtol, atol: a == b  # noqa: ARG005 torch's names
+        self.no_grad = Quiet
+
+    def to(self, _device):
+        return self
+
+    def __call__(self, given):
+        return given
+
+
+class Quiet:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.fixture
+def prompt(monkeypatch):
+    """The prompt of Visual Studio."""
+    monkeypatch.setattr(shutil, "which", lambda name: "C:/vc/cl.exe" if name == "cl" else None)
+    monkeypatch.setenv("INCLUDE", "C:/vc/include")
+    monkeypatch.setenv("LIB", "C:/vc/lib")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    return monkeypatch
+
+
+def refuses(text):
+    def compiling(_model):
+        def run(_given):
+            raise RuntimeError(text)
+
+        return run
+
+    return compiling
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_it_passes_where_all_is_there(prompt, device):
+    assert compiled.check_compile(Torch(), device) == "two layers compiled; the same result"
+
+
+def test_what_is_missing_is_named(prompt):
+    def reason(torch, device="cpu"):
+        with pytest.raises(NotRunError) as caught:
+            compiled.check_compile(torch, device)
+        return str(caught.value)
+
+    assert "2.0 was the first" in reason(SimpleNamespace())
+    windows = "Windows not yet supported for torch.compile"
+    assert reason(Torch(refuses(windows))) == windows
+    assert reason(Torch(capability=(3, 5)), "cuda") == "Triton starts at sm_75, this card is sm_35"
+    prompt.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "triton is not installed" in reason(Torch(), "cuda")
+    prompt.delenv("LIB")
+    assert "without INCLUDE and LIB" in reason(Torch())
+    prompt.setattr(shutil, "which", lambda _: None)
+    assert "cl.exe is not on PATH" in reason(Torch())
+
+
+def test_a_wrong_result_and_any_other_error_fail(prompt):
+    with pytest.raises(FailedError, match="another result"):
+        compiled.check_compile(Torch(lambda _: lambda _given: [2.0]), "cpu")
+    with pytest.raises(RuntimeError, match="C1083"):
+        compiled.check_compile(Torch(refuses("CppCompileError: fatal error C1083")), "cpu")
+
+
+@pytest.mark.parametrize(("system", "named"), [("win32", True), ("linux", False)])
+def test_it_is_asked_on_windows_alone(monkeypatch, tmp_path, system, named):
+    monkeypatch.setattr(checks.sys, "platform", system)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    recorder = Recorder(str(tmp_path / "report.json"), {})
+    options = SimpleNamespace(seed=1, expect_quantized=None)
+    checks.check_cpu(recorder, Torch(), options)
+    found = {check["name"]: check["status"] for check in recorder.checks if "compile" in check["name"]}
+    assert found == ({"torch.compile on cpu": "not_run"} if named else {})
+    assert ("torch.compile on cuda" in checks.card_checks(Torch(), 1)) == named

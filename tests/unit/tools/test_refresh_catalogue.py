@@ -1,0 +1,227 @@
+"""What the refresh tool makes of a package index: a small one here, with wheels in the form of the real ones.
+
+The listings have PEP 691's form with the file names of the Python index; the wheels hold what the tool reads of a wheel
+(members, METADATA, version.py), with contents as in torch 2.15.0 and CUDA 13.0, under the version of a release to come.
+"""
+
+import hashlib
+import io
+import json
+import re
+import shutil
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from farm import catalog
+from farm.catalog import models
+from farm.yamlfile import load
+from tools import refresh_catalogue
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TORCH = {
+    "torch/version.py": f"__version__ = '9.0.0'\ncuda: Optional[str] = '13.2'\ngit_version = '{COMMIT}'\n",
+    "torch/share/cmake/Caffe2/public/cuda.cmake": "if(CUDA_VERSION VERSION_LESS 12.0)\n",
+    "torch/share/cmake/Torch/TorchConfig.cmake": "  set_property(TARGET torch PROPERTY CXX_STANDARD 20)\n",
+    "torch-9.0.0.dist-info/METADATA": "Name: torch\nRequires-Dist: nvidia-cudnn-cu13==9.20.0.48; x\n",
+    "torch/lib/libtorch_cuda.so": "",
+    "torch/lib/libtorch_python.so": "\0sm_75 sm_80 sm_86 sm_90 compute_90 \0",
+}
+PTXAS = """#!/bin/sh
+echo "--gpu-name <gpu name>  Specify name of NVIDIA GPU: 'sm_75','sm_80','sm_90','sm_120'. Default value: 'sm_75'."
+"""
+HEADER = "#if __GNUC__ > 16\n#if _MSC_VER < 1910 || _MSC_VER >= 1960\n"
+
+
+def wheel(members):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return data.getvalue()
+
+
+class Index:
+    """An index of PEP 691: packages with their files, and ranges of these."""
+
+    def __init__(self):
+        self.files = {}
+        self.pages = {}
+        self.ranges = True
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = self.path.strip("/").rpartition("/")[2]
+                data, code = outer.files.get(name) or outer.listing(name), 200
+                if data is None:
+                    self.send_error(404)
+                    return
+                given = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                if given and outer.ranges:
+                    data, code = data[int(given[1]) : int(given[2]) + 1], 206
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def add(self, package, file, members=None, **more):
+        data = wheel(members or {})
+        self.files[file] = data
+        self.pages.setdefault(package, []).append(
+            {
+                "filename": file,
+                "url": f"{self.url}/files/{file}",
+                "hashes": {"sha256": hashlib.sha256(data).hexdigest()},
+                "size": len(data),
+                "upload-time": "2026-11-20T10:00:00Z",
+                **more,
+            }
+        )
+
+    def listing(self, package):
+        if package not in self.pages:
+            return None
+        return json.dumps({"meta": {"api-version": "1.1"}, "name": package, "files": self.pages[package]}).encode()
+
+
+@pytest.fixture
+def index():
+    made = Index()
+    for package in ("torch", "torchvision", "torchaudio", "cuda-toolkit"):
+        made.pages[package] = []
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A copy of the catalogue, to change."""
+    copy = tmp_path / "farm" / "catalog"
+    shutil.copytree(catalog.FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py", "redist"))
+    monkeypatch.setattr(refresh_catalogue, "FOLDER", copy)
+    return copy
+
+
+@pytest.fixture
+def refresh(index, folder, capsys):
+    def run(*words):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        code = refresh_catalogue.main([*words, "--index", index.url])
+        said = capsys.readouterr()
+        changed = {path.name for path in folder.iterdir() if path.read_bytes() != before[path.name]}
+        return code, said, changed
+
+    return run
+
+
+def new_torch(index):
+    for python in ("cp311-cp311", "cp314-cp314", "cp314-cp314t"):
+        index.add("torch", f"torch-9.0.0-{python}-manylinux_2_28_x86_64.whl", TORCH)
+    index.add("torch", "torch-9.0.0-cp311-cp311-win_amd64.whl", TORCH)
+    vision = {
+        "torchvision/version.py": f"git_version = '{COMMIT[::-1]}'\n",
+        "torchvision-0.99.0.dist-info/METADATA": "Requires-Dist: torch==9.0.0\n",
+    }
+    index.add("torchvision", "torchvision-0.99.0-cp311-cp311-manylinux_2_28_x86_64.whl", vision)
+
+
+def test_what_the_catalogue_has_is_nothing_new(refresh, index):
+    for version in catalog.torch_releases():
+        index.add("torch", f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl")
+    for name, kit in catalog.toolkits().items():
+        if refresh_catalogue.release_key(name) >= refresh_catalogue.OLDEST_CUDA:
+            index.add("cuda-toolkit", f"cuda_toolkit-{kit.release}-py2.py3-none-any.whl")
+    code, said, changed = refresh("torch", "cuda", "--check", "--write")
+    assert (code, said.out, said.err, changed) == (0, "", "nothing new\n", set())
+
+
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        ("torch-9.0.0rc1-cp311-cp311-manylinux_2_28_x86_64.whl", {}),
+        ("torch-9.0.0-cp311-cp311-manylinux_2_28_x86_64.whl", {"yanked": "broken"}),
+        ("torch-1.11.0-cp310-cp310-manylinux1_x86_64.whl", {}),
+        ("torch-9.0.0.tar.gz", {}),
+    ],
+)
+def test_what_is_no_release_is_not_proposed(refresh, index, file, more):
+    index.add("torch", file, TORCH, **more)
+    assert refresh("torch", "--check")[0] == 0
+
+
+def test_a_new_torch_is_proposed_as_a_patch_and_written_only_when_asked(refresh, index, folder):
+    new_torch(index)
+    code, said, changed = refresh("torch", "--check")
+    assert (code, changed) == (1, set())
+    added = [line[1:] for line in said.out.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    assert said.out.startswith("--- a/farm/catalog/torch.yaml\n+++ b/farm/catalog/torch.yaml\n")
+    assert added[0] == '  "9.0.0":'
+    assert not [line for line in said.out.splitlines()[2:] if line.startswith("-")]
+    assert "torch 9.0.0: the other CUDA flavours in RELEASE.md" in said.err
+
+    assert refresh("torch", "--write")[::2] == (0, {"torch.yaml"})
+    release = load(folder / "torch.yaml", models.TorchReleases).releases["9.0.0"]
+    assert (release.commit, release.vision, release.vision_commit) == (COMMIT, "0.99.0", COMMIT[::-1])
+    assert (release.cuda_min, release.cxx, release.msvc_built) == ("12.0", 20, None)
+    assert release.pythons.linux == ["py311", "py314", "py314t"]
+    assert (release.pythons.windows, release.pythons.macos) == (["py311"], [])
+    assert [(each.cuda, each.cudnn) for each in release.official] == [("13.2", "9.20.0.48")]
+    assert release.audio_commit is None  # the index has no torchaudio for it: said, not made up
+    assert release.sources["audio"].startswith("no published companion asks for exactly this torch")
+
+
+def test_a_new_official_wheel_is_recorded_with_its_hash(refresh, index, folder):
+    new_torch(index)
+    assert refresh("official", "--write")[::2] == (0, {"official.yaml"})
+    rows = [row for row in load(folder / "official.yaml", models.OfficialWheels).wheels if row.torch == "9.0.0"]
+    linux = next(row for row in rows if row.platform == "linux-x86_64")
+    assert (linux.cuda, linux.sm, linux.ptx) == ("13.2", [75, 80, 86, 90], [90])
+    assert linux.sha256 == hashlib.sha256(index.files[str(linux.file)]).hexdigest()
+    assert {row.platform for row in rows} == {"linux-x86_64", "windows-x86_64"}
+
+
+def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a_person(refresh, index, folder):
+    meta = {"cuda_toolkit-99.1.0.dist-info/METADATA": "Requires-Dist: nvidia-cuda-nvcc==99.1.*; extra == 'nvcc'\n"}
+    index.add("cuda-toolkit", "cuda_toolkit-99.1.0-py2.py3-none-any.whl", meta)
+    tools = {"nvidia/cu99/bin/ptxas": PTXAS, "nvidia/cu99/include/crt/host_config.h": HEADER}
+    index.add("nvidia-cuda-nvcc", "nvidia_cuda_nvcc-99.1-py3-none-manylinux2014_x86_64.whl", tools)
+    code, said, changed = refresh("cuda", "--write", "--check")
+    assert (code, changed) == (1, {"cuda.yaml"})
+    kit = load(folder / "cuda.yaml", models.Toolkits).toolkits["99.1"]
+    assert (kit.release, kit.sm, kit.gcc_max, kit.msvc_min, kit.msvc_max) == (
+        "99.1.0",
+        [75, 80, 90, 120],
+        16,
+        1910,
+        1959,
+    )
+    assert (kit.driver_linux, kit.driver_windows) == (None, None)
+    assert "CUDA 99.1: drivers" in said.err
+
+
+def test_an_index_that_fails_changes_nothing(refresh, index):
+    new_torch(index)
+    index.ranges = False
+    code, said, changed = refresh("torch", "--write")
+    assert (code, changed) == (9, set())
+    assert said.err.startswith("refresh-catalogue: ")
+    for listing in ([{"filename": "torch"}, {}], ["torch"], {"a": 1}, [{"filename": 3}], 7):
+        index.pages["torch"] = listing
+        code, said, changed = refresh("torch", "--write")
+        assert (code, changed) == (9, set())
+        assert "no index of PEP 691" in said.err
+    del index.pages["torch"]
+    code, said, changed = refresh("torch", "--write")
+    assert (code, changed) == (9, set())
+    assert "404" in said.err

@@ -1,0 +1,167 @@
+"""Writes the tables of docs/reference.md from the code: commands, keys of YAML files, exit codes, variables.
+
+    python -m tools.reference [--out FILE]
+
+For maintainers: `make generate` runs it. A test says so when it was forgotten.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from farm import catalog, shipped
+from farm.cli.main import COMMANDS, command_parser, parser
+from farm.errors import EXITS
+from farm.matrix.shape import ChannelText
+from farm.options import OPTIONS
+from farm.recipe import Recipe
+from farm.settings import Runner, Settings
+from farm.variant import SPECIAL_GPUS, gpus
+from farm.yamlfile import Model
+
+OUT = Path(__file__).parent.parent / "docs" / "reference.md"
+_BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+VARIABLES = {
+    "NO_COLOR": "no colours",
+    "CI": "no live view: progress as lines, as where there is no terminal",
+    "DOCKER_HOST": "the Docker engine, also `ssh://…`",
+    "PIP_INDEX_URL": "the Python index that sdists and wheels of a build come from, as for pip",
+    "AWS_…": "credentials of an index in a bucket: the usual chain of AWS",
+    "FARM_GITHUB_TOKEN": "a token, for `--on github` and `farm runners`",
+}
+
+
+def table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    lines = [head, re.sub(r"[^|]+", "---", head)]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def keys(model: type[Model], comments: Path | None = None) -> str:
+    """The keys of a YAML file, from the model that reads it; what they mean may stand as comments of an example."""
+    said = (
+        dict(re.findall(r"^(\w+): .*?# (.*)$", comments.read_text(encoding="utf-8"), re.MULTILINE)) if comments else {}
+    )
+    schema = model.model_json_schema()
+    rows = []
+    for name, field in schema["properties"].items():
+        default = "" if name in schema.get("required", []) else f"`{_yaml(field.get('default'))}`"
+        rows.append(
+            (f"`{name}`", _type(field, schema), default or "needed", field.get("description", said.get(name, "")))
+        )
+    return table("| key | type | default | what |", rows)
+
+
+def _yaml(value: Any) -> str:
+    return (
+        {None: "null", True: "true", False: "false"}.get(value, str(value))
+        if not isinstance(value, list | dict)
+        else ("[]" if value == [] else "{}" if value == {} else str(value))
+    )
+
+
+def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
+    """`text`, `list of text`, `text or null`, a list of words, or the name of a model."""
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        other = schema["$defs"][name]
+        return " or ".join(f"`{word}`" for word in other["enum"]) if "enum" in other else name
+    if "enum" in field:
+        words = field["enum"]
+        return " or ".join(f"`{word}`" for word in words) if len(words) <= 8 else f"one of {len(words)} words"
+    if "const" in field:
+        return f"`{field['const']}`"
+    for union in ("anyOf", "oneOf"):
+        if union in field:
+            return " or ".join(dict.fromkeys(_type(one, schema) for one in field[union]))
+    kind = field.get("type")
+    if kind == "array":
+        return f"list of {_type(field.get('items', {}), schema)}"
+    if kind == "object":
+        return f"mapping to {_type(more, schema)}" if (more := field.get("additionalProperties")) else "mapping"
+    return {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}.get(
+        str(kind), "null" if kind == "null" else "value"
+    )
+
+
+def commands() -> str:
+    """Every command with its arguments and options, those of subcommands too."""
+    top = parser()
+    return "\n".join(part for name in COMMANDS for part in _command(command_parser(top, name), COMMANDS[name]))
+
+
+def _command(one: argparse.ArgumentParser, text: str) -> Iterator[str]:
+    below = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
+    yield f"### {one.prog}\n\n{text[0].upper()}{text[1:]}.\n"
+    rows = [(_option(action), action.help or "") for action in one._actions if _shown(action)]
+    if rows:
+        yield table("| option | what |", rows)
+    for action in below:
+        helps = {each.dest: each.help or "" for each in action._choices_actions}
+        for name, each in action.choices.items():
+            yield from _command(each, helps[name] or name)
+
+
+def _shown(action: argparse.Action) -> bool:
+    hidden = argparse._HelpAction, argparse._SubParsersAction
+    return not isinstance(action, hidden) and action.help != argparse.SUPPRESS
+
+
+def _option(action: argparse.Action) -> str:
+    value = ""
+    if action.nargs != 0:
+        words = "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+        made = action.metavar if isinstance(action.metavar, str) else words
+        value = made if action.option_strings or action.metavar else action.dest
+    names = ", ".join(action.option_strings)
+    return f"`{' '.join(filter(None, (names, value)))}`"
+
+
+def _gpus() -> str:
+    known = catalog.architectures().architectures
+    rows = [(f"`{sm}`", f"{one.name}, such as {one.example}") for sm, one in known.items() if sm in gpus()]
+    rows += [(f"`{word}`", "") for word in gpus() if not word.startswith("sm") and word not in SPECIAL_GPUS]
+    return table("| word | GPUs |", rows)
+
+
+def _cpus() -> str:
+    levels = catalog.cpu_levels()
+    return table(
+        "| word | flags of gcc |", [(f"`{name}`", f"`{' '.join(level.gcc)}`") for name, level in levels.items()]
+    )
+
+
+def _environment() -> str:
+    rows = [(f"`FARM_{name.upper()}`", f"as `{option.flag}`") for name, option in OPTIONS.items()]
+    return table("| variable | what |", [*rows, *((f"`{name}`", text) for name, text in VARIABLES.items())])
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "gpus": _gpus,
+    "cpus": _cpus,
+    "channel": lambda: keys(ChannelText),
+    "settings": lambda: keys(Settings, shipped.EXAMPLE / "ci" / "farm.yaml"),
+    "recipe": lambda: keys(Recipe),
+    "runner": lambda: keys(Runner),
+    "environment": _environment,
+    "exit-codes": lambda: table("| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]),
+    "commands": commands,
+}
+
+
+def written(text: str) -> str:
+    """The page's `text` with the tables of now."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]]()}{found[3]}", text)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--out", type=Path, default=OUT)
+    options.parse_args().out.write_text(written(OUT.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
