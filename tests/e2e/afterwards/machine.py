@@ -19,6 +19,8 @@ OTHERS = re.compile(
 KEPT_IMAGES = re.compile(r"^farm/")
 """Base and toolchain images stay as the next run's cache (CONTRIBUTING.md)."""
 KEPT_VOLUMES = re.compile(r"^farm-ccache")
+USED_UP = re.compile(r"^farm-tree-")
+"""The tree of an interrupted build: whoever builds the same plan goes on from it and removes it."""
 KEPT_AT_HOME = (".cache",)
 """Downloads, kept for the next run."""
 
@@ -47,7 +49,8 @@ def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> li
     found = []
     for kind, names in before.items():
         found += [f"{kind}: new: {name}" for name in sorted(set(after[kind]) - set(names))]
-        found += [f"{kind}: gone: {name}" for name in sorted(set(names) - set(after[kind]))]
+        gone = sorted(set(names) - set(after[kind]))
+        found += [f"{kind}: gone: {name}" for name in gone if kind != "volumes" or not USED_UP.match(name)]
     return found
 
 

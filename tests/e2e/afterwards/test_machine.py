@@ -52,3 +52,10 @@ def test_a_link_and_a_file_that_stay_are_noticed():
         subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
     assert any(line.startswith(f"files: new: {path} 1 ") for line in found)
     assert (f"network links: new: {name}" in found) is (made.returncode == 0), "a container may forbid links"
+
+
+def test_a_tree_of_an_interrupted_build_may_be_used_up():
+    before = {"volumes": ["data", "farm-tree-90eb82d7a21e1f3caeaeb7b8"]}
+    assert differences(before, {"volumes": []}) == ["volumes: gone: data"]
+    left = {"volumes": ["data", "farm-tree-90eb82d7a21e1f3caeaeb7b8", "farm-tree-1f3caeaeb7b890eb82d7a21e"]}
+    assert differences(before, left) == ["volumes: new: farm-tree-1f3caeaeb7b890eb82d7a21e"]
