@@ -103,3 +103,9 @@ class InfrastructureError(FarmError):
     """A machine, network or store failed; the same call may succeed later (9)."""
 
     exit_code = ExitCode.INFRASTRUCTURE
+
+
+def of_system(error: OSError) -> InfrastructureError:
+    """What the system refused: no space, no permission, a file where a folder should be."""
+    where = f"{error.filename}: " if error.filename else ""
+    return InfrastructureError(f"{where}{error.strerror or error}")

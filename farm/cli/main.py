@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol, cast
 
 from farm import __version__
 from farm.cli import output
-from farm.errors import EXITS, FarmError, InfrastructureError
+from farm.errors import EXITS, FarmError, of_system
 
 INTERRUPTED = 130
 
@@ -229,11 +229,10 @@ def _main(given: Sequence[str]) -> int:
         if args.traceback:
             raise
         return _failed(error)
-    except OSError as error:  # no space, no permission, a file where a folder should be
+    except OSError as error:
         if args.traceback:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        return _failed(InfrastructureError(f"{where}{error.strerror or error}"))
+        return _failed(of_system(error))
 
 
 def _leave_out_plugins() -> None:

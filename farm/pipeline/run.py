@@ -16,7 +16,7 @@ from typing import Any, Never
 from pydantic import ValidationError
 
 from farm.engines.base import FINAL
-from farm.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError
+from farm.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError, of_system
 from farm.pipeline import needs
 from farm.pipeline.backends import check_engine, open_backend
 from farm.pipeline.context import StillRunningError
@@ -24,7 +24,7 @@ from farm.pipeline.mainjob import MainJob
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Plan
-from farm.runs import EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.runs import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
 
 CANCEL_S = 60.0
 KEPT_TEXT = 8000
@@ -63,6 +63,12 @@ def submit(
             if not isinstance(error, StillRunningError):
                 finish(journal, run.id, error)
             raise
+        except OSError as error:  # this machine is out of something
+            found = of_system(error)
+            note_error(journal, run.id, found)
+            if not under_way(journal, run.id):  # else the next submit follows the build, which goes on
+                finish(journal, run.id, found)
+            raise found from error
         except KeyboardInterrupt:
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
@@ -108,6 +114,11 @@ def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
     result: Result = "infra" if infra else "failure"
     journal.finish_run(run_id, result, error.exit_code)
+
+
+def under_way(journal: Journal, run_id: str) -> list[Attempt]:
+    """The attempts of a run that an engine has and that have not ended."""
+    return [a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL]
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
@@ -166,8 +177,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
         if run.finished is not None:
             raise UsageError(f"run {run.id} has ended: {run.result}")
         journal.event(run.id, EventKind.CANCEL)
-        live = [a for job in journal.jobs(run.id) for a in job.attempts if a.handle and a.state not in FINAL]
-        for attempt in live:
+        for attempt in under_way(journal, run.id):
             with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
                 engine = backend.engine
                 engine.cancel(str(attempt.handle))

@@ -17,6 +17,8 @@ _TAIL = 4000  # characters of the output that are looked at: the last words
 class _Known(Model):
     """A cause: any of `patterns` (regular expressions, case ignored) in a text, or one of `signals`.
 
+    In a pattern {module} stands for the module that was tested.
+
     `unless` names causes that explain the same texts better; `hung` asks for a run that did not end.
     """
 
@@ -50,25 +52,29 @@ def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
         texts += [report.reason or "", report.output_tail[-_TAIL:]]
     found: list[str] = []
     causes = []
-    words = _words(report)
+    words = _words(report, texts)
+    module = re.escape(report.module)
     for each in known():
         if any(other in found for other in each.unless):
             continue
-        matched = any(re.search(pattern, text, re.IGNORECASE) for pattern in each.patterns for text in texts)
+        patterns = [pattern.replace("{module}", module) for pattern in each.patterns]
+        matched = any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns for text in texts)
         if matched or (report.signal in each.signals and not hung) or (each.hung and hung):
             found.append(each.id)
             causes.append(Cause(id=each.id, what=each.what.format(**words), fix=each.fix.format(**words)))
     return tuple(causes)
 
 
-def _words(report: SmokeReport) -> dict[str, str]:
+def _words(report: SmokeReport, texts: list[str]) -> dict[str, str]:
     """What the texts of `causes.yaml` may name."""
     seen = {check.name: check.seen or "" for check in report.checks}
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
     cuda = match[0] if match else "its CUDA"
+    missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")
     major = catalog.cuda_majors().get(match[1]) if match else None
     return {
         "module": report.module,
+        "missing": missing or "a module",
         "cuda": cuda,
         "driver_linux": major.driver_linux if major else "the one of its toolkit",
         "driver_windows": (major.driver_windows if major else None) or "the one of its toolkit",

@@ -44,7 +44,7 @@ class Disk:
         self.first, self.last = first, None if first is None else first + times - 1
         self.kinds = ("open", "sqlite") if number == errno.EMFILE else WRITES
         self.count, self.failed, self.lock = 0, [], threading.Lock()
-        self.at_work = True
+        self.at_work, self.abandoned = True, []
 
     def _fails(self, kind, what):
         if kind not in self.kinds or not self.at_work:

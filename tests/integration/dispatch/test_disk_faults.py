@@ -67,7 +67,7 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
-def controller(workspace, plan, _disk, until="build"):
+def controller(workspace, plan, disk, until="build"):
     """`farm submit`, as often as a user types it again; returns the reasons that it gave."""
     reasons = []
     for _ in range(TRIES):
@@ -75,9 +75,21 @@ def controller(workspace, plan, _disk, until="build"):
             run.submit(workspace, plan, until=until)
         except (FarmError, OSError) as error:  # the command line prints an OSError as it does a FarmError
             reasons.append(error)
+            disk.abandoned += abandoned(workspace, disk)
         else:
             return reasons
     raise AssertionError(f"does not get through: {reasons}")
+
+
+def abandoned(workspace, disk):
+    """Runs without an end of which no engine has anything, though the journal could be written."""
+    if any(kind == "sqlite" for kind, _ in disk.failed) or disk.last != disk.first:
+        return []
+    disk.at_work = False
+    with open_journal(workspace.project, workspace.settings) as journal:
+        found = [each.id for each in journal.open_runs() if not run.under_way(journal, each.id)]
+    disk.at_work = True
+    return found
 
 
 def dispatcher(workspace, plan, disk):
@@ -120,8 +132,10 @@ def judged(case, engine, workspace, disk, reasons):
     found = []
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = journal.runs()
-        if any(each.finished is None for each in runs) or len(runs) > 2:
+        if any(each.finished is None for each in runs):
             found.append(f"runs: {[(r.result, r.finished) for r in runs]}")
+        if disk.abandoned:
+            found.append(f"runs that nobody carries out, without an end: {disk.abandoned}")
         why = [str(error) for error in reasons]
         why += [e.data.get("text") or e.data.get("why") or "" for r in runs for e in journal.events(r.id)]
         if not runs or runs[0].result == "failure" or (runs[0].result != "success" and not why):

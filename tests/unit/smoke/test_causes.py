@@ -56,6 +56,16 @@ def test_the_same_words_in_the_output_of_a_crash_will_do(message):
     assert [cause.id for cause in find_causes(report("x", tail=message), hung=False)] == [MESSAGES[message]]
 
 
+@pytest.mark.parametrize("missing", ["torch", "companion_data.tables"])
+def test_what_a_wheel_or_its_test_lacks_is_named_and_not_the_wheel(missing):
+    """`companion is not installed` sent users to look for a wheel that was there."""
+    failed = report(f"ModuleNotFoundError: No module named '{missing}'").model_copy(update={"module": "companion"})
+    (cause,) = find_causes(failed, hung=False)
+    assert (cause.id, cause.what.split(",")[0]) == ("dependency-missing", missing)
+    own = report("ModuleNotFoundError: No module named 'companion'").model_copy(update={"module": "companion"})
+    assert [cause.id for cause in find_causes(own, hung=False)] == ["not-installed"]
+
+
 def test_signals_and_hangs():
     assert [c.id for c in find_causes(report("x", signal="SIGILL"), hung=False)] == ["sigill"]
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=False)] == ["killed"]
@@ -86,7 +96,7 @@ def test_no_kernel_image_names_what_the_wheel_holds_and_the_card():
 
 
 def test_every_cause_is_reached_by_a_test_and_has_all_its_words():
-    tested = {*MESSAGES.values(), "sigill", "killed", "hung", "no-card", "jit-off"}
+    tested = {*MESSAGES.values(), "sigill", "killed", "hung", "no-card", "jit-off", "dependency-missing"}
     assert {cause.id for cause in known()} == tested
     assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == ["no-card"]
     assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == ["jit-off"]
