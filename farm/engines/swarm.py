@@ -2,7 +2,7 @@
 
 A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
 cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the exchange (`farm.engines.exchange`), written by `farm.standalone.swarm_agent` inside the container with signed URLs.
+the exchange (`farm.engines.exchange`), written by `farm.standalone.agent` inside the container with signed URLs.
 """
 
 import base64
@@ -13,7 +13,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.output import RefusedOutputError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.pack import pack
 from farm.platforms.facts import DEFAULT
 
 MAX_CONFIG = 400_000
@@ -44,7 +44,8 @@ MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
 SAID_S = 10.0
 """How long a node may take to say what its engine kept of a job's output."""
 
-_AGENT = "/farm-agent.py"
+AGENT = "farm.standalone.agent.main:main"
+_AGENT = "/farm-agent.pyz"
 
 
 class SwarmEngine:
@@ -136,8 +137,7 @@ class SwarmEngine:
         return next((str(service.id) for service in found if service.name == name), None)
 
     def _configs(self, name: str, job: Job) -> list[ConfigReference]:
-        agent = resources.files("farm.standalone").joinpath("swarm_agent.py").read_bytes()
-        files = {_AGENT: agent, "/farm-manifest": self._manifest(name, job)}
+        files = {_AGENT: pack(AGENT), "/farm-manifest": self._manifest(name, job)}
         if self.exchange.encrypted:
             files["/farm-ca"] = Path(certifi.where()).read_bytes()  # a slim image knows no authorities
         references = []

@@ -14,6 +14,7 @@ from farm import shipped
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import UsageError
+from farm.pack import pack
 from farm.patience import patiently
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, check_engine, open_backend, toolchain
@@ -44,7 +45,7 @@ CARRIED = (
     "engines/supervise.py",
 )
 """What of the farm goes along: the host engine, which needs the standard library alone."""
-RUNNER = Path(farm.__file__).with_name("standalone") / "bundle_run.py"
+RUNNER = "farm.standalone.bundle.main:main"
 
 
 def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
@@ -124,7 +125,7 @@ def write_bundle(
     }
     (dest / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     run = dest / "run"
-    run.write_bytes(RUNNER.read_bytes())
+    run.write_bytes(pack(RUNNER))
     run.chmod(0o755)
     return [run, dest / "manifest.json", *(dest / part["name"] for part in parts)]
 

@@ -1,4 +1,5 @@
-"""Programs of one file each, sent to machines that have no farm: nothing here imports the farm at its top.
+"""Programs for machines that have no farm. `farm.pack` makes one file of each, which is what is sent there.
 
-`bundle_run` travels in an offline bundle, `swarm_agent` as a Docker config. They need the standard library alone.
+`bundle` is the program `run` of an offline bundle, `agent` runs in the container of a swarm job. They need the standard
+library alone; the oldest Python of each stands in its docstring.
 """

@@ -16,22 +16,26 @@ import pytest
 
 from farm.engines import transfer
 from farm.engines.exchange import Exchange
+from farm.engines.swarm import AGENT
 from farm.errors import UsageError
-from farm.standalone import swarm_agent
+from farm.pack import pack
+from farm.standalone.agent import store
+from farm.standalone.agent.main import UPLOAD_FAILED
+from tests.pythons import python
 
 
 @pytest.fixture
 def agent(exchange, tmp_path):
-    """Runs the agent on a command in a process of its own; returns its exit code and the report."""
+    """Runs the agent, as the packed file that ships, on a command; returns the process and the report."""
     inputs = tmp_path / "given"
     inputs.mkdir()
     (inputs / "greeting").write_text("hello\n")
     packed = io.BytesIO()
     transfer.pack({str(tmp_path / "in"): inputs}, packed)
 
-    def go(*command, timeout_s=30, pieces=20, interval_s=0.2, **changes):
+    def go(*words, timeout_s=30, pieces=20, interval_s=0.2, interpreter=sys.executable, **changes):
         manifest = {
-            "command": list(command),
+            "command": list(words),
             "environment": {"FARM_JOBS": "3"},
             "output": str(tmp_path / "out"),
             "timeout_s": timeout_s,
@@ -44,11 +48,16 @@ def agent(exchange, tmp_path):
         } | changes
         path = tmp_path / "manifest"
         path.write_bytes(gzip.compress(json.dumps(manifest).encode()))
-        program = (
-            "import sys; from pathlib import Path; from farm.standalone import swarm_agent as a; "
-            "a.MANIFEST = Path(sys.argv[1]); a.PATIENCE_S = 3; a.PIECE = 1000; a.SPOOL = 5000; sys.exit(a.main())"
+        shipped = tmp_path / "agent.pyz"
+        shipped.write_bytes(pack(AGENT))
+        code = (
+            "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
+            "from farm_agent import log, main, store\n"
+            "main.MANIFEST = Path(sys.argv[2]); store.RETRY_S = 3; log.CHUNK = 1000; log.SPOOL = 5000\n"
+            "sys.exit(main.main())"
         )
-        done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, timeout=60, capture_output=True)
+        command = [interpreter, "-I", "-S", "-c", code, shipped, path]
+        done = subprocess.run(command, check=False, timeout=60, capture_output=True)
         report = exchange.get("job/report.json")
         return done, None if report is None else json.loads(report)
 
@@ -68,6 +77,14 @@ def test_inputs_command_output_and_report(agent, exchange, tmp_path):
     assert log_of(exchange) == b"3\n"
     files = transfer.unpack(exchange.chunks("job/output.tar"), tmp_path / "here", 1 << 20)
     assert [(path.name, path.read_text()) for path in files] == [("greeting", "hello\n")]
+
+
+def test_it_runs_on_python_3_7(agent, exchange, tmp_path):
+    script = f"mkdir {tmp_path}/out; cp {tmp_path}/in/greeting {tmp_path}/out/"
+    done, report = agent("sh", "-c", script, interpreter=python(7))
+    assert (done.returncode, report["exit_code"]) == (0, 0), done.stderr
+    files = transfer.unpack(exchange.chunks("job/output.tar"), tmp_path / "here", 1 << 20)
+    assert [path.read_text() for path in files] == ["hello\n"]
 
 
 def test_large_inputs_come_from_the_store(agent, exchange, tmp_path):
@@ -119,14 +136,14 @@ def test_a_log_beyond_its_urls_is_cut_and_said(agent, exchange):
 
 def test_a_store_that_is_away_is_no_success(agent):
     done, report = agent("true", report_url="http://127.0.0.1:9/report?X=1")
-    assert (done.returncode, report) == (swarm_agent.UPLOAD_FAILED, None)
+    assert (done.returncode, report) == (UPLOAD_FAILED, None)
     assert b"the store" in done.stderr
 
 
 def test_a_url_serves_one_object_once(exchange):
     url = exchange.put_url("job/one", 60)
-    swarm_agent.put(url, b"first")
-    swarm_agent.put(url, b"second")  # refused; taken for an own try whose answer was lost
+    store.put(url, b"first")
+    store.put(url, b"second")  # refused; taken for an own try whose answer was lost
     assert exchange.get("job/one") == b"first"
     assert "X-Amz-SignedHeaders=host%3Bif-none-match" in url
     assert "secret-for-tests" not in url

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from farm.errors import UsageError
+from farm.pack import pack
 from farm.pipeline import bundle
 from farm.pipeline.bundle import RUNNER, write_bundle
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.sources import gather
 from farm.variant import Variant
+from tests.pythons import python
 
 
 @pytest.fixture
@@ -45,8 +47,8 @@ def made(plan, root, tmp_path, monkeypatch):
     return dest, files
 
 
-def run(dest, *args):
-    command = [sys.executable, "-I", dest / "run", *args]
+def run(dest, *args, program=sys.executable):
+    command = [program, "-I", dest / "run", *args]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -60,7 +62,7 @@ def test_the_manifest_names_every_part(made, plan):
         data = (dest / part["name"]).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (part["size"], part["sha256"])
         assert len(data) <= 40_000
-    assert (dest / "run").read_bytes() == RUNNER.read_bytes()
+    assert (dest / "run").read_bytes() == pack(RUNNER)
 
 
 def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
@@ -75,13 +77,19 @@ def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):
     (dest / "part-01").rename(away / "part-01")
     done = run(dest, "--state", tmp_path / "state", "--check")
     assert done.returncode == 10
-    assert "still to be carried: part-01" in done.stdout
+    assert "still missing: part-01" in done.stdout
     assert not (tmp_path / "state" / "unpacked").exists()
     run(dest, "--state", tmp_path / "state", "--check", "--parts", dest, "--parts", away)
     assert (tmp_path / "state/root/etc/hello").read_text() == "hello\n"
     assert (tmp_path / "state/job/build.sh").exists()
     assert (tmp_path / "state/source/00.tar").exists()
     assert (tmp_path / "state/lib/farm/engines/host.py").exists()
+
+
+def test_it_runs_on_the_oldest_python_that_it_promises(made, tmp_path):
+    done = run(made[0], "--state", tmp_path / "state", "--check", program=python(9))
+    assert done.returncode in (0, 9), done.stderr  # 9: this tree cannot be entered
+    assert (tmp_path / "state/root/etc/hello").read_text() == "hello\n"
 
 
 def test_nothing_stays_mounted(made, tmp_path):

@@ -1,6 +1,5 @@
 """The probe as it ships: one file, for Python 3.7 and nothing else."""
 
-import ast
 import json
 import os
 import subprocess
@@ -10,11 +9,8 @@ from pathlib import Path
 import pytest
 
 from farm.pack import pack
-from farm.smoke import probe
-from farm.smoke.environment import find_python
 from farm.smoke.runner import PROBE, Expectation, run_probe
-
-SOURCES = sorted(Path(probe.__file__).parent.glob("*.py"))
+from tests.pythons import python
 
 
 @pytest.fixture
@@ -22,18 +18,6 @@ def packed(tmp_path) -> Path:
     file = tmp_path / "probe.pyz"
     file.write_bytes(pack(PROBE))
     return file
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_every_module_is_python_3_7_with_the_standard_library_alone(source):
-    tree = ast.parse(source.read_text(encoding="utf-8"), feature_version=(3, 7))
-    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level]
-    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
-
-
-def test_the_same_sources_give_the_same_bytes():
-    assert pack(PROBE) == pack(PROBE)
 
 
 def test_what_ships_is_the_packed_file(environment, packed):
@@ -48,13 +32,8 @@ def test_what_ships_is_the_packed_file(environment, packed):
 
 
 def test_it_runs_on_python_3_7(packed, tmp_path, good_source):
-    python = find_python("py37") or next(Path.home().glob(".pyenv/versions/3.7.*/bin/python3.7"), None)
-    if python is None:
-        if os.environ.get("FARM_REQUIRE") == "all":
-            pytest.fail("no Python 3.7 on this machine")
-        pytest.skip("no Python 3.7 on this machine")
     (tmp_path / "fakemod.py").write_text(good_source, encoding="utf-8")
-    command = [str(python), str(packed), "--module=fakemod", f"--json={tmp_path / 'report.json'}"]
+    command = [str(python(7)), str(packed), "--module=fakemod", f"--json={tmp_path / 'report.json'}"]
     command.append(f"--junit={tmp_path / 'report.xml'}")
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,95 @@
+"""The build itself, as a job of the farm's host engine, which comes with the bundle."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .report import AGAIN, FAILED, leave, say
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+PROGRESS_S = 15  # between two lines of progress
+NINJA = re.compile(rb"^\[([0-9]{1,6})/([0-9]{1,6})\]", re.MULTILINE)
+
+
+def steps(log: Path) -> Iterator[tuple[int, int]]:
+    """How far ninja is, as its log says; the last entry is the newest."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - (1 << 18)))
+        for match in NINJA.finditer(stream.read()):
+            yield int(match[1]), int(match[2])
+
+
+def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
+    """Start the build or join one that runs, and follow it; returns the folder with its output."""
+    sys.path.insert(0, str(state / "lib"))
+    from farm.engines.base import Job  # noqa: PLC0415 there is no farm before the bundle is unpacked
+    from farm.engines.host import HostEngine  # noqa: PLC0415
+
+    job = manifest["job"]
+    jobs = args.jobs or os.cpu_count() or 1
+    memory = int((args.memory_gb or jobs * job["memory_per_job_gb"] * 1.5) * 1e9)
+    engine = HostEngine(state / "root", tree=True, cpus=jobs, memory=memory)
+    labels = {"farm.plan": manifest["plan"]}
+    handle = engine.find(labels)
+    before = engine.observe(handle) if handle else None
+    failed = before is not None and before.state == "done" and before.exit_code
+    if before is None or before.state in ("lost", "cancelled") or (args.retry and failed):
+        say(f"building with {jobs} jobs" + (f" (before: {before.text or before.state})" if before else ""))
+        handle = engine.submit(
+            Job(
+                name=manifest["name"],
+                image="",
+                command=tuple(job["command"]),
+                inputs={target: state / name for target, name in job["inputs"].items()},
+                output=job["output"],
+                environment={**job["environment"], "FARM_JOBS": str(jobs)},
+                limits=engine.capacity(),
+                timeout_s=job["timeout_s"],
+                labels=labels,
+                volumes=job["volumes"],
+            )
+        )
+    assert handle is not None
+    log = state / "root/farm-jobs" / handle / "log"
+    follow(engine, handle, log, args.wait_s)
+    now = engine.observe(handle)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "build.log.xz").write_bytes(lzma.compress(log.read_bytes(), preset=1))
+    if now.state in ("starting", "running"):
+        leave(AGAIN, "the build is still running: call again")
+    if now.state != "done":
+        leave(AGAIN, f"the build was {now.state}: {now.text}; call again to continue")
+    if now.exit_code:
+        tail = log.read_bytes()[-6000:].decode("utf-8", "replace")
+        leave(FAILED, f"the build failed with exit code {now.exit_code} ({now.text or 'its own'}):\n{tail}")
+    return state / "root" / str(job["output"]).lstrip("/")
+
+
+def follow(engine: Any, handle: str, log: Path, wait_s: float) -> None:
+    """Print progress until the build ends or `wait_s` seconds are over."""
+    deadline, printed, first = time.monotonic() + wait_s, 0.0, None
+    while engine.observe(handle).state in ("starting", "running") and time.monotonic() < deadline:
+        now = time.monotonic()
+        if now - printed > PROGRESS_S:
+            printed = now
+            reached = list(steps(log))[-1:]
+            if reached:
+                done, total = reached[0]
+                first = first or (now, done)
+                rate = (done - first[1]) / (now - first[0]) if now > first[0] else 0.0
+                left = f", about {(total - done) / rate / 60:.0f} min left" if rate > 0 else ""
+                say(f"[{done}/{total}] {rate * 60:.0f} steps a minute{left}")
+            else:
+                last = log.read_bytes()[-200:].decode("utf-8", "replace").strip().splitlines()
+                say(last[-1] if last else "no output yet")
+        time.sleep(0.5)
