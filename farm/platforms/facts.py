@@ -113,7 +113,7 @@ _TABLE = (
         machines={"x86_64": X86, "aarch64": ("arm64",)},
         built_on=("x86_64",),
         tag="win",
-        tag_pattern="win_{machine}",
+        tag_pattern="win_{machine}|(?=win32){machine}",
         tag_machines={"x86_64": "amd64", "aarch64": "arm64"},
         markers=("nt", "win32", "Windows"),
         marker_machines={"x86_64": "AMD64", "aarch64": "ARM64"},

@@ -16,7 +16,8 @@ _SUFFIX = re.compile(
     r"\.(?P<tag>cpython-(?P<cpython>\d{2,4}[tdmu]*)|cp(?P<cp>\d{2,4}[td]*)|(?P<abi3>abi3)|"
     r"(?P<other>(pypy|graalpy)[\w]*))(-(?P<platform>[\w-]+))?\.(so|pyd)",
 )
-_PYTHON_DLL = re.compile(r"(libpypy|python)(?P<version>3\d{1,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
+_PYTHON_DLL = re.compile(r"python(?P<version>3\d{1,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
+_PYPY_DLL = re.compile(r"libpypy3\.(?P<minor>\d{1,2})-c\.dll", re.IGNORECASE)
 _PYTHON_SO = re.compile(r"libpython3\.(?P<minor>\d{1,2})(?P<flags>[tdm]*)\.so(\.[\d.]+)?")
 _MACHINES = {
     "x86_64": ("x86_64",),
@@ -85,6 +86,13 @@ def _importable(match: re.Match[str], python: str, abi: str) -> bool:
 
 def _python_of(library: Library, pairs: set[tuple[str, str]]) -> Iterator[str]:
     for name in (*library.needed, *library.delay_needed):
+        if pypy := _PYPY_DLL.fullmatch(name):
+            yield from (
+                f"loads {name}, which {python}-{abi} is not"
+                for python, abi in sorted(pairs)
+                if abi != "none" and python != f"pp3{pypy['minor']}"
+            )
+            continue
         dll, so = _PYTHON_DLL.fullmatch(name), _PYTHON_SO.fullmatch(name)
         if dll:
             version, flags = dll["version"], dll["flags"].lower()

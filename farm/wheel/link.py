@@ -3,7 +3,8 @@
 A library that is found but lacks a function that is taken from it cannot be loaded: Windows reports error 127, Linux
 `undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
 library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
-asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`.
+asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`. Of Windows'
+DLLs kernel32 is known, which every DLL takes from: `kernel32_symbols.txt`.
 """
 
 import posixpath
@@ -21,6 +22,7 @@ from farm.wheel.needs import Answer, Need
 from farm.wheel.pe import read_pe
 from farm.wheel.pesymbols import DllSymbols, read_dll_symbols
 from farm.wheel.symbols import Symbols, read_symbols
+from farm.wheel.windows import owner
 
 # All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
 _VERSIONED = re.compile(
@@ -73,7 +75,7 @@ def _undefined(
             theirs = symbols.get(by_name.get(file) or "")
             if isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined:
                 lost.append(f"{name}@{version} of {file}")
-        elif closed and name not in given and not _PYTHON.match(name) and name not in _glibc():
+        elif closed and name not in given and not _PYTHON.match(name) and name not in _listed("glibc_symbols.txt"):
             lost.append(name)
     if lost:
         more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
@@ -81,8 +83,8 @@ def _undefined(
 
 
 @cache
-def _glibc() -> frozenset[str]:
-    text = (resources.files("farm.wheel") / "glibc_symbols.txt").read_text(encoding="ascii")
+def _listed(file: str) -> frozenset[str]:
+    text = (resources.files("farm.wheel") / file).read_text(encoding="ascii")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
 
@@ -103,24 +105,35 @@ def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
 def _not_exported(
     library: Library, own: DllSymbols, needs: list[Need], symbols: Mapping[str, Symbols | DllSymbols]
 ) -> Iterator[tuple[str, str]]:
-    by_name = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL and need.when == "load"}
+    by_name = {need.name.lower(): need.by for need in needs if need.answer is Answer.WHEEL}
+    machine = library.machine
     for dll, taken in own.imports.items():
         theirs = symbols.get(by_name.get(dll) or "")
-        if not isinstance(theirs, DllSymbols):
-            continue
-        lost = sorted(taken - theirs.exports)
-        lost += sorted(
-            name for name in taken & theirs.forwards.keys() if _leads_nowhere(theirs.forwards[name], symbols)
-        )
+        if isinstance(theirs, DllSymbols):
+            lost = sorted(taken - theirs.exports)
+            lost += sorted(
+                f"{name} (forwarded to {theirs.forwards[name]}, which is not there)"
+                for name in taken & theirs.forwards.keys()
+                if _leads_nowhere(theirs.forwards[name], symbols, machine)
+            )
+        else:
+            lost = sorted(name for name in taken if _lacks(dll, name, machine))
         if lost:
             more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
             yield library.path, f"takes {', '.join(lost[:_MOST])}{more} from {dll}, which does not export it"
 
 
-def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols]) -> bool:
-    """Whether a forwarder (`DLL.name`) names a function that a DLL of the wheel lacks."""
-    dll, _, name = target.rpartition(".")
+def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], machine: str) -> bool:
+    """Whether a forwarder (`DLL.name`) names a function that its DLL lacks, or a DLL that no machine has."""
+    stem, _, name = target.rpartition(".")
+    dll = f"{stem.lower()}.dll"
     for path, each in symbols.items():
-        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == f"{dll.lower()}.dll":
+        if isinstance(each, DllSymbols) and posixpath.basename(path).lower() == dll:
             return name not in each.exports
-    return False
+    return owner(dll) is None or _lacks(dll, name, machine)
+
+
+def _lacks(dll: str, name: str, machine: str) -> bool:
+    """Whether a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
+    known = (dll, machine) == ("kernel32.dll", "amd64") and not name.startswith("#")
+    return known and name not in _listed("kernel32_symbols.txt")

@@ -4,6 +4,7 @@ import posixpath
 import re
 from fnmatch import fnmatchcase
 
+from farm.platforms.facts import split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
@@ -20,6 +21,8 @@ _SYSTEM_ELF = re.compile(
 )
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")  # programs and object files have other names
+_WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
+_MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others may be linker scripts
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
 
 
@@ -51,8 +54,28 @@ def check_link(contents: Contents, policy: Policy) -> Check:
             findings += _paths(library)
             findings += _refused(library)
             findings += _shadows(library)
+    findings += _no_libraries(contents, policy)
     note = f"{len(contents.symbols)} libraries looked into"
     return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
+    """What has a library's name and is none: damaged on its way, empty, or a link that was unpacked as a file."""
+    if policy.platform is None:
+        return []
+    pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
+    libraries = {library.path for library in contents.libraries}
+    return [
+        Finding(
+            check="link",
+            where=path,
+            what="is named as a library, and is none",
+            why="importing or loading it fails: error 193 on Windows, 'invalid ELF header' on Linux",
+            fix="build the wheel again; look at what writes this file",
+        )
+        for path in contents.files
+        if path not in libraries and pattern.search(path)
+    ]
 
 
 def _paths(library: Library) -> list[Finding]:

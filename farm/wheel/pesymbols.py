@@ -7,6 +7,7 @@ Source: Microsoft, "PE Format", sections "The .edata Section" and "The .idata Se
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
@@ -22,7 +23,7 @@ class DllSymbols:
     """The functions of a DLL.
 
     Attributes:
-        imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it on loading.
+        imports: DLL (in lower case) to the names and ordinals (`#12`) taken from it, on loading or on the first call.
         exports: The names and ordinals that it gives.
         forwards: Exported name to `DLL.name`, for those that lie in another DLL.
     """
@@ -33,13 +34,13 @@ class DllSymbols:
 
 
 def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
-    """Read what a DLL imports on loading (delay loads come later) and exports.
+    """Read what a DLL imports and exports.
 
     Raises:
         VerificationFailedError: A table is damaged.
     """
     imports: dict[str, set[str]] = {}
-    for name, thunks in _descriptors(data, pe):
+    for name, thunks in chain(_descriptors(data, pe), _delayed(data, pe)):
         imports.setdefault(name.lower(), set()).update(_thunks(data, pe, thunks))
     exports, forwards = _exports(data, pe)
     return DllSymbols({name: frozenset(taken) for name, taken in imports.items()}, exports, forwards)
@@ -52,6 +53,17 @@ def _descriptors(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
         if not name or not address:
             return
         yield _text(data, pe, name), lookup or address
+
+
+def _delayed(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
+    """Delay loads, without records whose lowest bit is not set: old linkers wrote absolute addresses into those."""
+    table = pe.directories[_DELAYED][0]
+    for index in range(4096 if table else 0):
+        kind, name, _, address, lookup = struct.unpack("<IIIII", _bytes(data, pe, table + 32 * index, 20))
+        if not name or not address:
+            return
+        if kind & 1:
+            yield _text(data, pe, name), lookup
 
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:

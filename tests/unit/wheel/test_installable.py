@@ -188,6 +188,9 @@ def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
         ("cp311-cp311", "_C.cp311-win32.pyd", "python311.dll", False),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313t.dll", True),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313.dll", False),
+        ("pp310-pypy310_pp73", "_C.pypy310-pp73-win_amd64.pyd", "libpypy3.10-c.dll", True),
+        ("pp311-pypy311_pp73", "_C.pypy311-pp73-win_amd64.pyd", "libpypy3.10-c.dll", False),
+        ("cp310-cp310", "_C.cp310-win_amd64.pyd", "libpypy3.10-c.dll", False),
     ],
 )
 def test_the_python_that_a_dll_loads(refused, make_pe, tag, member, needed, ok):

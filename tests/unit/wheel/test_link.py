@@ -91,6 +91,31 @@ def test_dlls_that_do_not_export_what_is_taken(found, make_pe):
     assert found(files, WINDOWS) == [("canary/_C.pyd", "takes #1 from one.dll, which does not export it")]
 
 
+def test_what_kernel32_gives(found, make_pe):
+    for name, text in [("GetTickCount", []), ("NoSuchFunction", ["takes NoSuchFunction from kernel32.dll"])]:
+        taken = make_pe(needed=["kernel32.dll"], takes={"kernel32.dll": name})
+        wrong = [what for _, what in found({"canary/_C.pyd": taken}, WINDOWS)]
+        assert [what.partition(",")[0] for what in wrong] == text
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "wrong"),
+    [
+        ("_C.pyd", WINDOWS, True),
+        ("c10.DLL", WINDOWS, True),
+        ("_C.cpython-311-x86_64-linux-gnu.so", LINUX, True),
+        ("_C.abi3.so", LINUX, True),
+        ("libc10.so", LINUX, False),  # a linker script
+        ("_C.so.txt", LINUX, False),
+        ("_C.pyd", LINUX, False),
+    ],
+)
+def test_files_with_a_librarys_name(found, name, tag, wrong):
+    for content in (b"", b"GROUP ( libc10.so.1 )"):
+        what = [("canary/" + name, "is named as a library, and is none")] * wrong
+        assert found({f"canary/{name}": content}, tag) == what
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """Libraries of a real linker: `give` defines a name, `take` uses it."""
