@@ -24,6 +24,8 @@ from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
+FIRST_S = 30
+"""A first question is answered in milliseconds; later ones take as long as what they ask for."""
 DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
@@ -67,20 +69,21 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     """A client of the engine at `url`, else of DOCKER_HOST, else of this machine; it waits `timeout_s` for an answer.
 
     Raises:
-        NoRunnerError: No engine answers there.
+        NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
     """
     try:
-        _try_socket(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, timeout_s)
+        _try_socket(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, FIRST_S)
         client = (
-            docker.DockerClient(base_url=url, timeout=timeout_s, use_ssh_client=url.startswith("ssh://"))
+            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=url.startswith("ssh://"))
             if url
-            else docker.from_env(timeout=timeout_s)
+            else docker.from_env(timeout=FIRST_S)
         )
         try:
             client.ping()
         except BaseException:
             client.close()  # its socket: a dispatcher that asks again and again would run out of them
             raise
+        client.api.timeout = timeout_s
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         where = url or "DOCKER_HOST or this machine"
         # docker-py passes on the text alone.
@@ -89,7 +92,11 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
                 f"this user may not use the Docker engine at {where}: no permission for its socket",
                 hint="as root: usermod -aG docker USER; then log in again",
             ) from error
-        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
+        silent = "timed out" in str(error).lower()  # the reason is a text where the client is made
+        hint = (
+            "something listens there and says nothing: look at the engine's log, restart it" if silent else INSTALL_HINT
+        )
+        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=hint) from error
     return client
 
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field, replace
 from farm.engines.admission import Admission, Running, Worker, fits
 from farm.engines.base import FINAL
 from farm.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
+from farm.pipeline.asked import Asked, NoAnswerError
 from farm.pipeline.backends import Backend, Labels, engine_kind, open_backend
 from farm.pipeline.context import CancelledError, StillRunningError
+from farm.pipeline.lengths import Lengths
 from farm.pipeline.mainjob import MainJob
 from farm.pipeline.needs import Makers
 from farm.pipeline.report import Outcomes
@@ -31,6 +33,8 @@ from farm.runs import Attempt, EventKind, Journal, OpenRun
 TICK_S = 1.0
 DECIDE_S = 5.0
 """How long a decision stands while nothing changes: engines are asked for their runners so often at most."""
+ANSWER_S = 10.0
+"""How long an engine may take to name its runners before the runs of other engines go on without it."""
 OTHERS_S = 5.0
 """How often runs are asked about that another live process owns."""
 REASON_S = 300.0
@@ -60,6 +64,7 @@ class Dispatcher:
     _cancels_from: int = 0
     _look_at: set[str] = field(default_factory=set)
     _makers: Makers = field(default_factory=Makers)
+    _lengths: Lengths | None = None
     _labels: dict[str, Labels] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _decided: dict[str, float] = field(default_factory=dict)
@@ -68,6 +73,8 @@ class Dispatcher:
     _ended: "queue.Queue[tuple[str, BaseException | None]]" = field(default_factory=queue.Queue)
     _unsettled: dict[str, BaseException | None] = field(default_factory=dict)
     _backends: dict[str, Backend] = field(default_factory=dict)
+    _opening: dict[str, threading.Lock] = field(default_factory=dict)
+    _asked: dict[str, Asked[list[Worker]]] = field(default_factory=dict)
 
     def drain(self) -> None:
         """Works until no detached run is left.
@@ -163,7 +170,9 @@ class Dispatcher:
             return
         lost = self._lost(run.id) if has_attempts else []
         after = self._makers.of(about["needs"] or (), about["variant"], about["platform"])
-        self._tracked[run.id] = Tracked.of(run, labels, lost, after)
+        if self._lengths is None:
+            self._lengths = Lengths(self.journal.build_lengths())
+        self._tracked[run.id] = Tracked.of(run, labels, lost, after, self._lengths.minutes(about))
         self._changed.add(on)
         if has_attempts:
             self._look_at.add(run.id)
@@ -204,16 +213,17 @@ class Dispatcher:
         waiting = [one for one in mine if not one.active and now >= one.not_before]
         if not waiting:
             return
+        trouble = ""
         try:
-            workers = self._backend(on).workers()
+            workers = self._workers(on)
         except FarmError as error:
             if not isinstance(error, InfrastructureError | NoRunnerError):
                 for one in waiting:
                     self._end(one, error)
                 return
-            workers = []
+            workers, trouble = [], f"the engine {on} does not answer: {error}"
             for one in waiting:
-                self._say(one, f"the engine {on} does not answer: {error}", now)
+                self._say(one, trouble, now)
         workers = [replace(w, caches=frozenset(self._kept[w.name])) for w in workers]
         for one in waiting:
             if workers and one.task.excluded and all(fits(one.task.needs, worker) for worker in workers):
@@ -243,7 +253,8 @@ class Dispatcher:
                 self._end(self._tracked[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
                 continue
             hint = "`farm runners check` names what is missing; add a runner or set its labels, then `farm retry`"
-            self._end(self._tracked[name], NoRunnerError(f"no runner of {on} takes it: {why}", hint=hint))
+            text = trouble or f"no runner of {on} takes it: {why}"
+            self._end(self._tracked[name], NoRunnerError(text, hint=hint))
 
     def _say(self, one: Tracked, why: str, now: float) -> None:
         """Keeps a reason for the journal; thousands of runs whose minutes alone changed would only make it grow."""
@@ -252,10 +263,25 @@ class Dispatcher:
             self._reasons[one.id] = why
             one.reason, one.reason_at = why, now
 
+    def _workers(self, on: str) -> list[Worker]:
+        """The engine's runners. One that never answers holds up the runs of other engines once, for `ANSWER_S`."""
+        before = self._asked.get(on)
+        asked = self._asked[on] = before or Asked(lambda: self._backend(on).workers())
+        try:
+            found = asked.answer(0.0 if before else ANSWER_S)
+        except NoAnswerError:
+            raise
+        except BaseException:
+            del self._asked[on]
+            raise
+        del self._asked[on]
+        return found
+
     def _backend(self, on: str) -> Backend:
-        if on not in self._backends:
-            self._backends[on] = open_backend(self.workspace, on)
-        return self._backends[on]
+        with self._opening.setdefault(on, threading.Lock()):  # asked for by the threads of runs as well
+            if on not in self._backends:
+                self._backends[on] = open_backend(self.workspace, on)
+            return self._backends[on]
 
     # --- the build and what follows, in a thread
 
@@ -302,6 +328,8 @@ class Dispatcher:
             self.journal.finish_run(run_id, "success", ExitCode.DONE)
             if worker:
                 admission.succeeded(worker)
+                if self._lengths is not None:
+                    self._lengths.note(self.journal.build_lengths(run_id))
             self._forget(one)
             return
         if not isinstance(error, FarmError):  # a bug, or this machine is out of something: the others go on

@@ -41,15 +41,25 @@ class Tracked:
     reason_at: float = 0.0
 
     @classmethod
-    def of(cls, run: OpenRun, labels: frozenset[str], lost: Sequence[Attempt], after: frozenset[str]) -> Self:
-        """A run with `FIELDS` of its plan; `labels` are what its runner must carry, `after` the runs to wait for."""
+    def of(
+        cls, run: OpenRun, labels: frozenset[str], lost: Sequence[Attempt], after: frozenset[str], minutes: float
+    ) -> Self:
+        """A run with `FIELDS` of its plan.
+
+        Args:
+            run: The run.
+            labels: What its runner must carry.
+            lost: Its attempts that were lost.
+            after: The runs to wait for.
+            minutes: How long its build is expected to take.
+        """
         about = run.about
         task = Task(
             run.id,
             platform=about["platform"],
             machine=about["machine"],
             labels=labels,
-            minutes=about["timeout_minutes"] / 3,  # of the recipe; what a build takes is rarely near its limit
+            minutes=minutes,
             priority=run.request.priority,
             created=datetime.fromisoformat(run.created).timestamp(),
             cache_key=f"{about['base']} {about['channel']}",

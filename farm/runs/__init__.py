@@ -1,13 +1,28 @@
 """The journal of runs, jobs, attempts and events; who owns a run, and the state it is in."""
 
 from farm.runs.journal import Journal
-from farm.runs.model import FINAL, Attempt, Event, EventKind, Job, JobKind, OpenRun, Request, Result, Run, State, Until
+from farm.runs.model import (
+    FINAL,
+    Attempt,
+    BuildLength,
+    Event,
+    EventKind,
+    Job,
+    JobKind,
+    OpenRun,
+    Request,
+    Result,
+    Run,
+    State,
+    Until,
+)
 from farm.runs.owner import Process
 from farm.runs.state import Phase, Reason, RunState, state_of
 
 __all__ = [
     "FINAL",
     "Attempt",
+    "BuildLength",
     "Event",
     "EventKind",
     "Job",

@@ -1,8 +1,9 @@
-"""The dispatcher with thousands of runs: python tests/bench/dispatcher.py [--runs 5000] [--runners 200]
+"""The dispatcher with thousands of runs: python tests/bench/dispatcher.py [--runs 5000] [--runners 200] [--history]
 
 The real dispatcher, scheduler and journal; the engine only sleeps, and a run's steps are its build alone. Prints the
-CPU time of the first round, of the rounds after it, of a restart, of `farm status`, the memory, and how far the end is
-from the lower bound (all work spread evenly over all runners, or the longest build).
+CPU time of the first round, of the rounds after it while nothing ends, of a restart, of `farm status`, the memory, and
+then lets the builds go and prints how far the end is from the lower bound: all work spread evenly over all runners, or
+the longest build. `--history`: each variant was built before, and took as long up to a fifth more or less.
 """
 
 import argparse
@@ -14,20 +15,29 @@ import resource
 import tempfile
 import threading
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 from farm.cli.main import main as farm
 from farm.engines.admission import Worker
+from farm.matrix import load_matrix
 from farm.pipeline import dispatch
 from farm.pipeline.dispatch import Dispatcher
 from farm.pipeline.report import Silent
 from farm.pipeline.run import request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
+from farm.runs import Journal, Request
+from farm.runs import journal as journal_module
 from farm.settings import load_settings
 from farm.variant import Variant
 
 ROOT = Path(__file__).parents[2]
+CHANNEL = "kepler-2.0.1"
+SLACK = 0.2
+"""A build takes what its variant's last one took, times a factor in [1 - SLACK, 1 + SLACK]."""
 
 
 class Fleet:
@@ -35,7 +45,7 @@ class Fleet:
 
     def __init__(self, count: int) -> None:
         self.fleet = [Worker(f"runner-{number:03d}") for number in range(count)]
-        self.started, self.running, self.lock = 0, 0, threading.Lock()
+        self.started, self.lock, self.gate = 0, threading.Lock(), threading.Event()
 
     def workers(self) -> list[Worker]:
         return self.fleet
@@ -56,10 +66,28 @@ def make_job(fleet: Fleet, lengths: dict[str, float]) -> type:
             self.journal.set_state(attempt.id, "running")
             with fleet.lock:
                 fleet.started += 1
+            fleet.gate.wait()
             time.sleep(lengths[self.run.id])
             self.journal.set_state(attempt.id, "done", "success")
 
     return Job
+
+
+def built_before(journal: Journal, request: Request, seconds: float) -> None:
+    """A run that has ended; its build took so long by the journal's own clock."""
+    start = datetime.now(UTC)
+    times = [start] * 5 + [start + timedelta(seconds=seconds)] * 6
+    with mock.patch.object(journal_module, "_now", side_effect=[time.isoformat() for time in times]):
+        run = journal.create_run("0" * 64, request, {})
+        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "before")
+        journal.set_state(attempt.id, "starting")
+        journal.set_state(attempt.id, "done", "success")
+        journal.finish_run(run.id, "success", 0)
+
+
+def wait_for(check) -> None:
+    while not check():
+        time.sleep(0.01)
 
 
 def cpu(work) -> tuple[float, object]:
@@ -73,7 +101,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5000)
     parser.add_argument("--runners", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=3.0, help="the mean length of a build")
-    parser.add_argument("--drain", action="store_true", help="until the last run has ended")
+    parser.add_argument("--history", action="store_true", help="each variant was built before")
     args = parser.parse_args()
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
@@ -82,13 +110,22 @@ def main() -> None:
         for file in ("farm.yaml", "matrix.yaml", "runners.yaml"):
             (project / "ci" / file).write_text((ROOT / "ci" / file).read_text())
         workspace = Workspace(project, load_settings(project), Silent())
+        variants = sorted(
+            {str(build.variant) for build in load_matrix(ROOT).builds(CHANNEL) if build.package == "torch"}
+        )
+        mean = {variant: chance.uniform(0.3, 1.7) * args.seconds for variant in variants}
         plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch"))
         text, lengths = json.loads(plan.to_json()), {}
         with open_journal(project, workspace.settings) as journal:
+            if args.history:
+                for variant in variants:
+                    built_before(journal, Request("torch", variant), mean[variant])
             request = request_for(plan, until="build", on="docker", detached=True)
             for number in range(args.runs):
-                run = journal.create_run(f"{number:064x}", request, text)
-                lengths[run.id] = chance.uniform(0.2, 1.8) * args.seconds
+                variant = variants[number % len(variants)]
+                asked = replace(request, variant=variant)
+                run = journal.create_run(f"{number:064x}", asked, {**text, "variant": variant})
+                lengths[run.id] = chance.uniform(1 - SLACK, 1 + SLACK) * mean[variant]
             print(f"{args.runs} runs, plans of {len(json.dumps(text))} characters, {args.runners} runners")
             fleet = Fleet(args.runners)
             dispatch.open_backend = lambda *_: fleet
@@ -98,12 +135,14 @@ def main() -> None:
             began = time.monotonic()
             first, _ = cpu(dispatcher.tick)
             print(f"first round: {first:.2f} CPU s, {time.monotonic() - began:.1f} s; started {fleet.started}")
+            wait_for(lambda: fleet.started == args.runners)
             start, ticks = time.process_time(), 20
             for _ in range(ticks):
                 dispatcher.tick()
                 time.sleep(1)
-            spent = (time.process_time() - start) / ticks
-            print(f"steady: {spent:.3f} CPU s a second, while {fleet.started} builds started")
+            print(
+                f"steady: {(time.process_time() - start) / ticks:.3f} CPU s a second, {fleet.started} builds under way"
+            )
             again, _ = cpu(Dispatcher(workspace, journal, only=frozenset())._find)
             print(f"restart: {again:.2f} CPU s to find the runs again")
             with contextlib.redirect_stdout(io.StringIO()):
@@ -111,11 +150,13 @@ def main() -> None:
             print(f"farm status: {shown:.2f} CPU s, exit code {code}")
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             print(f"memory: {peak / 1024:.0f} MB, {(peak - before) / 1024:.0f} of it the dispatcher's")
-            if args.drain:
-                dispatcher.drain()
-                took = time.monotonic() - began
-                bound = max(sum(lengths.values()) / args.runners, *lengths.values())
-                print(f"the end: {took:.1f} s, lower bound {bound:.1f} s, {took / bound - 1:.1%} above it")
+            began, start = time.monotonic(), time.process_time()
+            fleet.gate.set()
+            dispatcher.drain()
+            took, spent = time.monotonic() - began, time.process_time() - start
+            bound = max(sum(lengths.values()) / args.runners, *lengths.values())
+            print(f"the end: {took:.1f} s, lower bound {bound:.1f} s, {took / bound - 1:.1%} above it")
+            print(f"         {spent / args.runs * 1000:.1f} CPU ms a run, {args.runs / took:.0f} runs ended a second")
 
 
 if __name__ == "__main__":

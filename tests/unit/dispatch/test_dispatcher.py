@@ -1,126 +1,28 @@
 """The dispatcher's own decisions, with builds whose fate is written down beforehand and a real journal."""
 
 import json
+import threading
 import time
 from dataclasses import replace
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from farm.cli.status import summary
 from farm.engines.admission import Worker
-from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
+from farm.errors import BuildFailedError, NoRunnerError
 from farm.pipeline import dispatch
 from farm.pipeline.context import CancelledError, StillRunningError
 from farm.pipeline.dispatch import Dispatcher
 from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+from farm.pipeline.lengths import Lengths
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, request_for
-from farm.pipeline.workspace import Workspace, open_journal
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.runs import EventKind, Request
-from farm.settings import load_settings
 from farm.variant import Variant
-
-ROOT = Path(__file__).parents[3]
-
-
-class Fleet:
-    """The runners, and what happens to each build: a list of outcomes, used up one by one, then success."""
-
-    def __init__(self):
-        self.workers = [Worker("a"), Worker("b"), Worker("c"), Worker("d")]
-        self.fate = []
-        self.ran_on = []
-        self.silent = False
-
-
-class Build:
-    """Stands in the place of MainJob: leaves in the journal what a build of that fate leaves."""
-
-    fleet: Fleet
-
-    def __init__(self, _setting, _plan, journal, run, outcomes, _backend, *, runner, excluded):
-        self.journal, self.run, self.runner, self.excluded, self.outcomes = journal, run, runner, excluded, outcomes
-
-    def steps(self, _until):
-        fate = self.fleet.fate.pop(0) if self.fleet.fate else None
-        assert self.runner not in self.excluded
-        self.fleet.ran_on.append(self.runner)
-        if isinstance(fate, InfrastructureError) and fate.args[0] == "no push":
-            raise fate
-        jobs = self.journal.jobs(self.run.id)
-        job = jobs[0] if jobs else self.journal.create_job(self.run.id, "build")
-        live = [a for j in jobs for a in j.attempts if a.state == "running"]
-        attempt = live[0] if live else self.journal.create_attempt(job.id, "swarm", self.runner)
-        self.journal.set_handle(attempt.id, f"handle-{attempt.id}")
-        self.journal.set_state(attempt.id, "running")
-        if isinstance(fate, StillRunningError):
-            raise fate
-        if isinstance(fate, InfrastructureError):
-            self.journal.set_state(attempt.id, "lost", "infra", why=str(fate))
-            raise fate
-        if isinstance(fate, CancelledError):
-            self.journal.set_state(attempt.id, "cancelled", why="seen to have ended")
-            raise fate
-        self.journal.set_state(attempt.id, "done", "failure" if fate else "success")
-        if fate:
-            raise fate
-
-
-@pytest.fixture
-def fleet(monkeypatch):
-    made = Fleet()
-    monkeypatch.setattr(dispatch, "open_backend", lambda *_: _Backend(made))
-    monkeypatch.setattr(dispatch, "MainJob", type("Build", (Build,), {"fleet": made}))
-    monkeypatch.setattr(dispatch, "PAUSE_S", 0.05)
-    monkeypatch.setattr(dispatch, "TICK_S", 0.02)
-    monkeypatch.setattr(dispatch, "DECIDE_S", 0.02)
-    return made
-
-
-class _Backend:
-    def __init__(self, fleet):
-        self.fleet = fleet
-
-    def close(self):
-        pass
-
-    def workers(self):
-        if self.fleet.silent:
-            raise InfrastructureError("no route to the manager")
-        return self.fleet.workers
-
-
-@pytest.fixture
-def workspace(tmp_path):
-    settings = load_settings(ROOT).model_copy(update={"artifacts": str(tmp_path), "grace_s": 0})
-    return Workspace(tmp_path, settings, Silent())
-
-
-@pytest.fixture
-def journal(workspace):
-    with open_journal(workspace.project, workspace.settings) as opened:
-        yield opened
-
-
-@pytest.fixture
-def submit(journal):
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
-
-    def go(**asked):
-        request = replace(request_for(plan, until="publish", on="swarm", detached=True), **asked)
-        return journal.create_run(plan.digest, request, json.loads(plan.to_json())).id
-
-    return go
-
-
-def lost(word="node x is down"):
-    return InfrastructureError(word)
-
-
-def attempts(journal, run):
-    return [(a.runner, a.result) for job in journal.jobs(run) for a in job.attempts]
+from tests.unit.dispatch.conftest import ROOT, Backend, attempts, lost
 
 
 def test_a_lost_build_is_tried_on_other_runners_twice(fleet, workspace, journal, submit):
@@ -274,6 +176,38 @@ def test_what_waits_says_why(fleet, workspace, journal, submit):
     assert "no route to the manager" in summary(journal, journal.run(other))["why"]
 
 
+def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, journal, submit, monkeypatch):
+    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
+    monkeypatch.setattr(dispatch, "ANSWER_S", 0.05)
+    answers, asked = threading.Event(), []
+
+    class Silence(Backend):
+        def workers(self):
+            asked.append(1)
+            assert answers.wait(60)
+            return super().workers()
+
+    monkeypatch.setattr(dispatch, "open_backend", lambda _, on: (Silence if on == "swarm" else Backend)(fleet))
+    held, other = submit(), submit(on="docker")
+    dispatcher = Dispatcher(workspace, journal)
+    while journal.run(other).finished is None:
+        assert dispatcher.tick()
+    assert journal.run(other).result == "success"
+    assert "the engine swarm does not answer: no answer for" in summary(journal, journal.run(held))["why"]
+    assert len(asked) == 1  # not one thread more with each round
+    answers.set()
+    dispatcher.drain()
+    assert journal.run(held).result == "success"
+
+
+def test_what_waited_in_vain_for_an_engines_answer_says_so(fleet, workspace, journal, submit):
+    fleet.silent = True
+    run = submit()
+    Dispatcher(workspace, journal).drain()
+    assert journal.run(run).exit_code == NoRunnerError.exit_code
+    assert "the engine swarm does not answer: no route to the manager" in summary(journal, journal.run(run))["why"]
+
+
 def test_a_cancel_before_the_start_ends_it(fleet, workspace, journal, submit):
     run = submit()
     journal.event(run, EventKind.CANCEL)
@@ -314,112 +248,57 @@ def test_higher_priority_goes_first(fleet, workspace, journal, submit):
     assert times[high] < times[low]
 
 
+@pytest.fixture
+def built(journal, monkeypatch):
+    """A function that notes a build of a variant, so many minutes long, of a run that has ended."""
+
+    def go(variant, minutes, result="success"):
+        start = datetime(2026, 11, 1, tzinfo=UTC)
+        with monkeypatch.context() as patch:
+            patch.setattr("farm.runs.journal._now", lambda: start.isoformat(timespec="milliseconds"))
+            made = journal.create_run("0" * 64, Request("canary", variant, until="publish", detached=True), {})
+            attempt = journal.create_attempt(journal.create_job(made.id, "build").id, "swarm", "a")
+            journal.set_state(attempt.id, "starting")
+            start += timedelta(minutes=minutes)
+            journal.set_state(attempt.id, "done", result)
+            journal.finish_run(made.id, result, 0)
+
+    return go
+
+
+def test_the_journal_knows_how_long_builds_took(journal, built):
+    built("cpu-avx-py311", 30)
+    built("cpu-avx2-py311", 90)
+    built("cpu-avx-py311", 50)
+    built("cpu-sse41-py311", 700, "failure")
+    built("cpu-sse41-py311", -60)  # the clock was set back
+    lengths = Lengths(journal.build_lengths())
+    limit = {"package": "canary", "platform": "linux", "timeout_minutes": 300}
+    of = lambda variant, **other: round(lengths.minutes({**limit, "variant": variant, **other}), 3)  # noqa: E731
+    assert [of(f"cpu-{cpu}-py311") for cpu in ("avx", "avx2", "sse41")] == [50, 90, 50]
+    assert of("cpu-avx-py311", package="torch") == of("cpu-avx-py311", platform="windows") == 100
+    newest = journal.runs(5)[2].id
+    lengths.note(journal.build_lengths(newest))
+    assert [length.minutes for length in journal.build_lengths(newest)] == [pytest.approx(50)]
+
+
+def test_what_took_longest_before_goes_first(fleet, workspace, journal, built):
+    fleet.workers = [Worker("a")]
+    built("cpu-avx-py311", 30)
+    built("cpu-avx2-py311", 90)
+    made = []
+    for variant in ("cpu-avx-py311", "cpu-avx2-py311"):
+        plan = resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
+        request = request_for(plan, until="publish", on="swarm", detached=True)
+        made.append(journal.create_run(plan.digest, request, json.loads(plan.to_json())).id)
+    Dispatcher(workspace, journal).drain()
+    short, long = ([a.id for job in journal.jobs(run) for a in job.attempts] for run in made)
+    assert long < short
+
+
 def test_there_is_one_dispatcher(tmp_path):
     with sole(tmp_path, 0), pytest.raises(AlreadyDispatchingError), sole(tmp_path, 0):
         pass
     start = time.monotonic()
     with sole(tmp_path, 5):
         assert time.monotonic() - start < 1
-
-
-# --- what the dispatcher's own troubles cost
-
-
-def failing(times, error, work):
-    """Fails so often, then works."""
-    left = [times]
-
-    def call(*args, **kwargs):
-        if left[0]:
-            left[0] -= 1
-            raise error
-        return work(*args, **kwargs)
-
-    return call
-
-
-FULL = InfrastructureError("farm.db: database or disk is full")
-
-
-@pytest.mark.parametrize(
-    ("method", "times"),
-    [("finish_run", 3), ("note_waiting", 2), ("open_after", 2), ("claim_all", 2), ("since", 2), ("run", 2)],
-)
-def test_a_journal_that_fails_for_a_while_loses_nothing(fleet, workspace, journal, submit, monkeypatch, method, times):
-    fleet.workers = [Worker("a")]  # so that one of the two waits
-    made = [submit(), submit()]
-    said = []
-    monkeypatch.setattr(journal, method, failing(times, FULL, getattr(journal, method)))
-    Dispatcher(workspace, journal, warn=said.append).drain()
-    assert [journal.run(run).result for run in made] == ["success", "success"]
-    assert [len(attempts(journal, run)) for run in made] == [1, 1]
-    assert method in ("run",) or "disk is full" in said[0]
-
-
-def test_a_journal_that_stays_away_ends_the_dispatcher_and_the_next_one_goes_on(
-    fleet, workspace, journal, submit, monkeypatch
-):
-    run = submit()
-    monkeypatch.setattr(dispatch, "GIVE_UP_S", 0.1)
-    with monkeypatch.context() as patch:
-        patch.setattr(journal, "open_after", failing(10**6, FULL, None))
-        with pytest.raises(InfrastructureError, match="disk is full"):
-            Dispatcher(workspace, journal).drain()
-    Dispatcher(workspace, journal).drain()
-    assert journal.run(run).result == "success"
-
-
-@pytest.mark.parametrize("error", [FULL, OSError(28, "No space left on device"), MemoryError(), SystemExit(3)])
-def test_a_runs_thread_cannot_end_unnoticed(fleet, workspace, journal, submit, monkeypatch, error):
-    """Whatever is raised wherever: the run ends, or is taken up again."""
-    monkeypatch.setattr(dispatch, "note_steps", failing(10**6, error, None))
-    run = submit()
-    Dispatcher(workspace, journal).drain()
-    assert journal.run(run).result == "success"
-    monkeypatch.setattr(Build, "steps", failing(1, error, Build.steps))
-    other = submit()
-    Dispatcher(workspace, journal).drain()
-    assert journal.run(other).finished
-
-
-def statements(journal):
-    """Counts the statements that a journal's connection carries out."""
-    counted = [0]
-    journal._db.set_trace_callback(lambda _sql: counted.__setitem__(0, counted[0] + 1))
-    return counted
-
-
-def test_a_round_costs_what_has_changed_and_not_what_waits(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("a", online=False)]
-    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
-    first, later, new = {}, {}, {}
-    for count in (50, 200):
-        while len(journal.open_runs()) < count:
-            submit()
-        dispatcher, counted = Dispatcher(workspace, journal), statements(journal)
-        dispatcher.tick()
-        first[count], counted[0] = counted[0], 0
-        dispatcher.tick()
-        later[count], counted[0] = counted[0], 0
-        submit()
-        counted[0] = 0
-        dispatcher.tick()
-        new[count] = counted[0]
-        journal._db.set_trace_callback(None)
-    assert first[200] <= 4.2 * first[50]  # quadratic: 16 times
-    assert later[200] == later[50] <= 5
-    assert new[200] == new[50] <= 20
-
-
-@pytest.mark.parametrize("what", ["run", "jobs", "events", "happened", "open_after", "since"])
-def test_what_is_asked_often_is_answered_by_an_index(journal, submit, what):
-    run = submit()
-    asked = []
-    journal._db.set_trace_callback(asked.append)
-    calls = {"open_after": ("", ("package",)), "since": (0, "x"), "happened": (run, "x")}
-    getattr(journal, what)(*calls.get(what, (run,)))
-    journal._db.set_trace_callback(None)
-    assert asked
-    for sql in asked:
-        plan = [row[3] for row in journal._db.execute(f"EXPLAIN QUERY PLAN {sql}")]
-        assert not [line for line in plan if line.startswith("SCAN") and "INDEX" not in line], (sql, plan)

@@ -1,0 +1,111 @@
+"""What the dispatcher's own troubles cost: a journal that fails, threads that die, rounds that grow."""
+
+import pytest
+
+from farm.engines.admission import Worker
+from farm.errors import InfrastructureError
+from farm.pipeline import dispatch
+from farm.pipeline.dispatch import Dispatcher
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
+from tests.unit.dispatch.conftest import Build, attempts
+
+
+def failing(times, error, work):
+    """Fails so often, then works."""
+    left = [times]
+
+    def call(*args, **kwargs):
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return work(*args, **kwargs)
+
+    return call
+
+
+FULL = InfrastructureError("farm.db: database or disk is full")
+
+
+@pytest.mark.parametrize(
+    ("method", "times"),
+    [("finish_run", 3), ("note_waiting", 2), ("open_after", 2), ("claim_all", 2), ("since", 2), ("run", 2)],
+)
+def test_a_journal_that_fails_for_a_while_loses_nothing(fleet, workspace, journal, submit, monkeypatch, method, times):
+    fleet.workers = [Worker("a")]  # so that one of the two waits
+    made = [submit(), submit()]
+    said = []
+    monkeypatch.setattr(journal, method, failing(times, FULL, getattr(journal, method)))
+    Dispatcher(workspace, journal, warn=said.append).drain()
+    assert [journal.run(run).result for run in made] == ["success", "success"]
+    assert [len(attempts(journal, run)) for run in made] == [1, 1]
+    assert method in ("run",) or "disk is full" in said[0]
+
+
+def test_a_journal_that_stays_away_ends_the_dispatcher_and_the_next_one_goes_on(
+    fleet, workspace, journal, submit, monkeypatch
+):
+    run = submit()
+    monkeypatch.setattr(dispatch, "GIVE_UP_S", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "open_after", failing(10**6, FULL, None))
+        with pytest.raises(InfrastructureError, match="disk is full"):
+            Dispatcher(workspace, journal).drain()
+    Dispatcher(workspace, journal).drain()
+    assert journal.run(run).result == "success"
+
+
+@pytest.mark.parametrize("error", [FULL, OSError(28, "No space left on device"), MemoryError(), SystemExit(3)])
+def test_a_runs_thread_cannot_end_unnoticed(fleet, workspace, journal, submit, monkeypatch, error):
+    """Whatever is raised wherever: the run ends, or is taken up again."""
+    monkeypatch.setattr(dispatch, "note_steps", failing(10**6, error, None))
+    run = submit()
+    Dispatcher(workspace, journal).drain()
+    assert journal.run(run).result == "success"
+    monkeypatch.setattr(dispatch.MainJob, "steps", failing(1, error, Build.steps))
+    other = submit()
+    Dispatcher(workspace, journal).drain()
+    assert journal.run(other).finished
+
+
+def statements(journal):
+    """Counts the statements that a journal's connection carries out."""
+    counted = [0]
+    journal._db.set_trace_callback(lambda _sql: counted.__setitem__(0, counted[0] + 1))
+    return counted
+
+
+def test_a_round_costs_what_has_changed_and_not_what_waits(fleet, workspace, journal, submit):
+    fleet.workers = [Worker("a", online=False)]
+    workspace = Workspace(workspace.project, workspace.settings.model_copy(update={"grace_s": 600}), Silent())
+    first, later, new = {}, {}, {}
+    for count in (50, 200):
+        while len(journal.open_runs()) < count:
+            submit()
+        dispatcher, counted = Dispatcher(workspace, journal), statements(journal)
+        dispatcher.tick()
+        first[count], counted[0] = counted[0], 0
+        dispatcher.tick()
+        later[count], counted[0] = counted[0], 0
+        submit()
+        counted[0] = 0
+        dispatcher.tick()
+        new[count] = counted[0]
+        journal._db.set_trace_callback(None)
+    assert first[200] <= 4.2 * first[50]  # quadratic: 16 times
+    assert later[200] == later[50] <= 5
+    assert new[200] == new[50] <= 20
+
+
+@pytest.mark.parametrize("what", ["run", "jobs", "events", "happened", "open_after", "since", "build_lengths"])
+def test_what_is_asked_often_is_answered_by_an_index(journal, submit, what):
+    run = submit()
+    asked = []
+    journal._db.set_trace_callback(asked.append)
+    calls = {"open_after": ("", ("package",)), "build_lengths": (run,), "since": (0, "x"), "happened": (run, "x")}
+    getattr(journal, what)(*calls.get(what, (run,)))
+    journal._db.set_trace_callback(None)
+    assert asked
+    for sql in asked:
+        plan = [row[3] for row in journal._db.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        assert not [line for line in plan if line.startswith("SCAN") and "INDEX" not in line], (sql, plan)
