@@ -145,11 +145,12 @@ class Recipe(Model):
 
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
     `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
+    `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
+    and on Linux with a standalone Python; a recipe without them is built with the Pythons of base images alone.
     `gcc` is the newest host compiler that it takes; `cuda` stands for the newest that the CUDA of the base image takes,
-    for builds without CUDA too. `apt` are Debian's packages of the build environment, `wheels` the
-    Python packages of a Windows machine. `needs` are packages whose wheels for the same variant the build imports,
-    `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
-    no network, and installed with pip (`python3-pip` in `apt`).
+    for builds without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages whose wheels
+    for the same variant the build imports, `build_requires` wheels of the Python index that it imports: they are
+    fetched beforehand, since the build itself has no network, and installed with pip (`python3-pip` in `apt`).
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `requires` are requirements that repair adds to METADATA where the build did not write them.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or

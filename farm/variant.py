@@ -7,7 +7,8 @@ from farm import catalog
 from farm.errors import NotBuildableError, UsageError
 from farm.text import nearest
 
-PYTHONS = tuple(f"py3{minor}" for minor in range(9, 15))
+PYTHONS = (*(f"py3{minor}" for minor in range(9, 15)), "py313t", "py314t")
+"""Every Python that the farm builds for; `t`: free-threaded."""
 SPECIAL_GPUS = ("cpu", "mps")
 
 
@@ -82,7 +83,7 @@ class Variant:
 
     @property
     def python_version(self) -> str:
-        """`3.11` for `py311`."""
+        """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
         return f"{self.python[2]}.{self.python[3:]}"
 
     @property
@@ -104,12 +105,11 @@ def _refuse_python(word: str) -> None:
     releases = [name for name, release in catalog.torch_releases().items() if word in release.pythons.linux]
     if not releases:
         return
-    free = word.endswith("t")
-    reason = "free-threaded, and no base image of the catalogue has it" if free else "in no base image of the catalogue"
-    near = [word.removesuffix("t")] if free else _same_kind(word, PYTHONS)
+    near = [word.removesuffix("t")] if word.removesuffix("t") in PYTHONS else _same_kind(word, PYTHONS)
     wheels = f"torch {releases[0]} to {releases[-1]}" if len(releases) > 1 else f"torch {releases[0]}"
     raise NotBuildableError(
-        f"the farm builds nothing for {word}: this Python is {reason}",
+        f"the farm builds nothing for {word}: this Python is in no base image of the catalogue, "
+        "nor pinned as a standalone one",
         hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME --python {word}); "
         f"nearest that the farm builds for: {' or '.join(near)}",
     )

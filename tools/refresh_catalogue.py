@@ -1,6 +1,6 @@
 """Brings farm/catalog up to what a Python package index has: new releases of PyTorch, CUDA and cuDNN.
 
-    tools/refresh-catalogue [torch] [cuda] [cudnn] [official] [--write] [--check]
+    tools/refresh-catalogue [torch] [cuda] [cudnn] [official] [pythons] [--write] [--check]
 
 Each record is read from published wheels and names its source. Without --write the difference is printed as a patch
 and nothing is changed. What no wheel says (drivers, the CUDA flavours that PyTorch publishes elsewhere) is left null or
@@ -19,8 +19,10 @@ from pathlib import Path
 
 from farm import catalog
 from farm.errors import FarmError
+from farm.wheel import arch
 from farm.wheel.elf import read_elf
 from farm.wheel.fatbin import read_fatbins
+from tools import standalone_pythons
 from tools.package_index import PYPI, RemoteWheel, Wheel, release_key, wheels
 
 FOLDER = catalog.FOLDER
@@ -263,7 +265,8 @@ def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
             continue
         data = wheel.read(name)
         sections = [s for s in read_elf(data).sections if s.name == ".nv_fatbin" and s.size]
-        sms = {sm for s in sections for box in read_fatbins(data, s.offset, s.offset + s.size) for sm in box.sass}
+        boxes = [box for s in sections for box in read_fatbins(data, s.offset, s.offset + s.size)]
+        sms = {arch.number(sm) for box in boxes for sm in box.sass}
         if sms:
             found.append((min(sms), max(sms)))
     return (max(low for low, _ in found), max(high for _, high in found)) if found else None
@@ -359,11 +362,17 @@ def refresh_official(index: str, notes: Notes) -> Iterator[Proposal]:
             yield "wheels", key[0], text
 
 
+def refresh_pythons(_index: str, _notes: Notes) -> Iterator[Proposal]:
+    """Written whole: see `refreshed`."""
+    return iter(())
+
+
 PARTS: dict[str, tuple[str, Callable[[str, Notes], Iterator[Proposal]]]] = {
     "torch": ("torch.yaml", refresh_torch),
     "cuda": ("cuda.yaml", refresh_cuda),
     "cudnn": ("cudnn.yaml", refresh_cudnn),
     "official": ("official.yaml", refresh_official),
+    "pythons": ("standalone_pythons.yaml", refresh_pythons),
 }
 
 
@@ -372,6 +381,8 @@ def refreshed(name: str, index: str, notes: Notes) -> tuple[Path, str, str]:
     file, propose = PARTS[name]
     path = FOLDER / file
     before = after = path.read_text(encoding="utf-8")
+    if name == "pythons":
+        return path, before, standalone_pythons.text(index)
     for section, key, record in propose(index, notes):
         after = append(after, record) if name == "official" else insert(after, section, key, record)
     return path, before, after

@@ -27,6 +27,8 @@ from farm.catalog.models import (
     OfficialWheels,
     PinnedWheel,
     PythonVersions,
+    StandalonePython,
+    StandalonePythons,
     Switch,
     Toolkit,
     Toolkits,
@@ -150,6 +152,35 @@ def msvc() -> Msvc:
 @cache
 def pythons() -> PythonVersions:
     return load_facts(FOLDER / "python.yaml", PythonVersions)
+
+
+@cache
+def _standalone() -> StandalonePythons:
+    return load_facts(FOLDER / "standalone_pythons.yaml", StandalonePythons)
+
+
+def standalone_pythons() -> dict[str, StandalonePython]:
+    """Pythons for builds whose base image has another one."""
+    return _standalone().pythons
+
+
+@cache
+def standalone_wheel(package: str, python: str, machine: str, major_max: int | None = None) -> PinnedWheel | None:
+    """The newest pinned wheel that a build with a standalone Python imports; None: none is pinned.
+
+    `major_max` is the highest major version that it may have.
+    """
+    interpreter = "cp" + python.removeprefix("py")
+    own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
+    found = [
+        wheel
+        for wheel in _standalone().wheels
+        if wheel.package == package
+        and any(word in wheel.file for word in own)
+        and (wheel.file.endswith(("-any.whl", f"{machine}.whl")))
+        and (major_max is None or int(wheel.file.split("-")[1].split(".")[0]) <= major_max)
+    ]
+    return found[-1] if found else None
 
 
 @cache

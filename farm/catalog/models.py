@@ -415,6 +415,28 @@ class PythonVersions(Table):
     numpy_choices: list[str]
 
 
+class PythonArchive(Model):
+    """An archive of Python for one machine; all of it lies below `python/`."""
+
+    url: str = Field(pattern=r"^https://[!-~]{1,400}\.tar\.gz$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class StandalonePython(Model):
+    """A Python that needs no distribution, by machine."""
+
+    version: str = Field(pattern=VERSION)
+    files: dict[str, PythonArchive]
+
+
+class StandalonePythons(Model):
+    """`standalone_pythons.yaml`: Pythons by name, and wheels that builds with them import."""
+
+    sources: dict[str, str]
+    pythons: dict[str, StandalonePython]
+    wheels: list[PinnedWheel]
+
+
 class ServerCore(Facts):
     """A Windows Server Core base image tag, and the image of it that Build Tools install on."""
 

@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
         rows.append(
             ("base", plan.base, f"glibc {glibc}: runs on {', '.join(catalog.reach(plan.base)) or 'newer ones'}")
         )
+    if plan.python:
+        rows.append(("python", f"{plan.python.version} from python-build-standalone", origins["python"]))
     rows += load_evidence(project).rows(plan)
     rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
     show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from farm import catalog
 from farm.catalog import redist
+from farm.catalog.models import PinnedWheel
 from farm.compat.stack import Reason, Stack, doubted, with_doubt
 from farm.errors import UsageError
 from farm.platforms.facts import facts
@@ -338,9 +339,29 @@ def msvc_has_level(stack: Stack) -> Iterator[Reason]:
 
 
 def python_of_base(stack: Stack) -> Iterator[Reason]:
-    """The base image has this Python."""
-    base = catalog.debian_releases().get(stack.base or "")
-    if base and facts(stack.platform).in_images and stack.variant.python != base.python:
+    """The base image has this Python, or a standalone one is there with the packages that the build imports."""
+    base, python = catalog.debian_releases().get(stack.base or ""), stack.variant.python
+    if not facts(stack.platform).in_images:
+        if python.endswith("t"):
+            yield Reason(
+                "free-threaded",
+                f"no Python {stack.variant.python_version} is pinned here for {stack.platform}, only for Linux",
+                "the pinned installers are of Pythons with the lock",
+                "farm/platforms/windows/tools.yaml, farm/catalog/standalone_pythons.yaml",
+                severity="unpinned",
+                change=("python",),
+            )
+    elif base and stack.standalone is not None:
+        if missing := [name for name in stack.standalone if standalone_wheel(stack, name) is None]:
+            yield Reason(
+                "python-packages",
+                f"no wheel of {', '.join(missing)} for {python} is pinned, which the build of {stack.package} imports",
+                f"{base.suite} has {base.python}: {python} is a standalone one, which needs wheels",
+                "farm/catalog/standalone_pythons.yaml",
+                severity="unpinned",
+                change=("python", "torch"),
+            )
+    elif base and python != base.python:
         yield Reason(
             "base-python",
             f"{stack.base} has {base.python}, not {stack.variant.python}",
@@ -348,6 +369,13 @@ def python_of_base(stack: Stack) -> Iterator[Reason]:
             base.source,
             change=("base", "python"),
         )
+
+
+def standalone_wheel(stack: Stack, package: str) -> PinnedWheel | None:
+    """The wheel of a package that a build with a standalone Python imports; None: none is pinned."""
+    release = catalog.torch_releases().get(stack.torch or "")
+    major = release.numpy_major_max if release and package == "numpy" else None
+    return catalog.standalone_wheel(package, stack.variant.python, stack.variant.machine, major)
 
 
 RULES = (

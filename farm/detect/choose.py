@@ -192,7 +192,10 @@ class _Choice:
             )
 
     def _pythons(self) -> list[str]:
-        return sorted(self.found, key=lambda name: int(name[3:]), reverse=True)
+        """Newest first; free-threaded ones last: few packages have wheels for them."""
+        return sorted(
+            self.found, key=lambda name: (not name.endswith("t"), int(name[3:].removesuffix("t"))), reverse=True
+        )
 
     # --- the choice -------------------------------------------------------------------------------------------------
 

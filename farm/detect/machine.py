@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from farm.smoke.environment import find_python
+from farm.smoke.environment import find_python, running_free
 
 MAX_TEXT = 1 << 20
 """Characters read of one file or one program's output; /proc/cpuinfo of 512 threads is 0.8 MB."""
@@ -172,7 +172,7 @@ class ThisMachine:
 
     def running_python(self) -> str:
         major, minor, _ = platform.python_version_tuple()
-        return f"py{major}{minor}"
+        return f"py{major}{minor}" + "t" * running_free()
 
     def pci(self) -> tuple[str, ...]:
         folder = Path("/sys/bus/pci/devices")

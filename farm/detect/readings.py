@@ -56,7 +56,7 @@ class Os(Model):
 
 
 class Python(Model):
-    name: Annotated[str, Field(pattern=r"^py3\d{1,2}$")]
+    name: Annotated[str, Field(pattern=r"^py3\d{1,2}t?$")]
     path: Text
 
 
@@ -81,7 +81,7 @@ class Readings(Model):
     driver: Text | None
     unclaimed_gpus: int
     pythons: tuple[Python, ...]
-    running_python: Annotated[str, Field(pattern=r"^py\d{2,4}$")]
+    running_python: Annotated[str, Field(pattern=r"^py\d{2,4}t?$")]
     translated: bool
     inside: Literal["wsl", "container"] | None = None
     missing: tuple[Missing, ...]

@@ -19,7 +19,8 @@ from farm.smoke.variables import not_in_build
 PROVE_S = 300
 LOOK = """
 import importlib.util, sys
-print("%d.%d" % sys.version_info[:2], *(m for m in ("build", "setuptools", "wheel") if not importlib.util.find_spec(m)))
+version = "%d.%d" % sys.version_info[:2] + "t" * ("t" in sys.abiflags)
+print(version, *(m for m in ("build", "setuptools", "wheel") if not importlib.util.find_spec(m)))
 """
 
 

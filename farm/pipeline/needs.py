@@ -83,7 +83,10 @@ def _find(store: Store, plan: Plan, need: Requirement) -> File:
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
-        tag.interpreter == plan.verify.python and facts(plan.platform).fits(tag.platform, plan.machine) for tag in tags
+        tag.interpreter == str(plan.verify.python).removesuffix("t")
+        and ("t" in tag.abi) == str(plan.verify.python).endswith("t")
+        and facts(plan.platform).fits(tag.platform, plan.machine)
+        for tag in tags
     )
 
 

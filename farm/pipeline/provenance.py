@@ -34,6 +34,8 @@ def predicate(
     if given.image is not None:
         digest = {"sha256": given.image.removeprefix("sha256:")}
         dependencies.append({"name": "image", "uri": plan.base, "digest": digest})
+    if plan.python:
+        dependencies.append({"name": "python", "uri": plan.python.url, "digest": {"sha256": plan.python.sha256}})
     for archive in plan.toolkit.archives if plan.toolkit else ():
         dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []

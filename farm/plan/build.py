@@ -14,6 +14,7 @@ from farm.plan import inputs
 from farm.plan.environment import environment, filled, numpy_end, placeholders
 from farm.plan.file import Plan
 from farm.plan.judgement import Judgement, judgement
+from farm.plan.pythons import debian_packages, python_plan, wheels
 from farm.plan.selectors import Candidate, Selectors, candidate
 from farm.platforms.registry import platform
 from farm.recipe import folder as recipe_folder
@@ -73,7 +74,7 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
 def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
     recipe, stack, pins = wanted.recipe, wanted.stack, wanted.pins
     values, system = placeholders(wanted), platform(stack.platform)
-    packages = system.packages(recipe, stack)
+    packages = debian_packages(system.packages(recipe, stack), stack)
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
     return Plan(
@@ -85,6 +86,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         channel=wanted.channel.name,
         options={name: choice.value for name, choice in wanted.chosen.items()},
         base=pins.base,
+        python=python_plan(stack),
         toolkit=inputs.toolkit(recipe, stack),
         apt=sorted(set(packages)),
         env={name: str(choice.value) for name, choice in sorted(env.items())},
@@ -97,7 +99,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=[f"{name}=={values['torch_version']}" for name in recipe.needs],
-        build_requires=inputs.build_requires(pins.recipe, recipe, system.facts),
+        build_requires=[*wheels(stack), *inputs.build_requires(pins.recipe, recipe, system.facts)],
         vendor_into=recipe.vendor_into,
         repair=recipe.repair,
         exclude=recipe.exclude,
@@ -113,6 +115,9 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
 def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
     origins = {"channel": wanted.channel_origin}
     origins |= {name: choice.origin for name, choice in wanted.chosen.items()}
+    if wanted.stack.standalone is not None:
+        base = catalog.debian_releases()[str(wanted.pins.base)]
+        origins["python"] = f"standalone: {wanted.pins.base} has {base.python}"
     return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
 
 

@@ -111,6 +111,14 @@ class PartPlan(Model):
     members: list[Annotated[str, Field(pattern=RELATIVE)]]
 
 
+class PythonPlan(Model):
+    """A standalone Python, which the image gets since its base has another one."""
+
+    version: str = Field(pattern=r"^3\.[0-9]{1,2}\.[0-9]{1,2}$")
+    url: str = Field(pattern=r"^https://[!-~]{1,400}$")
+    sha256: Sha256
+
+
 class WheelPin(Model):
     """A Python package of the build environment, by version and sha256."""
 
@@ -139,7 +147,7 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"build_requires", "library_wheels", "opens", WINDOWS})
+_LEFT_OUT = frozenset({"build_requires", "library_wheels", "opens", "python", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
@@ -158,12 +166,13 @@ class Plan(Model):
     schema_version: Literal[1] = Field(default=1, alias="schema")
     package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
     version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
-    variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}$")
+    variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}t?$")
     platform: PlatformName
     machine: Machine
     channel: Text
     options: dict[str, str | bool | int | None]
     base: Text | None = Field(description="None: built on the host itself")
+    python: PythonPlan | None = Field(default=None, description="None: that of the base image, or of the host")
     toolkit: ToolkitPlan | None
     apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
     env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]

@@ -1,6 +1,6 @@
 """What was asked for, and the candidate that follows from it: channel, recipe and the choice of every option."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from farm.compat import Stack, check, settle
 from farm.errors import UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
 from farm.options import OPTIONS, Choice, Option, Value, option
+from farm.plan.pythons import packages
 from farm.platforms.facts import DEFAULT
 from farm.platforms.registry import platform
 from farm.recipe import Recipe, recipe
@@ -92,7 +93,8 @@ def candidate(
         **(asked or {}),
     )
     stack = system.completed(stack)
-    settled = settle(stack, {"base", "cudnn"} - set(options), check)
+    free = {"base", "cudnn"} - set(options)
+    settled = _with_python(stack, settle(stack, free, check), recipe_, free)
     if settled.cudnn != stack.cudnn:
         chosen["cudnn"] = Choice(
             settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
@@ -107,6 +109,20 @@ def candidate(
         chosen=chosen,
         stack=settled,
     )
+
+
+def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str]) -> Stack:
+    """The settled stack, or one with a standalone Python where less stands against that."""
+    known, python = catalog.debian_releases(), stack.variant.python
+    against = {reason.rule for reason in check(settled) if reason.severity != "warning"}
+    if stack.base is None or not recipe_.wheels or not against:
+        return settled
+    base = next(name for name in (stack.base, *known) if known[name].python != python)
+    other = replace(stack, base=base, standalone=packages(recipe_, python))
+    other = settle(other, set(free) - {"base"}, check)
+    left = {reason.rule for reason in check(other) if reason.severity != "warning"}
+    better = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
+    return other if better else settled
 
 
 def _listed(matrix: Matrix, name: str) -> str:

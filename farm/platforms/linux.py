@@ -27,6 +27,8 @@ TOOLKIT_SCRIPTS = {
     "nvidia": ("install_toolkit.py",),
     "wheels": ("install_cuda_wheels.py", "install_debian_cuda.py"),  # the first imports the second
 }
+PYTHON_SCRIPTS = ("install_python.py", "install_toolkit.py")  # the first imports the second
+PYTHON_PREFIX = "/opt/python"
 
 
 class Linux(Unix):
@@ -70,6 +72,8 @@ def _image(templates: Templates, plan: Plan) -> Files:
     scripts = list(COMMON_SCRIPTS)
     files: Files = {}
     image_env: dict[str, str] = {}
+    if plan.python:
+        scripts += PYTHON_SCRIPTS
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
@@ -78,13 +82,16 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "base": plan.base,
         "toolkit": toolkit,
         "apt": plan.apt,
+        "python": plan.python,
+        "python_prefix": PYTHON_PREFIX,
+        "python_name": plan.parsed_variant.python_version,
         "prefix": provider.prefix,
         "image_env": image_env,
         "cxx": plan.env["CXX"],
         "lowest_sm": min(cuda.sm) if cuda else None,
     }
     files["Dockerfile"] = templates.fill(DOCKERFILE, values)
-    return files | {f"scripts/{name}": templates.script(name) for name in scripts}
+    return files | {f"scripts/{name}": templates.script(name) for name in dict.fromkeys(scripts)}
 
 
 def _manifest(plan: Plan, toolkit: ToolkitPlan, base: str) -> dict[str, object]:

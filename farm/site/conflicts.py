@@ -92,4 +92,5 @@ def _stack(offer: Offer) -> Stack:
         toolkit="nvidia" if gpu else None,
         cuda=offer.cuda if gpu else None,
         torch=offer.torch,
+        standalone=(),  # which Python a base image has is no conflict
     )

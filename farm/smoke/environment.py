@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
@@ -12,32 +14,55 @@ from farm.text import without_controls
 
 TAIL_LINES = 15
 _ABSENT = re.compile(r"No matching distribution found for (\S+)|[Bb]ecause (\S+) was not found in the package registry")
-_ASK = "import sys; print(sys.implementation.name, *sys.version_info[:2])"
+_ASK = """
+import sys
+free = "t" in getattr(sys, "abiflags", "")  # sysconfig would take as long again to import
+print(sys.implementation.name, *sys.version_info[:2], int(free))
+"""
 
 
 def find_python(name: str) -> Path | None:
-    """An interpreter for `py311`: this one or `python3.11` on the PATH; None if there is none.
+    """An interpreter for `py311` or `py313t` (free-threaded): this one or one of the PATH; None if there is none.
 
     Raises:
         UsageError: The name is not of that form.
     """
-    match = re.fullmatch(r"py(\d)(\d{1,2})", name, re.ASCII)
+    match = re.fullmatch(r"py(\d)(\d{1,2})(t?)", name, re.ASCII)
     if match is None:
         raise UsageError(f"{name!r} names no Python", hint="an example: py311")
-    wanted = (int(match[1]), int(match[2]))
-    if sys.version_info[:2] == wanted:
+    version, free = f"{match[1]}.{match[2]}", bool(match[3])
+    if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
-    found = shutil.which(f"python{wanted[0]}.{wanted[1]}")
-    # Version managers put programs of this name on the PATH that only say that there is no such version.
-    return Path(found) if found is not None and _answers(found, wanted) else None
+    wanted = ["cpython", *version.split("."), str(int(free))]
+    return next((found for found in _candidates(version + match[3]) if _answers(found, wanted)), None)
 
 
-def _answers(python: str, wanted: tuple[int, int]) -> bool:
+def running_free() -> bool:
+    """Whether this Python is free-threaded."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def _candidates(version: str) -> Iterator[Path]:
+    """Programs `python3.11` of the PATH. A shim of pyenv is not run, which takes its shell script 0.1 s: it stands for
+    the interpreters below pyenv's `versions`, newest first, of which it names one or none.
+    """
+    for folder in dict.fromkeys(os.get_exec_path()):
+        if Path(folder).name == "shims" and (versions := Path(folder).parent / "versions").is_dir():
+            there = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
+            yield from sorted(
+                there, key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))], reverse=True
+            )
+        elif (found := shutil.which(f"python{version}", path=folder)) is not None:
+            yield Path(found)
+            # Version managers put programs of this name on the PATH that only say that there is no such version.
+
+
+def _answers(python: Path, wanted: list[str]) -> bool:
     try:
         answer = subprocess.run([python, "-I", "-S", "-c", _ASK], capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return answer.returncode == 0 and answer.stdout.split() == [b"cpython", b"%d" % wanted[0], b"%d" % wanted[1]]
+    return answer.returncode == 0 and answer.stdout.decode(errors="replace").split() == wanted
 
 
 def find_uv() -> str | None:

@@ -160,7 +160,7 @@ def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
 def _versions(tag: str) -> Iterator[str]:
     """Versions of Python that a tag such as `cp311-cp311`, `cp37-abi3` or `py2-none` is for, the likely ones first."""
     python, _, abi = tag.partition("-")
-    match = re.fullmatch(r"[a-z]+(\d)(\d{0,3})", python, re.ASCII)
+    match = re.fullmatch(r"[a-z]+(\d)(\d{0,3})t?", python, re.ASCII)
     if match is None:  # such as `graalpy`: nothing to compare with
         yield "3.11"
         return

@@ -77,7 +77,7 @@ def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
     """Whether pip heeds it where the wheel is for, without extras."""
     if requirement.marker is None:
         return True
-    digits = (policy.python or "cp311").removeprefix("cp")
+    digits = (policy.python or "cp311").removeprefix("cp").removesuffix("t")
     python = f"{digits[:1]}.{digits[1:]}"
     platform, machine = split_platform(policy.platform or f"{DEFAULT}_")
     os_name, sys_platform, platform_system = platform.markers

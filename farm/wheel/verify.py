@@ -198,7 +198,7 @@ def _check_python(name: WheelName, python: str) -> list[str]:
 
 def _serves(tag: str, abi: str, python: str) -> bool:
     """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer)."""
-    if (tag, abi) == (python, python):
+    if (tag, abi) == (python.removesuffix("t"), python):
         return True
     numbers = [re.fullmatch(r"cp3(\d{1,2})", each, re.ASCII) for each in (tag, python)]
     return abi == "abi3" and all(numbers) and int(numbers[0][1]) <= int(numbers[1][1])  # type: ignore[index]

@@ -14,7 +14,7 @@ import pytest
 
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
-from farm.platforms.linux import COMMON_SCRIPTS, TOOLKIT_SCRIPTS
+from farm.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
 from farm.platforms.windows.render import JOB_SCRIPTS
 from farm.platforms.windows.render import SCRIPTS as WINDOWS_SCRIPTS
 from farm.render import render
@@ -23,7 +23,7 @@ from farm.variant import Variant
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
-COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
+COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
 COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "patches.py", "patches.json"}
 BRANCHES = {
     "torch-sm120-avx512": ("main", "pytorch-python313-cuda12_8-sm120-avx512"),
@@ -52,6 +52,7 @@ def windows(variant: str, channel: str, package: str = "torch") -> Selectors:
 CASES = {
     "canary-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "canary"),
     "canary-cpu-avx": Selectors(Variant.parse("cpu-avx-py311"), "canary"),
+    "canary-py314t": Selectors(Variant.parse("sm120-avx2-py314t"), "canary", channel="cuda13-wheels"),
     "canary-windows": windows("sm35-avx-py311", "kepler-2.0.1", "canary"),
     "torch-sm35-avx": Selectors(Variant.parse("sm35-avx-py311"), "torch", channel="kepler-2.0.1"),
     "canary-sm120-wheels": Selectors(Variant.parse("sm120-avx2-py311"), "canary", channel="cuda13-wheels"),

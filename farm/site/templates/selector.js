@@ -241,7 +241,7 @@
   }
 
   function readPasted(text) {
-    const variant = text.match(/\b((?:cpu|mps|kepler|legacy|sm\d{2,3})-[a-z0-9_]{2,16}-py\d{2,3})\b/);
+    const variant = text.match(/\b((?:cpu|mps|kepler|legacy|sm\d{2,3})-[a-z0-9_]{2,16}-py\d{2,3}t?)\b/);
     if (variant) { setVariant(variant[1]); return `This machine's variant is ${variant[1]}.`; }
     if (/NVIDIA-SMI has failed|couldn't communicate with the NVIDIA driver/i.test(text)) return "nvidia-smi found no driver that runs. Paste what `lspci -d 10de:` prints, or type the card's name below; the page then names the driver for it.";
     if (/command not found|is not recognized/i.test(text)) return "There is no nvidia-smi on that machine: no NVIDIA driver is installed. Type the card's name below.";

@@ -44,7 +44,7 @@ def test_the_axes_are_those_of_the_naming_rule():
     assert set(cpus()) == {
         "sse41", "avx", "avx2", "avx512", "avx512bf16", "avx512vnni", "armv8_2", "armv9", "arm64",
     }  # fmt: skip
-    assert PYTHONS == ("py39", "py310", "py311", "py312", "py313", "py314")
+    assert PYTHONS == ("py39", "py310", "py311", "py312", "py313", "py314", "py313t", "py314t")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,7 @@ def test_the_axes_are_those_of_the_naming_rule():
         ("legacy-avx512-py310", (35, 37, 50, 52, 60, 61, 70, 75), "3.10", "x86_64"),
         ("cpu-armv8_2-py314", (), "3.14", "aarch64"),
         ("mps-arm64-py312", (), "3.12", "arm64"),
+        ("sm90-avx2-py314t", (90,), "3.14t", "x86_64"),
     ],
 )
 def test_what_a_name_means(name, sms, python, machine):
@@ -89,8 +90,6 @@ def test_the_nearest_name_comes_first(name, first):
     [
         ("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"),
         ("py315", "torch 2.15.0", "py314 or py313 or py312"),
-        ("py313t", "torch 2.7.0 to 2.12.0", "py313"),
-        ("py314t", "torch 2.9.0 to 2.15.0", "py314"),
     ],
 )
 def test_a_python_that_only_pytorch_itself_is_made_for_is_refused_with_the_reason(python, releases, near):

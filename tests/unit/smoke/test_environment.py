@@ -26,16 +26,40 @@ def test_this_python_is_found():
 
 
 def test_another_python_is_found_on_the_path(tmp_path, monkeypatch):
-    other = program(tmp_path, "python3.99", "echo cpython 3 99")
+    other = program(tmp_path, "python3.99", "echo cpython 3 99 0")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_python("py399") == other
 
 
-@pytest.mark.parametrize("script", ["echo cpython 3 98", "echo pypy 3 99", "echo cpython 3 99; exit 127", "exit 1"])
+@pytest.mark.parametrize(
+    "script",
+    ["echo cpython 3 98 0", "echo pypy 3 99 0", "echo cpython 3 99 1", "echo cpython 3 99 0; exit 127", "exit 1"],
+)
 def test_a_program_that_only_has_the_name_is_no_python(tmp_path, monkeypatch, script):
     program(tmp_path, "python3.99", script)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_python("py399") is None
+
+
+def test_a_free_threaded_python_has_its_own_name(tmp_path, monkeypatch):
+    program(tmp_path, "python3.99", "echo cpython 3 99 0")
+    free = program(tmp_path, "python3.99t", "echo cpython 3 99 1")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_python("py399t") == free
+
+
+def test_pyenvs_shims_are_not_run_and_stand_for_its_newest_version(tmp_path, monkeypatch):
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    program(shims, "python3.99", f"touch {tmp_path}/ran; exit 127")
+    for version in ("3.99.9", "3.99.10", "3.9.99"):
+        folder = tmp_path / "versions" / version / "bin"
+        folder.mkdir(parents=True)
+        program(folder, "python" + ".".join(version.split(".")[:2]), "echo cpython 3 99 0")
+    monkeypatch.setenv("PATH", str(shims))
+    assert find_python("py399") == tmp_path / "versions/3.99.10/bin/python3.99"
+    assert find_python("py398") is None
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_python_that_is_not_there(tmp_path, monkeypatch):

@@ -1,0 +1,177 @@
+"""A Python that the base image has not: where a plan takes it from, what the image makes of it, what is refused."""
+
+import hashlib
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from farm import catalog
+from farm.errors import NotBuildableError
+from farm.options import Choice
+from farm.plan import Selectors, judge, resolve
+from farm.plan.file import Plan
+from farm.render import render
+from farm.variant import PYTHONS, Variant
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "dockerfiles" / "scripts" / "install_python.py"
+
+
+def select(variant, package="torch", channel=None, **options):
+    chosen = {name: Choice(value, f"--{name}") for name, value in options.items()}
+    return Selectors(Variant.parse(variant), package, "linux", channel, chosen)
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("cpu", ["avx2", "armv9"])
+def test_every_python_is_there_with_cuda_13(python, cpu):
+    plan = resolve(ROOT, select(f"sm121-{cpu}-{python}" if cpu == "armv9" else f"sm120-{cpu}-{python}", "canary"))
+    base = catalog.debian_releases()[plan.base]
+    assert (plan.python is None) == (base.python == python)
+
+
+def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(tmp_path):
+    plan = resolve(ROOT, select("sm61-avx2-py314t", torch="2.14.1", cuda="12.6"))
+    pinned = catalog.standalone_pythons()["py314t"]
+    assert (plan.python.version, plan.python.sha256) == (pinned.version, pinned.files["x86_64"].sha256)
+    assert "freethreaded" in plan.python.url
+    assert plan.verify.python == "cp314t"
+    names = {wheel.package for wheel in plan.build_requires}
+    assert names >= {"build", "setuptools", "wheel", "numpy", "pyyaml", "typing-extensions"}
+    own = [str(wheel.file) for wheel in plan.build_requires if "none-any" not in str(wheel.file)]
+    assert own
+    assert all("-cp314-cp314t-" in name and name.endswith("x86_64.whl") for name in own)
+    assert {"cmake", "ninja-build", "python3"} <= set(plan.apt)
+    assert not {name for name in plan.apt if name.startswith("python3-")}
+    assert plan.origins["python"] == "standalone: debian-bookworm has py311"
+    dockerfile = render(ROOT, plan).image["Dockerfile"]
+    assert f'install_python.py "{plan.python.url}" {plan.python.sha256} {plan.python.version}t' in dockerfile
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    assert Plan.read(tmp_path / "plan.json").digest == plan.digest
+
+
+def test_numpy_is_one_that_the_release_can_use():
+    plan = resolve(ROOT, select("sm35-avx-py39", channel="kepler-2.0.1"))
+    assert plan.python is None  # an image that has it comes first
+    old = catalog.standalone_wheel("numpy", "py39", "x86_64", 1)
+    new = catalog.standalone_wheel("numpy", "py39", "x86_64", 2)
+    assert (old.file.split("-")[1][0], new.file.split("-")[1][0]) == ("1", "2")
+
+
+@pytest.mark.parametrize(
+    ("variant", "options", "word"),
+    [
+        ("sm61-avx2-py313t", {"torch": "2.8.0", "cuda": "12.6"}, "no wheel of pyyaml for py313t is pinned"),
+        ("sm35-avx-py312", {"channel": "debian-2.6.0"}, "debian-bookworm has py311, not py312"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
+    with pytest.raises(NotBuildableError, match=word):
+        resolve(ROOT, select(variant, **options))
+
+
+def test_windows_has_no_free_threaded_one():
+    judged = judge(ROOT, Selectors(Variant.parse("sm75-avx2-py314t"), "torch", "windows"))
+    assert "free-threaded" in {reason.rule for reason in judged.rules}
+
+
+def test_the_catalogue_has_every_python_for_both_machines():
+    known = catalog.standalone_pythons()
+    assert set(known) == set(PYTHONS)
+    for name, python in known.items():
+        assert re.fullmatch(rf"3\.{name[3:].rstrip('t')}\.\d+", python.version)
+        assert set(python.files) == {"x86_64", "aarch64"}
+        for machine, archive in python.files.items():
+            assert f"cpython-{python.version}%2B" in archive.url
+            assert machine in archive.url
+            assert ("freethreaded" in archive.url) == name.endswith("t")
+
+
+# --- the script that installs it ------------------------------------------------------------------
+
+SYSCONFIG = """build_time_vars = {
+ 'AR': '/tools/llvm/bin/llvm-ar', 'CC': '/tools/llvm/bin/clang -pthread', 'CXX': 'clang++ -pthread',
+ 'LDSHARED': '/usr/bin/aarch64-linux-gnu-gcc -shared', 'CFLAGS': '-O3 -fdebug-default-version=4 -fPIC',
+ 'INCLUDEPY': '/install/include/python3.11', 'prefix': '/install', 'other': '/usr/install/x',
+}
+"""
+
+
+@pytest.fixture
+def archives(tmp_path):
+    """A folder with an archive of the layout of python-build-standalone, whose program is this Python."""
+    root = tmp_path / "layout" / "python"
+    (root / "bin").mkdir(parents=True)
+    (root / "lib" / "python3.11").mkdir(parents=True)
+    (root / "lib" / "python3.11" / "_sysconfigdata__linux_x86_64-linux-gnu.py").write_text(SYSCONFIG)
+    program = root / "bin" / "python3.11"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    (root / "bin" / "python3").symlink_to("python3.11")
+    folder = tmp_path / "archives"
+    folder.mkdir()
+    with tarfile.open(folder / "cpython-3.11+1.tar.gz", "w:gz") as tar:
+        tar.add(root, "python")
+    return folder
+
+
+URL = "https://archives.invalid/1/cpython-3.11%2B1.tar.gz"
+FREE = "t" * bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def install(archives, prefix, sha256=None, version=None):
+    data = (archives / "cpython-3.11+1.tar.gz").read_bytes()
+    words = [URL, sha256 or hashlib.sha256(data).hexdigest(), version or platform.python_version() + FREE, str(prefix)]
+    environment = {"PATH": "/usr/bin:/bin", "FARM_ARCHIVES": str(archives), "no_proxy": "*"}
+    return subprocess.run(
+        [sys.executable, SCRIPT, *words], capture_output=True, text=True, env=environment, check=False
+    )
+
+
+def test_an_archive_becomes_a_python_that_uses_this_systems_compilers(archives, tmp_path):
+    prefix = tmp_path / "opt" / "python"
+    done = install(archives, prefix)
+    assert done.returncode == 0, done.stderr
+    assert (
+        subprocess.run([prefix / "bin/python3", "-c", "print(6*7)"], capture_output=True, check=True).stdout == b"42\n"
+    )
+    found: dict = {}
+    exec((prefix / "lib/python3.11/_sysconfigdata__linux_x86_64-linux-gnu.py").read_text(), found)
+    assert found["build_time_vars"] == {
+        "AR": "ar",
+        "CC": "cc -pthread",
+        "CXX": "c++ -pthread",
+        "LDSHARED": "cc -shared",
+        "CFLAGS": "-O3 -fPIC",
+        "INCLUDEPY": f"{prefix}/include/python3.11",
+        "prefix": str(prefix),
+        "other": "/usr/install/x",
+    }
+
+
+def test_another_archive_than_the_pinned_one_is_not_used(archives, tmp_path):
+    done = install(archives, tmp_path / "python", sha256="0" * 64)
+    assert done.returncode == 9  # the folder's is refused by its hash, and the network has none
+    assert "another sha256 than the pinned" in done.stdout
+    assert not (tmp_path / "python").exists()
+
+
+def test_another_python_than_the_plan_names_is_refused(archives, tmp_path):
+    done = install(archives, tmp_path / "python", version="3.99.1")
+    assert (done.returncode, "no Python 3.99.1" in done.stderr) == (6, True)
+
+
+def test_what_holds_no_python_is_refused(archives, tmp_path):
+    with tarfile.open(archives / "cpython-3.11+1.tar.gz", "w:gz"):
+        pass
+    done = install(archives, tmp_path / "python")
+    assert (done.returncode, "no python/bin/python3 in it" in done.stderr) == (6, True)
