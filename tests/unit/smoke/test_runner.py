@@ -334,36 +334,6 @@ def test_without_the_emulator_the_report_says_how_to_get_it(environment, tmp_pat
     assert "Debian package qemu-user" in report.hint
 
 
-# vaddps ymm0, ymm0, ymm0 is AVX; vpaddd ymm0, ymm0, ymm0 is AVX2 (Intel SDM, volume 2).
-RUNS_BYTES = """
-import ctypes, mmap
-code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-code.write(bytes.fromhex("{code} c5f877 c3"))
-ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
-"""
-AVX, AVX2 = "c5fc58c0", "c5fdfec0"
-
-
-@pytest.mark.parametrize(
-    ("model", "code", "outcome"),
-    [
-        ("Penryn", AVX, "failed"),
-        ("SandyBridge", AVX, "passed"),
-        ("SandyBridge", AVX2, "failed"),
-        ("Haswell", AVX2, "passed"),
-    ],
-)
-def test_an_emulated_cpu_has_its_instructions_and_no_newer_ones(environment, emulator, model, code, outcome):
-    report = probe(environment(RUNS_BYTES.format(code=code)), emulate=model)
-    assert (report.outcome, report.emulated) == (outcome, model)
-    if outcome == "failed":
-        assert report.signal == "SIGILL"
-        assert report.reason.endswith("the CPU lacks an instruction that the wheel uses")
-        assert model in report.hint
-    else:
-        assert {c.reason for c in report.checks if c.group == "cuda"} == {"only the CPU part was asked for"}
-
-
 @given(st.text())
 def test_clean_leaves_nothing_that_steers_a_terminal(text):
     assert not any(unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t" for c in clean(text))

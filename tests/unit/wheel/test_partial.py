@@ -27,15 +27,21 @@ def content():
     return b"".join(parts)[:SIZE]
 
 
-@pytest.fixture(params=[1, 6, 9])
-def archive(request, tmp_path, content, monkeypatch):
-    monkeypatch.setattr(module, "_WHOLE", 1 << 20)
-    path = tmp_path / "a.whl"
+@pytest.fixture(scope="module", params=[1, 6, 9])
+def packed(request, tmp_path_factory, content):
+    """The archive's path; each level of zlib once."""
+    path = tmp_path_factory.mktemp("packed") / "a.whl"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("lib.so", content, zipfile.ZIP_DEFLATED, request.param)
         file.writestr("stored.so", content, zipfile.ZIP_STORED)
         file.writestr("small", content[:5000], zipfile.ZIP_DEFLATED)
-    with Archive(path) as opened:
+    return path
+
+
+@pytest.fixture
+def archive(packed, monkeypatch):
+    monkeypatch.setattr(module, "_WHOLE", 1 << 20)
+    with Archive(packed) as opened:
         yield opened
 
 

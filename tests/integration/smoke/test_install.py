@@ -1,0 +1,125 @@
+"""Installing a wheel from an index of files, with pip and with uv, and probing what was installed."""
+
+import hashlib
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from farm.errors import SmokeFailedError, UsageError
+from farm.smoke.environment import install, make_environment
+from farm.smoke.runner import Expectation, run_probe
+from tests import fakemod
+
+
+def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "") -> None:
+    """Puts a pure-Python wheel with one module into an index of files."""
+    folder = index / name
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"{name}.py", source)
+        archive.writestr(f"{info}/METADATA", metadata)
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with (folder / "index.html").open("a") as page:
+        page.write(f'<!DOCTYPE html><a href="{wheel.name.replace("+", "%2B")}#sha256={digest}">{wheel.name}</a>\n')
+
+
+VERSION = "1.2.3+cu118.sm35.avx"
+
+
+@pytest.fixture
+def index(tmp_path):
+    folder = tmp_path / "index"
+    add_wheel(folder, "fakemod", VERSION, fakemod.SOURCE.replace('"1.2.3"', f'"{VERSION}"'))
+    return folder
+
+
+@pytest.fixture(params=["pip", "uv"])
+def uv(request):
+    """The program of uv that stands beside this interpreter, or None for pip."""
+    if request.param == "pip":
+        return None
+    program = Path(sys.executable).with_name("uv")
+    assert program.exists(), "uv is one of the development tools"
+    return str(program)
+
+
+@pytest.fixture
+def python(tmp_path, uv):
+    return make_environment(tmp_path / "env", Path(sys.executable), uv=uv)
+
+
+NONE_SUCH = r"No matching distribution found for fakemod==9|no version of fakemod==9"
+
+
+def test_install_then_probe(tmp_path, index, python, uv):
+    log = tmp_path / "logs" / "pip.log"
+    install(python, f"fakemod=={VERSION}", source=("--index-url", index.as_uri()), log=log, timeout_s=120, uv=uv)
+    assert re.search("Successfully installed|Installed 1 package", log.read_text())
+    report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=120)
+    assert report.outcome == "passed"
+    (imported,) = [c.seen for c in report.checks if c.name == "import"]
+    assert (tmp_path / "env" / imported).is_file()
+
+
+def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, index, python, uv):
+    log = tmp_path / "pip.log"
+    with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=120, uv=uv)
+    assert caught.value.hint == f"log: {log}"
+
+
+def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, uv):
+    add_wheel(index, "needy", "1", fakemod.SOURCE, "Requires-Dist: absentmod\n")
+    with pytest.raises(SmokeFailedError, match="absentmod") as caught:
+        install(
+            python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+        )
+    assert "the index lacks absentmod: `farm index dependencies`" in caught.value.hint
+
+
+def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):
+    other = tmp_path / "other"
+    add_wheel(other, "fakemod", "9", fakemod.SOURCE)
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", other.as_uri())
+    monkeypatch.setenv("PIP_FIND_LINKS", str(other / "fakemod"))
+    monkeypatch.setenv("UV_EXTRA_INDEX_URL", other.as_uri())
+    monkeypatch.setenv("UV_FIND_LINKS", str(other / "fakemod"))
+    configuration = tmp_path / "pip.conf"
+    configuration.write_text(f"[global]\nextra-index-url = {other.as_uri()}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
+    with pytest.raises(SmokeFailedError, match=NONE_SUCH):
+        install(
+            python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+        )
+
+
+def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index, python, uv):
+    (wheel,) = index.glob("fakemod/*.whl")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("planted.py", "x = 1")
+    with pytest.raises(SmokeFailedError, match=r"DO NOT MATCH THE HASHES|Hash mismatch"):
+        install(
+            python,
+            f"fakemod=={VERSION}",
+            source=("--index-url", index.as_uri()),
+            log=tmp_path / "pip.log",
+            timeout_s=120,
+            uv=uv,
+        )
+
+
+def test_a_requirement_is_no_option(tmp_path, index, python, uv):
+    with pytest.raises(UsageError, match="is not a requirement"):
+        install(
+            python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+        )
