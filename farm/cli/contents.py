@@ -29,6 +29,8 @@ def show_contents(contents: WheelContents) -> None:
         if code:
             counts = [f"{feature} {count}" for feature, (count, _) in code.beyond.items()]
             beyond = code.not_checked or ", ".join(counts) or f"nothing beyond {code.level}"
+        elif library.is_loadable and not library.error:
+            beyond = "not decoded (--cpu)"
         linker = f"MSVC linker {library.linker}" if library.linker else ""
         libraries.append((library.path, f"{library.size / 1e6:.2f}", linker or "-", beyond))
     table("libraries", ("library", "MB", "made by", "CPU features (instructions)"), libraries)

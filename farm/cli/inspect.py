@@ -8,6 +8,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "wheel", type=Path, help="a file; with --explain or --why-126 an installed package's folder too"
     )
+    parser.add_argument(
+        "--cpu", action="store_true", help="CPU features of libraries above 16 MiB too: seconds for each"
+    )
     parser.add_argument("--tree", action="store_true", help="each library with what it holds and needs")
     parser.add_argument(
         "--explain",
@@ -24,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show, why126
     from farm.cli.contents import show_contents
     from farm.cli.tree import print_tree
-    from farm.wheel.inspect import inspect
+    from farm.wheel.inspect import DECODED, inspect
     from farm.wheel.why126 import why_126
 
     if args.explain is not None:
@@ -45,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             why126.explain(found)
         return 6 if found.missing else 0
-    contents = inspect(args.wheel)
+    contents = inspect(args.wheel, decoded=None if args.cpu else DECODED)
     if args.json:
         show.json_document(contents.to_json())
         return 0

@@ -39,6 +39,8 @@ def _facts(library: Library) -> list[str]:
     if code:
         counts = ", ".join(f"{feature} {count}" for feature, (count, _) in code.beyond.items())
         lines.append(f"CPU: {code.not_checked or counts or 'nothing beyond ' + code.level}")
+    elif library.is_loadable:
+        lines.append("CPU: not decoded (--cpu)")
     return lines
 
 

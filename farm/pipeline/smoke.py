@@ -135,7 +135,7 @@ def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
     if wheel is None:
         return report
     held = []
-    for library in inspect(wheel, instructions=False).libraries:
+    for library in inspect(wheel, decoded=0).libraries:
         sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
         ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
         if sass or ptx:

@@ -14,6 +14,9 @@ from farm.wheel.manylinux import earned_policy, why_linux_only
 from farm.wheel.metadata import platform_machine, read_dist_info
 from farm.wheel.models import Frozen
 
+DECODED = 16 << 20
+"""Libraries up to this many bytes have their machine code decoded: large ones may take half a minute."""
+
 
 class WheelContents(Frozen):
     """A wheel's own words and what its libraries are.
@@ -48,22 +51,25 @@ class WheelContents(Frozen):
         return self.model_dump(mode="json")
 
 
-def inspect(wheel: Path, *, instructions: bool = True, limits: Limits | None = None) -> WheelContents:
+def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None = None) -> WheelContents:
     """Read a wheel.
 
     Args:
         wheel: The file.
-        instructions: Decode the machine code too (about 15 MB/s).
+        decoded: Of libraries up to this many bytes the machine code is decoded too (about 15 MB/s); None: of all.
         limits: What the wheel may ask of this machine.
 
     Raises:
         UsageError: No such file.
         VerificationFailedError: Not a wheel, or a damaged one.
     """
-    level = level_names()[0] if instructions else None
+    level = level_names()[0]
     with Archive(wheel, limits) as archive:
         info = read_dist_info(archive)
-        contents = read_contents(archive, lambda _: level)
+        members = archive.members
+        contents = read_contents(
+            archive, lambda name: level if decoded is None or members[name].size <= decoded else None
+        )
     needs = resolve(contents.libraries, ())
     earned, problem = _manylinux(contents.libraries, needs, info.tags)
     return WheelContents(

@@ -27,7 +27,7 @@ from farm.wheel.magic import ELF_MAGIC
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
-INSPECT = "from farm.wheel.inspect import inspect; inspect(Path(sys.argv[1]), instructions=False)"
+INSPECT = "from farm.wheel.inspect import inspect; inspect(Path(sys.argv[1]), decoded=0)"
 VERIFY = """
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.policy import Policy

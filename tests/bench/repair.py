@@ -1,14 +1,15 @@
-"""What a repair costs beside other tools: `python tests/bench/repair.py CACHE [ROUNDS]`.
+"""What a repair costs beside other tools: `python tests/bench/repair.py CACHE [ROUNDS [WORD...]]`.
 
 CACHE is a folder for downloads and a virtual environment of the tools: about 1 GB, made at the first run. Jobs:
 
 1. The official PyTorch 2.0.1 wheel for Windows with libiomp5md.dll taken out: put it back.
 2. A Linux PyTorch wheel without CUDA: find that all is there, set its tags.
 
-Every tool does its job in turn, ROUNDS times over (default 3); the medians are printed. `cp` and `sha256sum` say what
-the machine can do. CPU time is user and system time of the process and its children; memory is the peak of the
-largest of them. A small process of its own starts each command: Linux counts what a parent had in memory when it
-started a program to the program's peak, and this one has read a whole wheel.
+Every tool does its job in turn, ROUNDS times over (default 3); with a WORD those alone whose name begins with one, and
+no job of farm repair alone. The medians are printed. `cp` and `sha256sum` say what the machine can do. CPU time is user
+and system time of the process and its children; memory is the peak of the largest of them. A small process of its own
+starts each command: Linux counts what a parent had in memory when it started a program to the program's peak, and this
+one has read a whole wheel.
 """
 
 import json
@@ -107,6 +108,8 @@ def measure(command: list[str], output: Path) -> Cost:
 
 
 def compare(title: str, jobs: dict[str, Callable[[Path], list[str]]], folder: Path, rounds: int) -> None:
+    if len(jobs) < 2:
+        return
     costs: dict[str, list[Cost]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, command in jobs.items():
@@ -131,10 +134,17 @@ def farm(wheel: Path, *libraries: Path) -> Callable[[Path], list[str]]:
     return lambda output: [*command, "-o", str(output)]
 
 
+def chosen(
+    jobs: dict[str, Callable[[Path], list[str]]], words: tuple[str, ...]
+) -> dict[str, Callable[[Path], list[str]]]:
+    return {name: job for name, job in jobs.items() if name.startswith(words)}
+
+
 def main() -> None:
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    rounds = int(sys.argv[2]) if len(sys.argv) == 3 else 3
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    words = ("farm", *sys.argv[3:]) if len(sys.argv) > 3 else ("",)
     cache = Path(sys.argv[1]).resolve()
     cache.mkdir(parents=True, exist_ok=True)
     bin_folder = tools(cache)
@@ -158,7 +168,7 @@ def main() -> None:
         "sha256sum": lambda _: ["/usr/bin/sha256sum", str(broken)],
         "cp": lambda out: ["/bin/cp", str(broken), str(out)],
     }
-    compare("PyTorch 2.0.1 for Windows: one library put back", windows, cache, rounds)
+    compare("PyTorch 2.0.1 for Windows: one library put back", chosen(windows, words), cache, rounds)
     kept = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("--exclude", name)]
     audit = [tool["auditwheel"], "repair", "--plat", "manylinux_2_28_x86_64", *kept, str(linux)]
     own = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("-e", name)]
@@ -170,7 +180,7 @@ def main() -> None:
         "sha256sum": lambda _: ["/usr/bin/sha256sum", str(linux)],
         "cp": lambda out: ["/bin/cp", str(linux), str(out)],
     }
-    compare("PyTorch for Linux, CPU only: tags", both, cache, rounds)
+    compare("PyTorch for Linux, CPU only: tags", chosen(both, words), cache, rounds)
     print("Other work on the machine moves these figures; the ratios move less.")
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from farm.cli.contents import components
+from farm.cli.main import main
 from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
@@ -344,8 +345,21 @@ def test_inspect(tmp_path, make_wheel, make_elf, parts, make_container, make_ent
         ("canary/extra.so", "libdeep.so.1"): ("missing", None),
     }
     assert (data["manylinux"], data["manylinux_problem"]) == ("manylinux_2_17", None)
-    assert inspect(path, instructions=False).libraries[0].instructions is None
+    assert inspect(path, decoded=0).libraries[0].instructions is None
+    largest = max(library.size for library in seen.libraries)
+    assert [each.instructions is None for each in inspect(path, decoded=largest - 1).libraries] == [
+        library.size == largest for library in seen.libraries
+    ]
+    assert inspect(path, decoded=None).libraries == inspect(path, decoded=largest).libraries == seen.libraries
     assert data["components"] == []
+
+
+def test_large_libraries_are_decoded_when_asked(tmp_path, make_wheel, make_elf, monkeypatch, capsys):
+    monkeypatch.setattr("farm.wheel.inspect.DECODED", 100)
+    path = make_wheel(tmp_path, {"canary/extra.so": make_elf(needed=["libc.so.6"], text=VPADDD_YMM)}, tag=TAG)
+    for words, seen in [((), "not decoded (--cpu)"), (("--cpu",), "AVX2 1"), (("--tree",), "CPU: not decoded (--cpu)")]:
+        assert main(["inspect", str(path), *words]) == 0
+        assert seen in capsys.readouterr().out
 
 
 def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_elf, parts, make_container, make_entry):
@@ -363,7 +377,7 @@ def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_el
         },
         tag=TAG,
     )
-    seen = inspect(path, instructions=False)
+    seen = inspect(path, decoded=0)
     assert [(part.name, len(part.libraries), part.sass, part.ptx) for part in seen.components] == [
         ("cuDNN", 3, (50, 60), (60,)),
         ("cuBLAS", 1, (35,), ()),
