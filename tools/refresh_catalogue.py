@@ -177,6 +177,11 @@ def refresh_torch(index: str, notes: Notes) -> Iterator[Proposal]:
     for wheel in wheels(index, "torch"):
         by_version.setdefault(wheel.version, []).append(wheel)
     new = [v for v in by_version if release_key(v) >= OLDEST_TORCH and v not in catalog.torch_releases()]
+    for version in (v for v in catalog.torch_releases() if v in by_version):
+        for name, tag in PLATFORMS.items():
+            there = {wheel.python for wheel in of_release(by_version[version], tag)}
+            if more := sorted(there - set(catalog.torch_releases()[version].pythons.on(name)), key=python_order):
+                notes.add(f"torch {version}: {name} wheels for {', '.join(more)}, which its `pythons` lacks")
     if not new:
         return
     pairs = [companions(index, package) for package in ("torchvision", "torchaudio")]
@@ -416,7 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             path.write_text(after, encoding="utf-8", newline="\n")
     if notes.lines:
         print("to do by hand:", *notes.lines, sep="\n  ", file=sys.stderr)
-    same = all(before == after for _, before, after in done)
+    same = not notes.lines and all(before == after for _, before, after in done)
     if same:
         print("nothing new", file=sys.stderr)
     return int(arguments.check and not same)

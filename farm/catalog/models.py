@@ -96,6 +96,8 @@ class Architectures(Table):
     architectures: dict[str, Architecture]
     tegra: list[int]
     tegra_source: str
+    arm_alone: list[int]
+    arm_alone_source: str
     sets: dict[str, list[str]]
 
 

@@ -119,7 +119,8 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if len(known) > 1 and not ours:
         raise UsageError(
             f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
-            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: --gpu sm_35",
+            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: "
+            + " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sorted(known)),
         )
     return int(min(ours or known).removeprefix("sm"))
 

@@ -216,6 +216,15 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
                 catalog.architectures().tegra_source,
                 change=("cpu_of_arm",),
             )
+        elif sm in catalog.architectures().arm_alone and stack.variant.machine != "aarch64":
+            yield Reason(
+                "gpu-arm",
+                f"no {stack.variant.machine} machine with {sm_name(sm)} is known: GB10 sits beside Arm cores",
+                "the one chip with sm_121 is GB10",
+                catalog.architectures().arm_alone_source,
+                severity="warning",
+                change=("cpu_of_arm",),
+            )
 
 
 RULES = (

@@ -233,7 +233,12 @@
   }
 
   function setGpu(found) {
-    const [, name, sm] = found;
+    const [key, name, sm] = found;
+    const chips = [...new Set(cards.filter(([other]) => other === key).map(([, , each]) => each))];
+    if (chips.length > 1) {
+      chosen.gpu = card = null;
+      return `${name} was sold with several chips (${chips.join(", ")}). Ask nvidia-smi --query-gpu=compute_cap --format=csv there, and choose that SM below.`;
+    }
     card = sm;
     if (data.axes.gpu.includes(sm)) { chosen.gpu = sm; return `${name} is ${sm}.`; }
     chosen.gpu = null;

@@ -140,6 +140,10 @@ CLEAN = [
     ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "Ampere"}),
     ("sm121-armv9-py312", {"cuda": "13.0", "torch": "2.9.1", "driver": "580.95.05"}),
     ("sm70-avx2-py313", {"cuda": "12.8", "torch": "2.9.1", "cudnn": "9.10.2", "driver": "580.95.05"}),
+    ("sm86-avx2-py313t", {"cuda": "12.6", "torch": "2.7.1"}),  # names of the published wheels, this and the next three
+    ("sm86-avx2-py313t", {"cuda": "12.8", "torch": "2.8.0"}),
+    ("sm86-avx2-py314t", {"cuda": "12.8", "torch": "2.9.1"}),
+    ("sm86-avx2-py314t", {"cuda": "13.0", "torch": "2.10.0"}),
     ("sm86-avx2-py311", {"torch": "2.6.0", "cuda": "12.4", "switches": frozenset({"USE_FLASH_ATTENTION"})}),
 ]
 LIMITED = [

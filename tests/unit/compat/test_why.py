@@ -56,6 +56,20 @@ def test_the_table_reads_from_cause_to_cure(why):
     assert said.out.endswith("nearest that the rules allow: --numpy 1.26.4 --no-flash-attention\n")
 
 
+def test_titan_x_is_two_cards(why):
+    code, said = why("--official", "--gpu", "TITAN X")
+    assert (code, "several chips: sm52, sm61" in said.err, "--gpu sm_52 or --gpu sm_61" in said.err) == (2, True, True)
+    for name, sm in (("GeForce GTX TITAN X", 52), ("NVIDIA TITAN X (Pascal)", 61), ("Titan X Maxwell", 52)):
+        code, said = why("--official", "--gpu", name)
+        assert (code, f"(sm_{sm})" in said.out) == (0, True)
+
+
+def test_gb10_is_arm_alone_and_only_a_warning(why):
+    code, said = why("--variant", "sm121-avx512-py313", "--json")
+    assert (code, "gpu-arm" in said.out) == (0, True)
+    assert "gpu-arm" not in why("--variant", "sm121-armv9-py313", "--json")[1].out
+
+
 def test_a_card_with_several_chips_takes_the_one_of_the_variant(why):
     assert why("--variant", "sm35-avx-py311", "--gpu", "GT 730")[0] == 0
     code, said = why("--variant", "sm52-avx-py311", "--gpu", "GT 730")

@@ -137,13 +137,21 @@ def new_torch(index):
 
 
 def test_what_the_catalogue_has_is_nothing_new(refresh, index):
-    for version in catalog.torch_releases():
-        index.add("torch", f"torch-{version}-cp311-cp311-manylinux_2_28_x86_64.whl")
+    for version, release in catalog.torch_releases().items():
+        tag = release.pythons.linux[0].replace("py", "cp")
+        index.add("torch", f"torch-{version}-{tag}-{tag}-manylinux_2_28_x86_64.whl")
     for name, kit in catalog.toolkits().items():
         if refresh_catalogue.release_key(name) >= refresh_catalogue.OLDEST_CUDA:
             index.add("cuda-toolkit", f"cuda_toolkit-{kit.release}-py2.py3-none-any.whl")
     code, said, changed = refresh("torch", "cuda", "--check", "--write")
     assert (code, said.out, said.err, changed) == (0, "", "nothing new\n", set())
+
+
+def test_a_python_that_a_known_release_has_wheels_for_is_named(refresh, index):
+    index.add("torch", "torch-2.10.0-cp399-cp399-manylinux_2_28_x86_64.whl")
+    code, said, changed = refresh("torch", "--check", "--write")
+    assert (code, said.out, changed) == (1, "", set())
+    assert "torch 2.10.0: linux wheels for py399, which its `pythons` lacks" in said.err
 
 
 @pytest.mark.parametrize(
