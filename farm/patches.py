@@ -66,10 +66,10 @@ def facts_here() -> Facts:
     except importlib.metadata.PackageNotFoundError:
         setuptools = None
     try:
-        told = subprocess.run(["cmake", "--version"], capture_output=True, text=True, check=False).stdout
+        printed = subprocess.run(["cmake", "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
-        told = ""
-    match = re.search(r"cmake version (\d+)", told)
+        printed = ""
+    match = re.search(r"cmake version (\d+)", printed)
     compiler = os.environ.get("CC") or ("cl" if sys.platform == "win32" else "cc")
     return Facts(
         systems.get(sys.platform, "linux"), setuptools, int(match[1]) if match else None, compiler_name(compiler)

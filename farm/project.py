@@ -52,7 +52,7 @@ def journal_path(project: Path) -> Path | None:
 
 
 def _values(text: str, name: str) -> list[str | None] | None:
-    """What a key of the mapping at the top stands for; None: it is no text, or there is no mapping.
+    """What a key of the mapping at the top stands for; None: it is not text, or there is no mapping.
 
     From the parser's events: what makes nodes of them recurses on the stack of C.
     """

@@ -56,7 +56,7 @@ def render(project: Path, plan: Plan) -> Rendered:
         UsageError: There is no template for the plan's platform, or a template is wrong.
     """
     if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
-        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="make the plan again")
+        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="create the plan again")
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
@@ -106,5 +106,5 @@ def _recipe_files(plan: Plan) -> dict[str, str]:
         UsageError: It is not what the plan was made from.
     """
     if job_digest(plan.recipe) != plan.job_files:
-        raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="make the plan again")
+        raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
     return {f"recipe/{name}": path.read_text(encoding="utf-8") for name, path in job_files(plan.recipe).items()}

@@ -219,7 +219,7 @@ def load_runners(project: Path) -> dict[str, Runner]:
     path = shipped.default(project, "ci/runners.yaml")
     runners = load(path, Runners).runners
     if LOCAL not in runners:
-        raise UsageError(f"{path}: names no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
+        raise UsageError(f"{path}: has no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
     return runners
 
 

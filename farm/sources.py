@@ -23,11 +23,11 @@ from urllib.parse import urljoin
 import requests
 
 from farm.errors import BuildFailedError, InfrastructureError
-from farm.patience import patiently
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
 from farm.recipe import recipe, tree_files
 from farm.render import EPOCH
+from farm.retrying import retry_while_open
 from farm.text import plain
 
 TIMEOUT_S = 60
@@ -45,7 +45,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
         cache: Where fetched sources are kept.
         dest: An empty or absent folder.
         mirror: Where Debian's packages are; None: where apt gets them here.
-        line: Is told what is fetched.
+        line: Gets a line for each thing that is fetched.
 
     Raises:
         UsageError: A folder beside the recipe is not what the plan was made from.
@@ -196,10 +196,10 @@ def index_address(package: str, file: str) -> str:
 
 def pip_index() -> str:
     """Pip's index: its setting, else its default, which only pip itself knows."""
-    told = subprocess.run(
+    settings = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    set_to = re.findall(r"^(?:global|:env:|user|site)\.index-url='([^']+)'", told, re.MULTILINE)
+    set_to = re.findall(r"^(?:global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE)
     if set_to:
         return str(set_to[-1])
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
@@ -246,7 +246,7 @@ def _download(address: str, path: Path, sha256: str) -> None:
                 f"{address} has sha256 {found}, the recipe says {sha256}",
                 hint="the file was changed on the way or at its origin: compare it before you change the recipe",
             )
-        patiently(part.replace, path)
+        retry_while_open(part.replace, path)
     except requests.exceptions.RequestException as error:
         raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
     finally:
@@ -273,7 +273,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
         noted.write_text(_sha256(part), encoding="ascii")
-        patiently(part.replace, packed)
+        retry_while_open(part.replace, packed)
     return packed
 
 

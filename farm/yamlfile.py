@@ -57,7 +57,7 @@ def load(path: Path, model: type[M]) -> M:
         try:
             return model.model_validate(kept)
         except ValidationError:
-            pass  # what is wrong is said below
+            pass  # the error is raised below
     return _checked(path, raw, model)
 
 
@@ -172,7 +172,7 @@ def _checked(path: Path, raw: bytes, model: type[M]) -> M:
             found = model.model_validate(data)
             parsed.keep(path, raw, data)
         except (yaml.YAMLError, ValidationError, ValueError):
-            pass  # what is wrong is said below
+            pass  # the error is raised below
         else:
             return found
     try:

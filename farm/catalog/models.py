@@ -29,7 +29,7 @@ class Facts(Model):
         facts = set(type(self).model_fields) - {"sources", "unconfirmed"}
         for kind, names in (("sources", set(self.sources)), ("unconfirmed", set(self.unconfirmed))):
             if names - facts:
-                raise ValueError(f"{kind} names {sorted(names - facts)[0]!r}, which is no fact of this record")
+                raise ValueError(f"{kind} names {sorted(names - facts)[0]!r}, which is not a fact of this record")
         missing = sorted((facts & self.model_fields_set) - set(self.sources))
         if missing:
             raise ValueError(f"no source for {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""`farm build`: a plan, as far as the wheel as built."""
+"""`farm build`: a plan, up to the wheel before repair."""
 
 import argparse
 from pathlib import Path

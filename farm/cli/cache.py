@@ -28,14 +28,14 @@ def run(args: argparse.Namespace) -> int:
         path = folder / Path(name).name / FILE
         if not path.is_file():
             raise UsageError(
-                f"run {name} left no counts of a compiler cache",
-                hint="a run has them when its build has ended and its recipe names a compiler cache",
+                f"run {name} has no compiler cache statistics",
+                hint="a run gets them when its build ends, if its recipe uses a compiler cache",
             )
         rows += read_counts(path)
     found = lines(rows)
     if args.json:
-        told = [{**line.model_dump(), "hits": round(line.hits, 4)} for line in found]
-        print(json.dumps({"runs": list(names), "lines": told}, indent=2))
+        documents = [{**line.model_dump(), "hits": round(line.hits, 4)} for line in found]
+        print(json.dumps({"runs": list(names), "lines": documents}, indent=2))
         return 0
 
     def cells(line: Line) -> tuple[str, ...]:

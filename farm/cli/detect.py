@@ -92,17 +92,17 @@ def _print(readings: Readings, found: Recommendation) -> None:
         facts = [gpu.name]
         facts += [f"compute capability {gpu.capability}"] if gpu.capability else []
         facts += [f"{gpu.memory_mb} MiB"] if gpu.memory_mb is not None else []
-        rows.append(("GPU", f"{', '.join(facts)} ({gpu.told_by})"))
+        rows.append(("GPU", f"{', '.join(facts)} ({gpu.source})"))
     rows += [("driver", readings.driver)] if readings.driver else []
     rows += [(f"Python {python.name[2]}.{python.name[3:]}", python.path) for python in readings.pythons]
     rows += [("not read", f"{item.what}: {item.why}") for item in readings.missing]
     show.table("", ("this machine", ""), rows)
     print()
-    told = [("variant", found.variant or "none")]
-    told += [("channel", found.channel)] if found.channel else []
-    told += [("why", reason) for reason in found.reasons]
-    told += [("warning", warning) for warning in found.warnings]
-    told += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
-    show.table("", ("the wheel for it", ""), told)
+    lines = [("variant", found.variant or "none")]
+    lines += [("channel", found.channel)] if found.channel else []
+    lines += [("why", reason) for reason in found.reasons]
+    lines += [("warning", warning) for warning in found.warnings]
+    lines += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]
+    show.table("", ("the wheel for it", ""), lines)
     if found.pip:
         print(f"\n{found.pip}")

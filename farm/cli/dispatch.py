@@ -14,14 +14,17 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import workspace_of
     from farm.pipeline.dispatch import Dispatcher
-    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
     from farm.pipeline.workspace import open_journal
 
     workspace = workspace_of(args)
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
         while True:
-            with sole(workspace.artifacts, PATIENCE_S), open_journal(workspace.project, workspace.settings) as journal:
+            with (
+                exclusive(workspace.artifacts, PATIENCE_S),
+                open_journal(workspace.project, workspace.settings) as journal,
+            ):
                 # What the journal cannot take goes to the dispatcher's own log.
                 Dispatcher(workspace, journal, warn=lambda text: show.note(f"farm: {text}")).drain()
             # Whoever saw the lock held has left its run to us, so look once more now that it is not.

@@ -12,7 +12,7 @@ from farm.cli import show
 from farm.cli.logs import POLL_S, lines
 from farm.cli.status import summary
 from farm.errors import ExitCode, FarmError, InfrastructureError
-from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.runs import EventKind, Journal, Run, state_of
 from farm.text import plain
@@ -81,7 +81,7 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
-        with sole(workspace.artifacts, 0.0):
+        with exclusive(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:
         return None

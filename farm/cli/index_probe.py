@@ -25,14 +25,14 @@ def run(args: argparse.Namespace) -> int:
     except PublishRefusedError as error:
         refused = error
     if args.json:
-        said = {"store": store.url(""), "proved": refused is None, **asdict(store.quirks)}
-        show.json_document({**said, "findings": [asdict(finding) for finding in findings]})
+        summary = {"store": store.url(""), "proved": refused is None, **asdict(store.traits)}
+        show.json_document({**summary, "findings": [asdict(finding) for finding in findings]})
     else:
         rows = [("yes" if each.good else "NO" if each.needed else "no", each.what, each.seen) for each in findings]
         show.table(store.url(""), ("", "tried", "seen"), rows)
         if refused is None:
             one = "only one writer at a time may publish here"
-            show.say(one if store.quirks.reads_first else "fit to publish into")
+            show.say(one if store.traits.reads_first else "fit to publish into")
     if refused is not None:
         show.explain(refused)
         return refused.exit_code

@@ -49,7 +49,9 @@ def _rules(args: argparse.Namespace) -> "Iterator[tuple[Retention, str | None]]"
         yield Retention(args.keep, args.older_than or timedelta(0), args.pre, args.rebuilds), args.group
         return
     if args.older_than is not None or args.pre or args.rebuilds or args.group:
-        raise UsageError("a rule says how many stay: --keep N", hint="without options, the rules of ci/farm.yaml count")
+        raise UsageError(
+            "--keep N is missing: how many versions to keep", hint="without options, the rules of ci/farm.yaml count"
+        )
     rules = settings_of(args).retention
     if not rules:
         show.say("ci/farm.yaml has no rules (retention): nothing is removed")

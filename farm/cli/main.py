@@ -131,7 +131,7 @@ def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
     for name in commands:
         text = COMMANDS[name]
         one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
-        if name not in ("index", "completion", "help"):  # each subcommand has one; text is no JSON
+        if name not in ("index", "completion", "help"):  # each subcommand has one; text is not JSON
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         module(name).add_arguments(one)
     return top

@@ -70,7 +70,7 @@ def _built_for(python: str | None) -> str:
 
 
 def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> dict[str, Any]:
-    def told(answer: Answer | None) -> dict[str, Any] | None:
+    def to_json(answer: Answer | None) -> dict[str, Any] | None:
         if answer is None:
             return None
         row = answer.row
@@ -87,7 +87,7 @@ def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ou
             "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
         }
 
-    return {"gpu": gpu, "sm": f"sm{sm}", "answer": told(about), "newest": told(newest), "variant": ours}
+    return {"gpu": gpu, "sm": f"sm{sm}", "answer": to_json(about), "newest": to_json(newest), "variant": ours}
 
 
 def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> None:

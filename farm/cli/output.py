@@ -62,7 +62,7 @@ def _interrupt_main() -> None:
 def prepare() -> None:
     """Makes standard output and error end the command when their reader is gone.
 
-    A character that the terminal cannot show is no failure either: it is printed as its escape.
+    A character that the terminal cannot show is not a failure either: it is printed as its escape.
     """
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)

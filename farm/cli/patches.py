@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if args.apply:
         write(args.source, outcomes)
     if args.json:
-        told = [{"name": o.name, "state": o.state, "why": o.why, "diff": o.diff()} for o in outcomes]
-        print(json.dumps({"applied": args.apply, "facts": facts.__dict__, "patches": told}, indent=2))
+        documents = [{"name": o.name, "state": o.state, "why": o.why, "diff": o.diff()} for o in outcomes]
+        print(json.dumps({"applied": args.apply, "facts": facts.__dict__, "patches": documents}, indent=2))
         return 0
     for outcome in outcomes:
         for line in outcome.diff().splitlines():

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.render import render
 
     if not (args.output or args.bundle):
-        raise UsageError("nothing to write", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
+        raise UsageError("no output is chosen", hint="-o DIR for the rendered files, --bundle DIR for a bundle")
     project, settings, plan = plan_of(args)
     files = render(project, plan).write(args.output) if args.output else []
     if args.bundle:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from farm.cli import show
-from farm.engines.ask import Seen, ask, differences
+from farm.engines.ask import Reported, ask, differences
 from farm.engines.github_api import connect
 from farm.engines.github_settings import missing_settings
 from farm.engines.registration import commands, site_of
@@ -77,7 +77,9 @@ def _labels(text: str) -> tuple[str, ...]:
 def _add(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
     """Prints the commands; what is not for the machine goes to the other stream, so that both can be used."""
     if args.name is None or not re.fullmatch(LABEL, args.name):
-        raise UsageError("which runner?", hint="farm runners add NAME: letters, digits, dots, dashes and underscores")
+        raise UsageError(
+            "the runner's name is missing", hint="farm runners add NAME: letters, digits, dots, dashes and underscores"
+        )
     known = runners.get(args.name)
     if known is not None and not known.by_labels:
         raise UsageError(f"{args.name} is a Docker engine in ci/runners.yaml: it needs no registration")
@@ -135,21 +137,21 @@ def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
 
 def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
     github = load_github(project)
-    builds = list(load_matrix(project).builds(args.channel))  # a wrong channel is said before anyone is asked
-    seen = ask(runners, lambda: connect(github.api_url, github.repository, os.environ))
-    differing = {name: differences(runners[name], seen[name]) for name in runners}
+    builds = list(load_matrix(project).builds(args.channel))  # a wrong channel is refused before any request
+    reported = ask(runners, lambda: connect(github.api_url, github.repository, os.environ))
+    differing = {name: differences(runners[name], reported[name]) for name in runners}
     jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in KINDS for build in builds]
     without = untaken(jobs, runners)
-    waiting = stranded(jobs, runners, {name for name, found in seen.items() if found.online})
+    waiting = stranded(jobs, runners, {name for name, found in reported.items() if found.online})
     unsafe = _unsafe(github) if github.repository else []
     if args.json:
-        print(json.dumps({**_to_json(seen, differing, without, waiting), "settings_missing": unsafe}, indent=2))
+        print(json.dumps({**_to_json(reported, differing, without, waiting), "settings_missing": unsafe}, indent=2))
     else:
-        _print(seen, differing, without, waiting)
+        _print(reported, differing, without, waiting)
         for line in unsafe:
             show.say(f"\nunsafe: {line}")
     fine = not (unsafe or without or waiting or any(differing.values())) and all(
-        found.online for found in seen.values()
+        found.online for found in reported.values()
     )
     return 0 if fine else NO_RUNNER
 
@@ -164,20 +166,26 @@ def _unsafe(github: Github) -> list[str]:
 
 
 def _to_json(
-    seen: Mapping[str, Seen], differing: Mapping[str, list[str]], without: list[Untaken], waiting: list[Stranded]
+    reported: Mapping[str, Reported],
+    differing: Mapping[str, list[str]],
+    without: list[Untaken],
+    waiting: list[Stranded],
 ) -> dict[str, Any]:
     return {
-        "runners": {name: {**vars(found), "differences": differing[name]} for name, found in seen.items()},
+        "runners": {name: {**vars(found), "differences": differing[name]} for name, found in reported.items()},
         "jobs_without_runner": [vars(group) for group in without],
         "jobs_without_online_runner": [vars(group) for group in waiting],
     }
 
 
 def _print(
-    seen: Mapping[str, Seen], differing: Mapping[str, list[str]], without: list[Untaken], waiting: list[Stranded]
+    reported: Mapping[str, Reported],
+    differing: Mapping[str, list[str]],
+    without: list[Untaken],
+    waiting: list[Stranded],
 ) -> None:
     rows = []
-    for name, found in seen.items():
+    for name, found in reported.items():
         state = ("busy" if found.busy else "online") if found.online else "offline"
         rows.append((name, state, "; ".join([*([found.why] if found.why else []), *differing[name]]) or "as written"))
     show.table("", ("runner", "state", "engine says"), rows)

@@ -49,7 +49,7 @@ def note(text: str) -> None:
 
 
 def console(*, stderr: bool = True) -> "Console":
-    """Rich's console on standard error, or output; wide where it is no terminal."""
+    """Rich's console on standard error, or output; wide where it is not a terminal."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from farm.cli.show import console, note, on_terminal
-from farm.index.stores import Progress as Told
+from farm.index import stores
 from farm.text import plain
 
 QUIET = 8 * 1024**2
@@ -17,7 +17,7 @@ EVERY = 10
 
 
 @contextmanager
-def uploading(name: str, size: int) -> Iterator[Told | None]:
+def uploading(name: str, size: int) -> Iterator[stores.Progress | None]:
     """What to give to `publish` as `progress`.
 
     Args:
@@ -35,10 +35,10 @@ def uploading(name: str, size: int) -> Iterator[Told | None]:
         yield _lines(name, size)
 
 
-def _lines(name: str, size: int) -> Told:
+def _lines(name: str, size: int) -> stores.Progress:
     shown = 0
 
-    def tell(done: int) -> None:
+    def show_progress(done: int) -> None:
         nonlocal shown
         tenth = done * 100 // size // EVERY
         if tenth > shown:
@@ -46,4 +46,4 @@ def _lines(name: str, size: int) -> Told:
             text = f"    {plain(name)}: {done >> 20} of {size >> 20} MiB uploaded ({tenth * EVERY} %)"
             note(text)
 
-    return tell
+    return show_progress

@@ -137,7 +137,7 @@ class TerminalWatcher:
         return Group(head, Text(f"  {self._newest}", style="dim", no_wrap=True, overflow="ellipsis"))
 
     def _rate(self, now: float) -> str:
-        """`, 12 a minute, about 3 min left`; empty while it cannot be told."""
+        """`, 12 a minute, about 3 min left`; empty while it is unknown."""
         assert self._first is not None
         seconds, steps = now - self._first[0], self._done - self._first[1]
         if seconds < 1 or steps < 1:

@@ -110,7 +110,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if not known:
         near = gpus.nearest_names(name)
         raise UsageError(
-            f"no card of the catalogue is called {name!r}",
+            f"the catalogue has no card {name!r}",
             hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
         )
     if known <= set(gpus.gpus().too_old):

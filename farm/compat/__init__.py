@@ -30,11 +30,11 @@ def _check(stack: Stack) -> tuple[Reason, ...]:
 
 def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
     """The reasons with the nearest that would do away with each."""
-    told = []
+    explained = []
     for reason in found:
         other = nearest(stack, reason, check, found) if reason.change else None
-        told.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
-    return told
+        explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
+    return explained
 
 
 def reasons(stack: Stack) -> list[Reason]:

@@ -46,7 +46,7 @@ def parse_msvc(text: str) -> int:
     if match:
         return MSVC_BASE + int(match[1])
     known = [f"{name} ({product.first} to {product.last})" for name, product in products.items()]
-    raise UsageError(f"{text!r} is no Visual Studio and no MSVC version", hint=f"known: {', '.join(known)}")
+    raise UsageError(f"{text!r} is neither a Visual Studio nor an MSVC version", hint=f"known: {', '.join(known)}")
 
 
 def platform_of(stack: Stack) -> str:

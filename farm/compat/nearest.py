@@ -160,19 +160,19 @@ def nearest(
 
 def difference(stack: Stack, other: Stack) -> str:
     """What to type to get from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
-    said = []
+    words = []
     for field in fields(Stack):
         before, after = getattr(stack, field.name), getattr(other, field.name)
         if before == after or field.name == "base":  # a plan chooses the base image itself
             continue
         if field.name == "switches":
-            said += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
+            words += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
         elif field.name == "ptx":
-            said.append("--ptx" if after else "--no-ptx")
+            words.append("--ptx" if after else "--no-ptx")
         elif field.name == "arch_list":
-            said.append(f"--arch-list '{after}'")
+            words.append(f"--arch-list '{after}'")
         elif field.name == "msvc":
-            said.append(f"--msvc {toolset(after)}")
+            words.append(f"--msvc {toolset(after)}")
         else:
-            said.append(f"--{field.name} {after}")
-    return " ".join(said)
+            words.append(f"--{field.name} {after}")
+    return " ".join(words)

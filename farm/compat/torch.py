@@ -286,7 +286,7 @@ def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
     if stack.torch is not None and level.torch_effect is not None:
         yield Reason(
             "torch-cpu",
-            f"{stack.variant.cpu} is no switch of PyTorch: it builds, but {level.torch_effect}",
+            f"{stack.variant.cpu} is not a switch of PyTorch: it builds, but {level.torch_effect}",
             f"ATen has no tier for {stack.variant.cpu}",
             level.sources["torch_effect"],
             severity="warning",

@@ -158,7 +158,7 @@ class _Choice:
     def _one(self, usable: list[Judged], sm: str) -> list[_Fit]:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in usable))
         many = f"{len(usable)} x " if len(usable) > 1 else ""
-        exact = _Fit(sm, f"{many}{names}: {dotted(sm)} ({usable[0].told})")
+        exact = _Fit(sm, f"{many}{names}: {dotted(sm)} ({usable[0].source})")
         sets = [_Fit(name, f"{names}: {dotted(sm)}, which the set {name} holds") for name in sets_with([sm])]
         lower = [_Fit(low, f"{names}: {dotted(sm)}, which runs {dotted(low)} code") for low in compatible(sm)]
         return [exact, *sets, *lower]

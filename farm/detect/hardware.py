@@ -66,12 +66,12 @@ def workload_obstacle(cpu: Cpu, work: Workload) -> str | None:
 class Judged:
     """One GPU with its SM; `sm` is None where no wheel is for it, and `warnings` then say why.
 
-    `told` says where the SM comes from.
+    `source` says where the SM comes from.
     """
 
     name: str
     sm: str | None
-    told: str
+    source: str
     warnings: tuple[str, ...]
 
 
@@ -79,9 +79,9 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     """The SM of a GPU: what the driver says, else by name."""
     if gpu.capability:
         sm = f"sm{gpu.capability.replace('.', '')}"
-        told = f"compute capability {gpu.capability}, from {gpu.told_by}"
+        source = f"compute capability {gpu.capability}, from {gpu.source}"
         sm = cards.gpus().renamed.get(sm, sm)
-        return Judged(gpu.name, *_usable(gpu.name, sm, told, [], driver))
+        return Judged(gpu.name, *_usable(gpu.name, sm, source, [], driver))
     found = cards.find(gpu.name)
     if not found:
         near = cards.nearest_names(gpu.name)
@@ -101,14 +101,14 @@ def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
 
 
 def _usable(
-    name: str, sm: str, told: str, notes: list[str], driver: str | None
+    name: str, sm: str, source: str, notes: list[str], driver: str | None
 ) -> tuple[str | None, str, tuple[str, ...]]:
     known, old = catalog.architectures().architectures, cards.gpus().too_old
     branch, last = driver_branch(driver), last_driver(sm)
     if sm in old:
         return (
             None,
-            told,
+            source,
             (*notes, f"{name} is {dotted(sm)} ({old[sm].name}), too old for every variant: {old[sm].why}"),
         )
     if branch and last and branch > last:
@@ -119,11 +119,15 @@ def _usable(
             f"driver {driver} is too old for {name} ({dotted(sm)}): install {first} or newer, or no wheel sees the card"
         )
     if sm in known:
-        return sm, told, tuple(notes)
+        return sm, source, tuple(notes)
     lower = compatible(sm)
     if not lower:
-        return None, told, (*notes, f"{name} is {dotted(sm)}, which no variant is for and no variant's code runs on")
-    return lower[0], told, (*notes, f"{name} is {dotted(sm)}, which no variant is for; it runs {dotted(lower[0])} code")
+        return None, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for and no variant's code runs on")
+    return (
+        lower[0],
+        source,
+        (*notes, f"{name} is {dotted(sm)}, which no variant is for; {dotted(lower[0])} code runs"),
+    )
 
 
 def compatible(sm: str) -> list[str]:

@@ -154,14 +154,14 @@ class ThisMachine:
         from archspec.cpu import host  # noqa: PLC0415  reads its database
         from archspec.cpu.detect import detected_info  # noqa: PLC0415
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 name, features = str(host().name), tuple(sorted(detected_info().features))
             except Exception as error:
                 raise NoReadingError(f"archspec: {type(error).__name__}: {error}") from error
-        if said:
-            raise NoReadingError(f"archspec: {said[0].message}")
+        if caught:
+            raise NoReadingError(f"archspec: {caught[0].message}")
         return CpuId(name, features)
 
     def python(self, name: str) -> str:
@@ -211,6 +211,6 @@ def _device(handle: object) -> NvmlDevice:
     return NvmlDevice(text, capability, memory)
 
 
-def _text(said: bytes | str) -> str:
+def _text(data: bytes | str) -> str:
     """Bytes until nvidia-ml-py 12, text from then on."""
-    return said.decode("utf-8", "replace") if isinstance(said, bytes) else said
+    return data.decode("utf-8", "replace") if isinstance(data, bytes) else data

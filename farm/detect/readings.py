@@ -29,7 +29,7 @@ class Gpu(Model):
     name: Text
     capability: Capability | None
     memory_mb: int | None
-    told_by: Literal["nvml", "nvidia-smi", "device tree"]
+    source: Literal["nvml", "nvidia-smi", "device tree"]
 
 
 class Cpu(Model):
@@ -70,7 +70,7 @@ class Missing(Model):
 class Readings(Model):
     """Everything that is known of a machine, as JSON or Python values.
 
-    `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver told of; `translated` is true for a
+    `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver reported; `translated` is true for a
     process under Rosetta 2; `inside` says what stands between this system and the hardware.
     """
 
@@ -149,7 +149,7 @@ class _Taker:
         nvml = self._try("GPUs by NVML", self.machine.nvml)
         if nvml is not None:
             found = tuple(
-                Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, told_by="nvml")
+                Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, source="nvml")
                 for d in nvml.devices[:64]
             )
             if not found:
@@ -183,7 +183,7 @@ class _Taker:
         name = clean((model or "").replace("\0", ""))
         if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
             return ()
-        return (Gpu(name=name, capability=None, memory_mb=None, told_by="device tree"),)
+        return (Gpu(name=name, capability=None, memory_mb=None, source="device tree"),)
 
     def _unclaimed(self) -> int:
         # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
@@ -215,7 +215,7 @@ class _Taker:
             features = features or (known.features if known else ())
         elif self._source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
-            # A process under Rosetta 2 is told that the machine is x86_64.
+            # To a process under Rosetta 2 the machine looks like x86_64.
             machine = "arm64" if self._sysctl("hw.optional.arm64") == "1" else machine
             features = known.features if known else ()
         else:
@@ -293,7 +293,7 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
                 name=cells["name"],
                 capability=_capability(cells.get("compute_cap")),
                 memory_mb=int(memory[1]) if memory else None,
-                told_by="nvidia-smi",
+                source="nvidia-smi",
             )
         )
         driver = cells.get("driver_version") or driver

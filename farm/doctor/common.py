@@ -13,11 +13,11 @@ def memory(patient: Patient) -> Iterator[Finding]:
     """Physical memory, what it and the page file allow together, and the number of compilers."""
     total, commit = patient.site.memory()
     wanted = needs()
-    seen = f"{total / GB:.1f} GB"
+    found = f"{total / GB:.1f} GB"
     if total < wanted.memory_gb * GB:
-        yield missing("memory", seen, f"{wanted.memory_gb} GB are the least for PyTorch: use another machine")
+        yield missing("memory", found, f"{wanted.memory_gb} GB are the least for PyTorch: use another machine")
     else:
-        yield ok("memory", seen)
+        yield ok("memory", found)
     per_job = patient.plan.memory_per_job_gb if patient.plan else 2.2
     cores = patient.site.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
@@ -37,13 +37,13 @@ def disk(patient: Patient) -> Iterator[Finding]:
     """Free space where builds are made."""
     where = patient.platform.build_root
     free, wanted = patient.site.free(where), needs().disk_gb
-    seen = f"{free / GB:.0f} GB free on {where}"
+    found = f"{free / GB:.0f} GB free on {where}"
     if free >= wanted * GB:
-        yield ok("disk", seen)
+        yield ok("disk", found)
     elif patient.platform.limits_paths:
-        yield missing("disk", seen, rf"{wanted} GB are needed: make room, or mklink /J C:\farm D:\farm")
+        yield missing("disk", found, rf"{wanted} GB are needed: make room, or mklink /J C:\farm D:\farm")
     else:
-        yield missing("disk", seen, f"{wanted} GB are needed for a build of PyTorch")
+        yield missing("disk", found, f"{wanted} GB are needed for a build of PyTorch")
 
 
 def python(patient: Patient) -> Iterator[Finding]:
@@ -66,11 +66,11 @@ def python(patient: Patient) -> Iterator[Finding]:
 def git(patient: Patient) -> Iterator[Finding]:
     """Git, and on Windows long paths in it."""
     try:
-        told = patient.site.run("git", "--version")
+        reported = patient.site.run("git", "--version")
     except NoReadingError:
         yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
         return
-    yield ok("Git", told.text.strip())
+    yield ok("Git", reported.text.strip())
     if patient.platform.limits_paths:
         answer = patient.site.run("git", "config", "--get", "core.longpaths")
         if answer.text.strip() == "true":
@@ -85,34 +85,34 @@ def gpu(patient: Patient) -> Iterator[Finding]:
     if not patient.platform.cuda:
         return
     if not patient.readings.gpus:
-        told = "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs")) or "none seen"
-        yield warning("GPU", told, "none is needed to build; to use one, install its driver (Kepler: the 470 branch)")
+        why = "; ".join(m.why for m in patient.readings.missing if m.what.startswith("GPUs")) or "none found"
+        yield warning("GPU", why, "none is needed to build; to use one, install its driver (Kepler: the 470 branch)")
     cuda = patient.plan.toolkit.cuda if patient.plan and patient.plan.toolkit else None
     for card in patient.readings.gpus:
         judged = judge_gpu(card, patient.readings.driver)
-        seen = f"{card.name} ({judged.sm or 'no variant'}), driver {patient.readings.driver or 'unknown'}"
+        found = f"{card.name} ({judged.sm or 'no variant'}), driver {patient.readings.driver or 'unknown'}"
         last, branch = last_driver(judged.sm) if judged.sm else None, driver_branch(patient.readings.driver)
         problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
         if last and branch and branch > last:
             todo = f"remove it (DDU on Windows), install a driver of branch {last}, and none with a CUDA installer"
-            yield missing("GPU driver", f"{seen}: newer than {last}, the last branch for this GPU", todo)
+            yield missing("GPU driver", f"{found}: newer than {last}, the last branch for this GPU", todo)
         elif problem:
-            yield missing("GPU driver", f"{seen}: {problem}", f"install a newer driver, up to branch {last or 'any'}")
+            yield missing("GPU driver", f"{found}: {problem}", f"install a newer driver, up to branch {last or 'any'}")
         else:
-            yield ok("GPU driver", seen)
+            yield ok("GPU driver", found)
 
 
 def nvcc(patient: Patient) -> Iterator[Finding]:
     """The nvcc on PATH: which version, and whether it can make code for the GPU at all."""
     try:
-        told = patient.site.run("nvcc", "--version").text
+        answer = patient.site.run("nvcc", "--version").text
     except NoReadingError:
         yield ok("nvcc", "none on PATH; the farm brings its own toolkit")
         return
-    match = re.search(r"release (\d+\.\d+)", told)
+    match = re.search(r"release (\d+\.\d+)", answer)
     toolkit = catalog.toolkits().get(match[1]) if match else None
     if match is None or toolkit is None:
-        yield warning("nvcc", told.strip()[:100], "the catalogue does not know this version; the farm brings its own")
+        yield warning("nvcc", answer.strip()[:100], "the catalogue does not know this version; the farm brings its own")
         return
     wanted = sorted(patient.plan.parsed_variant.sms) if patient.plan else []
     wanted = wanted or [_sm(card.capability) for card in patient.readings.gpus if card.capability]

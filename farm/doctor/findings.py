@@ -51,7 +51,7 @@ class Patient:
 
     @property
     def platform(self) -> Facts:
-        """The machine's platform; of one that the farm does not build for, what is said of Linux."""
+        """The machine's platform; Linux where the farm does not build for this one."""
         return self.readings.os.platform or PLATFORMS[DEFAULT]
 
 

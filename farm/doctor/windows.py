@@ -69,11 +69,11 @@ def visual_studio(patient: Patient) -> Iterator[Finding]:
 def _installations(patient: Patient, *more: str) -> list[dict[str, str]]:
     answer = patient.site.run(VSWHERE, "-utf8", "-nologo", "-products", "*", *more, "-format", "json")
     try:
-        told: Any = json.loads(answer.text)
+        listed: Any = json.loads(answer.text)
     except (ValueError, RecursionError):
         raise NoReadingError(f"vswhere ended with {answer.code} and printed no JSON") from None
     keys = ("displayName", "installationPath", "installationVersion")
-    rows = told[:MAX_INSTALLATIONS] if isinstance(told, list) else []
+    rows = listed[:MAX_INSTALLATIONS] if isinstance(listed, list) else []
     return [{key: str(row.get(key, ""))[:300] for key in keys} for row in rows if isinstance(row, dict)]
 
 
@@ -159,15 +159,15 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
     below = wanted.triton_below.get(release)
     sms = [int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability]
     if sms and max(sms) < wanted.triton_sm_min:
-        seen = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
-        yield warning("torch.compile: triton", seen, "use torch.compile on the CPU alone, or do without")
+        found = f"Triton starts at sm_{wanted.triton_sm_min}, this machine has sm_{max(sms)}"
+        yield warning("torch.compile: triton", found, "use torch.compile on the CPU alone, or do without")
     elif below is None:
         yield warning("torch.compile: triton", f"torch {torch}: no fitting triton-windows is known", "do without")
     elif triton is None:
         yield warning("torch.compile: triton", f"torch {torch} without triton", f'pip install "triton-windows<{below}"')
     elif number(triton.split(".post")[0]) >= number(below):
-        seen = f"triton-windows {triton} is too new for torch {torch}"
-        yield missing("torch.compile: triton", seen, f'pip install "triton-windows<{below}"')
+        found = f"triton-windows {triton} is too new for torch {torch}"
+        yield missing("torch.compile: triton", found, f'pip install "triton-windows<{below}"')
     else:
         yield ok("torch.compile: triton", f"triton-windows {triton} fits torch {torch}")
 

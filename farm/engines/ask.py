@@ -16,7 +16,7 @@ SLACK = 0.95
 
 
 @dataclass(frozen=True)
-class Seen:
+class Reported:
     """What an engine says of a runner; None: it does not say. `why` explains what is not online."""
 
     online: bool
@@ -30,7 +30,7 @@ class Seen:
     labels: tuple[str, ...] | None = None
 
 
-def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Seen]:
+def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[str, Reported]:
     """Ask the engine of every runner; one that does not answer is offline, and `why` holds its error.
 
     GitHub is asked once for all its runners.
@@ -42,29 +42,29 @@ def ask(runners: Mapping[str, Runner], github: Callable[[], GithubApi]) -> dict[
                 listed = {found.name.lower(): found for found in api.runners()}
         except FarmError as error:
             listed = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    seen = {}
+    reported = {}
     for name, runner in runners.items():
         if not runner.by_labels:
-            seen[name] = _docker(runner)
+            reported[name] = _docker(runner)
         elif isinstance(listed, str):
-            seen[name] = Seen(online=False, why=listed)
+            reported[name] = Reported(online=False, why=listed)
         else:
-            seen[name] = listed_as(name, listed.get(name.lower()))
-    return seen
+            reported[name] = listed_as(name, listed.get(name.lower()))
+    return reported
 
 
-def _docker(runner: Runner) -> Seen:
+def _docker(runner: Runner) -> Reported:
     try:
         client = connect(runner.url)
     except FarmError as error:
-        return Seen(online=False, why=str(error))
+        return Reported(online=False, why=str(error))
     try:
         info = client.info()
     finally:
         client.close()
     system, spelling = str(info.get("OSType", "")), str(info.get("Architecture", ""))
     platform = named(system)
-    return Seen(
+    return Reported(
         online=True,
         platform=system or None,
         machine=(platform.machine(spelling) if platform else spelling) or None,
@@ -74,15 +74,15 @@ def _docker(runner: Runner) -> Seen:
     )
 
 
-def listed_as(name: str, found: Listed | None) -> Seen:
+def listed_as(name: str, found: Listed | None) -> Reported:
     """What GitHub's list of runners says of the one called `name`; None: it is not on the list."""
     if found is None:
-        return Seen(online=False, why=f"the repository has no runner called {name}")
+        return Reported(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
     own = {label.name.lower() for label in found.labels if label.type != "custom"}
     platform = named(found.os)
     spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels
-    return Seen(
+    return Reported(
         online=found.status == "online",
         why=None if found.status == "online" else f"GitHub says that it is {found.status}",
         busy=found.busy,
@@ -92,21 +92,23 @@ def listed_as(name: str, found: Listed | None) -> Seen:
     )
 
 
-def differences(runner: Runner, seen: Seen) -> list[str]:
+def differences(runner: Runner, reported: Reported) -> list[str]:
     """Where `ci/runners.yaml` promises what the engine does not confirm; empty: nothing."""
     found = []
     for what in ("platform", "machine"):
-        written, has = getattr(runner, what), getattr(seen, what)
+        written, has = getattr(runner, what), getattr(reported, what)
         if has is not None and has != written:
             found.append(f"{what} is {has}, the file says {written}")
-    if runner.os_version and seen.os_version and not f"{seen.os_version}.".startswith(f"{runner.os_version}."):
-        found.append(f"os_version is {seen.os_version}, the file says {runner.os_version}")
-    if runner.cpus and seen.cpus and runner.cpus * runner.slots > seen.cpus:
-        found.append(f"has {seen.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}")
-    if runner.memory_gb and seen.memory_gb and runner.memory_gb * runner.slots * SLACK > seen.memory_gb:
-        found.append(f"has {seen.memory_gb:.1f} GB of memory, the file promises {runner.slots} x {runner.memory_gb:g}")
-    if seen.labels is not None:
-        carried = {label.lower() for label in seen.labels}
+    if runner.os_version and reported.os_version and not f"{reported.os_version}.".startswith(f"{runner.os_version}."):
+        found.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
+    if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:
+        found.append(f"has {reported.cpus:g} CPUs, the file promises {runner.slots} x {runner.cpus:g}")
+    if runner.memory_gb and reported.memory_gb and runner.memory_gb * runner.slots * SLACK > reported.memory_gb:
+        found.append(
+            f"has {reported.memory_gb:.1f} GB of memory, the file promises {runner.slots} x {runner.memory_gb:g}"
+        )
+    if reported.labels is not None:
+        carried = {label.lower() for label in reported.labels}
         missing = [label for label in runner.labels if label.lower() not in carried]
         further = sorted(carried - {label.lower() for label in runner.labels})
         if missing:

@@ -39,14 +39,14 @@ class Exchange:
         url: `s3://bucket/prefix?endpoint_url=…`, as for an index; keep it apart from the index.
 
     Raises:
-        UsageError: It is no bucket: a folder here cannot be written from another machine.
+        UsageError: It is not a bucket: a folder here cannot be written from another machine.
     """
 
     def __init__(self, url: str) -> None:
         store = open_store(url)
         if not isinstance(store, S3Store):
             raise UsageError(
-                f"the exchange {url!r} is no bucket: jobs on other machines cannot write there",
+                f"the exchange {url!r} is not a bucket: jobs on other machines cannot write there",
                 hint="set swarm.exchange in ci/farm.yaml to s3://bucket/prefix?endpoint_url=https://…",
             )
         self._store = store

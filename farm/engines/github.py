@@ -115,7 +115,7 @@ class GithubEngine:
             if (run_id := self._look_for(workflow, submission, before)) is None:
                 raise InfrastructureError(
                     f"{error}; no run {submission} has appeared since, but it still may",
-                    hint="run the same command again in a few minutes: it takes up the run if it is there",
+                    hint="run the same command again in a few minutes: it continues with the run if it is there",
                 ) from error
         if run_id is None and (run_id := self._look_for(workflow, submission, before)) is None:
             raise InfrastructureError(f"GitHub accepted {submission}, but its run has not appeared")
@@ -276,7 +276,9 @@ class GithubEngine:
                     with storing(OUTPUT, path):
                         file.write(piece)
             if newest.digest and newest.digest != f"sha256:{digest.hexdigest()}":
-                raise InfrastructureError(f"the artifact of run {handle} is not what GitHub says", hint="run it again")
+                raise InfrastructureError(
+                    f"the artifact of run {handle} does not match GitHub's size and digest", hint="run it again"
+                )
             return transfer.unpack_zip(path, dest, max_bytes)
 
     def release(self, handle: str) -> None:

@@ -18,10 +18,10 @@ def read(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise nonsense(error) from error
+        raise unexpected_answer(error) from error
 
 
-def nonsense(error: Exception) -> InfrastructureError:
+def unexpected_answer(error: Exception) -> InfrastructureError:
     """The error for an answer that GitHub does not document."""
     lines = plain(str(error).replace("\n", " "))[:300]
     return InfrastructureError(f"GitHub's answer is not what its API documents: {lines}")

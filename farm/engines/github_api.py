@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from farm.engines.github_answers import M, message, nonsense, parsed_date, read, reason
+from farm.engines.github_answers import M, message, parsed_date, read, reason, unexpected_answer
 from farm.engines.github_budget import READ, WRITE, Budget
 from farm.engines.github_models import (
     Approval,
@@ -199,7 +199,7 @@ class GithubApi:
                 items = TypeAdapter(dict[str, Any]).validate_json(body)[key]
                 found += TypeAdapter(list[model]).validate_python(items)  # type: ignore[valid-type]
             except (ValidationError, KeyError) as error:
-                raise nonsense(error) from error
+                raise unexpected_answer(error) from error
         return found
 
     def _get(self, path: str, *, absent: bool = False) -> tuple[bytes, str | None] | None:
@@ -210,7 +210,7 @@ class GithubApi:
     def _get_in_turn(self, path: str, *, absent: bool) -> tuple[bytes, str | None] | None:
         known = self._cache.get(path)
         headers = {"If-None-Match": known[0]} if known else {}
-        answer = self._patiently("GET", path, headers)
+        answer = self._get_again("GET", path, headers)
         if answer.status_code == 304 and known:
             self._cache.move_to_end(path)
             return known[1], known[2]
@@ -248,7 +248,7 @@ class GithubApi:
             self._wait(wait)
         raise InfrastructureError("GitHub's rate limit does not lift", hint="fewer runs at a time; try again later")
 
-    def _patiently(self, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
+    def _get_again(self, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
         """A read: sent again after a limit, a lost connection or an error of the server, a bounded number of times."""
         last = ""
         for attempt in range(TRIES):
@@ -279,9 +279,9 @@ class GithubApi:
             for piece in answer.iter_bytes():
                 read += piece
                 if len(read) > MAX_BODY:
-                    raise InfrastructureError(f"GitHub: an answer larger than {MAX_BODY >> 20} MiB to {path}")
+                    raise InfrastructureError(f"GitHub: the answer is larger than {MAX_BODY >> 20} MiB to {path}")
         except httpx.DecodingError as error:
-            raise nonsense(error) from error
+            raise unexpected_answer(error) from error
         finally:
             answer.close()
         if (date := parsed_date(answer.headers.get("date"))) is not None:
@@ -317,33 +317,33 @@ class GithubApi:
         status = answer.status_code
         if status < 300:
             return
-        said = message(answer)
+        detail = message(answer)
         if status == 401:
-            raise UsageError(f"GitHub refuses the token: {said}", hint=HOW_TO_AUTHORISE)
+            raise UsageError(f"GitHub refuses the token: {detail}", hint=HOW_TO_AUTHORISE)
         if status == 403:
             needs = answer.headers.get("x-accepted-github-permissions")
-            text = f"the token may not do this in {self.repository}: {said}"
+            text = f"the token may not do this in {self.repository}: {detail}"
             raise UsageError(text + (f" (needs {plain(needs)})" if needs else ""), hint=HOW_TO_AUTHORISE)
         if status == 404:
             text = f"GitHub has no {urlsplit(str(answer.request.url)).path}, or the token may not see it"
             raise UsageError(text, hint=f"is github.repository in ci/runners.yaml right? {HOW_TO_AUTHORISE}")
         if status == 410:
-            raise InfrastructureError(f"GitHub no longer has it: {said}")
-        raise UsageError(f"GitHub refuses (status {status}): {said}")
+            raise InfrastructureError(f"GitHub no longer has it: {detail}")
+        raise UsageError(f"GitHub refuses (status {status}): {detail}")
 
     def _download(self, path: str) -> Iterator[bytes]:
         """Follow the redirect to the storage, without the token. Its link lives for a minute: an expired one is
         asked for anew, but only before the first byte.
         """
         for _ in range(LINK_TRIES):
-            answer = self._patiently("GET", path, {})
+            answer = self._get_again("GET", path, {})
             if answer.status_code not in (301, 302, 303, 307, 308):
                 self._check(answer)
-                raise InfrastructureError("GitHub gave no link to download from")
+                raise InfrastructureError("GitHub's answer has no download link")
             link = answer.headers.get("location", "")
             own = urlsplit(self._base)
             if urlsplit(link).scheme != "https" and urlsplit(link)[:2] != own[:2]:
-                raise InfrastructureError("GitHub gave a link that is not https")
+                raise InfrastructureError("GitHub's download link is not https")
             try:
                 with self._http.stream("GET", link, headers=STORAGE_HEADERS) as stored:
                     if stored.status_code == 200:
@@ -355,7 +355,7 @@ class GithubApi:
             if status < 500 and status not in (401, 403, 404, 410):
                 break
             self._sleep(1.0)
-        raise InfrastructureError(f"GitHub's storage answers {status} to a link that GitHub gave", hint="try again")
+        raise InfrastructureError(f"GitHub's storage answers {status} for the download link", hint="try again")
 
 
 @cache

@@ -301,7 +301,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         status = path.lstat()
         if not processes.is_plain(status):
-            raise RefusedOutputError(f"the job's output holds {path.name!r}, which is no plain file")
+            raise RefusedOutputError(f"the job's output holds {path.name!r}, which is not a plain file")
         if stat.S_ISDIR(status.st_mode):
             yield from _files(path)
         else:

@@ -79,7 +79,7 @@ def base_image(
     mirror: str | None,
     line: Line,
 ) -> str:
-    """The id of a base image for `release`; `line` is told what happens.
+    """The id of a base image for `release`; `line` gets a line for each thing that happens.
 
     Raises:
         InfrastructureError: None of the three ways works; the message says what was tried.

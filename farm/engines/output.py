@@ -38,5 +38,5 @@ def storing(name: str, path: Path) -> Iterator[None]:
             raise RefusedOutputError(f"{name!r} of the job's output: {reason}") from error
         raise LocalDiskError(
             f"{path}: the job's output cannot be written: {reason}",
-            hint="free disk space on this machine; the output is kept, and the same command takes it up",
+            hint="free disk space on this machine; the output is kept, and the same command continues from there",
         ) from error

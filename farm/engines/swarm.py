@@ -41,7 +41,7 @@ GRACE_S = 10
 CANCEL_S = 60
 MAX_REPORT = 64 << 10
 MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
-SAID_S = 10.0
+OUTPUT_S = 10.0
 """How long a node may take to say what its engine kept of a job's output."""
 
 AGENT = "farm.standalone.agent.main:main"
@@ -57,7 +57,7 @@ class SwarmEngine:
         cpus, memory: Limits of one job; None: what the largest node has.
 
     Raises:
-        NoRunnerError: The Docker engine is no manager of a swarm.
+        NoRunnerError: The Docker engine is not a manager of a swarm.
     """
 
     name = "swarm"
@@ -77,7 +77,7 @@ class SwarmEngine:
         self._cpus, self._memory = cpus, memory
         if not client.info().get("Swarm", {}).get("ControlAvailable"):
             raise NoRunnerError(
-                "the Docker engine is no manager of a swarm",
+                "the Docker engine is not a manager of a swarm",
                 hint="`docker swarm init` there, or name a manager as swarm.url in ci/farm.yaml",
             )
 
@@ -199,17 +199,15 @@ class SwarmEngine:
         task = self._task(handle)
         if cancelled and task is None:
             return Observation("cancelled", why="stopped on request")
-        seen = observation(task, self.nodes(), cancelled=cancelled, pinned=_pinned(service))
-        return self._reported(labels["farm.exchange"], seen) if seen.state == "done" else seen
+        observed = observation(task, self.nodes(), cancelled=cancelled, pinned=_pinned(service))
+        return self._reported(labels["farm.exchange"], observed) if observed.state == "done" else observed
 
-    def _reported(self, name: str, seen: Observation) -> Observation:
+    def _reported(self, name: str, observed: Observation) -> Observation:
         """What the agent says of an end that the swarm has seen; without its word the end is nobody's fault."""
         try:
             data = self.exchange.get(f"{name}/report.json", MAX_REPORT)
             if data is None:
-                text = (
-                    f"ended without a report, exit code {seen.exit_code}: killed from outside, or no way to the store"
-                )
+                text = f"ended without a report, exit code {observed.exit_code}: killed from outside, or no store"
                 return Observation("lost", why=text)
             report = json.loads(data)
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
@@ -240,7 +238,7 @@ class SwarmEngine:
             time.sleep(pause)
             pause = min(pause * 1.5, 3.0)
         if number == 0:  # the agent never came to it: what the node says
-            yield self._said(handle)
+            yield self._kept_output(handle)
 
     def _piece(self, key: str) -> bytes | None:
         try:
@@ -248,7 +246,7 @@ class SwarmEngine:
         except OversizeError as error:
             return f"\n[a piece of the log is left out: {error}]\n".encode()
 
-    def _said(self, handle: str) -> bytes:
+    def _kept_output(self, handle: str) -> bytes:
         """What the node's own engine kept of the output; nothing where it does not answer.
 
         The manager starts its answer at once and then waits for the node, for ever if that is cut off. docker-py's
@@ -260,7 +258,7 @@ class SwarmEngine:
                 return b""
             params = {"stdout": True, "stderr": True, "follow": False, "tail": 200}
             url = self._api._url("/services/{0}/logs", handle)
-            answer = self._api.get(url, params=params, timeout=SAID_S)
+            answer = self._api.get(url, params=params, timeout=OUTPUT_S)
             return b"".join(self._api._multiplexed_buffer_helper(answer))
         except (docker.errors.DockerException, requests.exceptions.RequestException, InfrastructureError):
             return b""
@@ -281,7 +279,7 @@ class SwarmEngine:
             time.sleep(0.3)
         raise InfrastructureError(
             f"service {handle[:12]} does not stop within {CANCEL_S} s",
-            hint="is its node up? `docker service ps` on a manager tells; run `farm cancel` again",
+            hint="is its node up? `docker service ps` on a manager shows it; run `farm cancel` again",
         )
 
     @guard
@@ -349,7 +347,7 @@ def _packed(manifest: dict[str, Any]) -> bytes:
 
 def _service_name(job: Job) -> str:
     """The same for the same attempt: what makes `submit` safe to repeat."""
-    said = json.dumps([job.name, sorted(job.labels.items())]).encode()
+    identity = json.dumps([job.name, sorted(job.labels.items())]).encode()
     if not job.labels:
-        said += time.time_ns().to_bytes(8, "big")
-    return f"farm-{hashlib.sha256(said).hexdigest()[:24]}"
+        identity += time.time_ns().to_bytes(8, "big")
+    return f"farm-{hashlib.sha256(identity).hexdigest()[:24]}"

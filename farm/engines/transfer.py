@@ -59,7 +59,7 @@ def pack(
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
         if self.type in _HEADERS and self.size > MAX_HEADER:
-            raise RefusedOutputError(f"the job's output is no sound tar stream: a header of {self.size} bytes")
+            raise RefusedOutputError(f"the job's output is not a valid tar stream: a header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
@@ -98,7 +98,7 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
     Raises:
         RefusedOutputError: It is larger than `max_bytes`, or holds a name that points outside, a link or a device.
         LocalDiskError: It cannot be written here.
-        InfrastructureError: The stream is no tar, or ends too early.
+        InfrastructureError: The stream is not a tar, or ends too early.
     """
     raw = _Stream(chunks, max_bytes + (1 << 20))
     stream = io.BufferedReader(raw, 1 << 20)
@@ -107,7 +107,12 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
             written = _members(archive, dest)
         while stream.read(1 << 20):
             pass
-    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:  # how tarfile fails on nonsense
+    except (
+        tarfile.TarError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
     if raw.end != _END:
         raise InfrastructureError("the job's output ends too early", hint="run the same command again")
@@ -130,7 +135,9 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
             or ".." in member.name.split("/")
             or member.name[0] == "/"
         ):
-            raise RefusedOutputError(f"the job's output holds {member.name!r}, which is no plain file below its folder")
+            raise RefusedOutputError(
+                f"the job's output holds {member.name!r}, which is not a plain file below its folder"
+            )
         source = archive.extractfile(member)
         assert source is not None
         path = dest.joinpath(*parts)
@@ -150,7 +157,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
         RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, or a name that points outside or
             stands twice.
         LocalDiskError: It cannot be written here.
-        InfrastructureError: The file is no zip or is damaged.
+        InfrastructureError: The file is not a zip or is damaged.
     """
     written: list[Path] = []
     left = max_bytes
@@ -167,7 +174,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
                 if bad or kind not in (0, stat.S_IFREG):
                     raise RefusedOutputError(
-                        f"the job's output holds {member.filename!r}, which is no plain file below its folder"
+                        f"the job's output holds {member.filename!r}, which is not a plain file below its folder"
                     )
                 path = dest.joinpath(*parts)
                 with storing(member.filename, path):
@@ -180,7 +187,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                             target.write(piece)
                 written.append(path)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
-        raise InfrastructureError(f"the job's output is not a sound zip: {error}") from error
+        raise InfrastructureError(f"the job's output is not a valid zip: {error}") from error
     except OSError as error:
         raise LocalDiskError(f"{archive}: cannot be read: {error.strerror or error}") from error
     return written

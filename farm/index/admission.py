@@ -96,14 +96,17 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
     for field, text in (("author-email", found.author_email), ("maintainer-email", found.maintainer_email)):
         address = parseaddr(text or "")[1]
         if address and not _ADDRESS.fullmatch(address):
-            yield field, f"{address!r} is no address"
+            yield field, f"{address!r} is not an address"
     links = {"home-page": found.home_page, "download-url": found.download_url}
     for field, link in links.items():
         if link not in {None, "", "UNKNOWN"} and not _is_url(link):  # setuptools before 63 wrote UNKNOWN for nothing
-            yield field, f"{link!r} is no http(s) URL"
+            yield field, f"{link!r} is not an http(s) URL"
     for label, link in (found.project_urls or {}).items():
         if not 0 < len(label) <= MAX_LABEL or not _is_url(link):
-            yield "project-url", f"{label!r}: {link!r} is no label of at most {MAX_LABEL} characters and an http(s) URL"
+            yield (
+                "project-url",
+                f"{label!r}: {link!r} is not a label of at most {MAX_LABEL} characters and an http(s) URL",
+            )
     for field, needs in (("provides-dist", found.provides_dist), ("obsoletes-dist", found.obsoletes_dist)):
         for need in needs or ():
             try:

@@ -101,7 +101,7 @@ def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
         projects: Their names.
 
     Raises:
-        UsageError: The source is no URL of an index, or has no such project.
+        UsageError: The source is not a URL of an index, or has no such project.
         InfrastructureError: It does not answer.
     """
     check_source(source)
@@ -131,7 +131,7 @@ def adopt(
         signer: Signs their attestations and the pages.
         policy: What is taken beyond PyPI's rules.
         dry_run: Only say what would be taken in; wheels in another index are not downloaded for that.
-        progress: Told the name of each wheel that was taken in.
+        progress: PackOutcome the name of each wheel that was taken in.
 
     Raises:
         PublishRefusedError: The index is signed with another key, or the store does not keep conditional writes.
@@ -194,7 +194,9 @@ class _Present:
             return False
         record = parse_record(found.data, record_key(offer.filename))
         if record.sha256 != offer.sha256:
-            raise PublishRefusedError(f"{offer.filename} stands for other bytes here: sha256 {record.sha256}")
+            raise PublishRefusedError(
+                f"{offer.filename} is in this index already, with other content: sha256 {record.sha256}"
+            )
         if project not in self.names:
             key = pages.json_key(self.group, project)
             page = self.store.get(key)

@@ -64,7 +64,7 @@ def open_store(url: str) -> Store:
         region = options.get("region") or None
         return S3Store(parts.netloc, prefix, endpoint_url=endpoint, region=region, slash=slash == "slash")
     raise UsageError(
-        f"no kind of store is called {parts.scheme!r}: {url!r}",
+        f"unknown kind of store {parts.scheme!r}: {url!r}",
         hint="use a path, file:///path/to/index or s3://bucket/prefix",
     )
 

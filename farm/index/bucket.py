@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index.folders import to_folder
-from farm.index.stores import Quirks, Stat, check_key
+from farm.index.stores import Stat, StoreTraits, check_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -66,7 +66,7 @@ class Bucket:
         self.slash = slash
         self.prefix = f"{prefix}/" if prefix else ""
         self.proved = False
-        self.quirks = Quirks()
+        self.traits = StoreTraits()
         session = boto3.Session()
         try:
             self.client: S3Client = session.client(
@@ -165,7 +165,7 @@ def http_status(error: ClientError) -> int:
 
 
 def absent(error: ClientError) -> bool:
-    """Only 404 means absent, and a missing bucket is no empty index."""
+    """Only 404 means absent, and a missing bucket is not an empty index."""
     return http_status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
 
 

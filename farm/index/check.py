@@ -54,7 +54,7 @@ def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
     verified here (`farm.index.verify`), but those that expire soon are named; `now` is the clock's for None.
 
     Raises:
-        InfrastructureError: The store failed, so nothing can be said.
+        InfrastructureError: The store failed, so there is no result.
     """
     return list(_Walk(store, now or datetime.now(UTC)).problems())
 
@@ -118,7 +118,7 @@ class _Walk:
         self.states[target] = fold(events)
         further = set(self.store.list(f"events/{target}/")) - {event_key(target, e.number) for e in events}
         for key in sorted(further):
-            yield Problem(key, "is no event that follows on another", broken=True)
+            yield Problem(key, "is an event that does not follow on the one before", broken=True)
 
     def _catalogue(self) -> Iterator[Problem]:
         found = self.store.get(CATALOGUE_KEY)
@@ -288,7 +288,7 @@ class _Walk:
     def _record(self, key: str) -> Iterator[Problem]:
         found = self.store.get(key)
         if found is None:
-            yield Problem(key, "is listed by the store and cannot be read", broken=True)
+            yield Problem(key, "is listed by the store but cannot be read", broken=True)
             return
         record = parse_record(found.data, key)
         if key != record_key(record.filename):

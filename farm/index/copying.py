@@ -45,10 +45,10 @@ def copy_index(
         group: One group; None for all.
         signer: Signs the destination.
         dry_run: Only say what is missing.
-        progress: Told the name of each wheel that was copied.
+        progress: PackOutcome the name of each wheel that was copied.
 
     Raises:
-        VerificationFailedError: An object of the source is not what its record says; what came before it is copied.
+        VerificationFailedError: An object of the source does not match its record; what came before it is copied.
         InfrastructureError: A store failed; run it again.
     """
     if not dry_run:
@@ -89,7 +89,7 @@ def copy_index(
 def _record(store: Store, key: str) -> Record:
     found = store.get(key)
     if found is None:
-        raise PublishRefusedError(f"{store.url(key)} was listed and is not there", hint="run it again")
+        raise PublishRefusedError(f"{store.url(key)} was listed but is missing", hint="run it again")
     return parse_record(found.data, key)
 
 
@@ -143,6 +143,6 @@ def _copy(source: Store, destination: Store, key: str, sha256: str) -> None:
                 file.write(chunk)
         if digest.hexdigest() != sha256:
             raise VerificationFailedError(
-                f"{source.url(key)} is not what its record says", hint="farm index check says what else is broken there"
+                f"{source.url(key)} does not match its record", hint="farm index check lists what else is broken there"
             )
         destination.create(key, path, content_type="application/octet-stream", sha256=sha256)

@@ -150,7 +150,7 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
         The pages, by key, as they are now.
 
     Raises:
-        UsageError: The source is no URL, or no page of the source has what is needed.
+        UsageError: The source is not a URL, or no page of the source has what is needed.
         InfrastructureError: The source or the store failed.
     """
     check_source(source)

@@ -27,15 +27,15 @@ from farm.index.stores import (
     MAX_GET,
     Finding,
     Progress,
-    Quirks,
     Stat,
     Stored,
+    StoreTraits,
     check_discardable,
     check_key,
     file_chunks,
 )
 from farm.locks import lock
-from farm.patience import patiently
+from farm.retrying import retry_while_open
 
 _MARK = ".alive"
 
@@ -55,7 +55,7 @@ class DirectoryStore:
         self.root = root.absolute()
         self.private = private
         self.proved = False
-        self.quirks = Quirks()
+        self.traits = StoreTraits()
         self._swept = False
 
     def __repr__(self) -> str:
@@ -65,7 +65,7 @@ class DirectoryStore:
         path = self._path(key)
         with _failures(path):
             try:
-                with patiently(_open, path) as file:
+                with retry_while_open(_open, path) as file:
                     data = file.read(MAX_GET + 1)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
@@ -77,7 +77,7 @@ class DirectoryStore:
         path = self._path(key)
         with _failures(path):
             try:
-                with patiently(_open, path) as file:
+                with retry_while_open(_open, path) as file:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                     return Stat(file.tell(), digest)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -85,7 +85,7 @@ class DirectoryStore:
 
     def chunks(self, key: str) -> Iterator[bytes]:
         path = self._path(key)
-        with _failures(path), patiently(_open, path) as file:
+        with _failures(path), retry_while_open(_open, path) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
 
@@ -119,7 +119,7 @@ class DirectoryStore:
             current = self.get(key)
             if current is None or current.etag != etag:
                 return False
-            patiently(temporary.replace, path)
+            retry_while_open(temporary.replace, path)
             _sync_folder(path.parent)
             return True
 
@@ -142,7 +142,7 @@ class DirectoryStore:
     def discard(self, key: str) -> None:
         path = self._own_path(check_discardable(key))
         with _failures(path):
-            patiently(path.unlink, missing_ok=True)
+            retry_while_open(path.unlink, missing_ok=True)
 
     def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  the Protocol's
         return iter(())
@@ -237,7 +237,7 @@ def _remove(path: Path) -> None:
     A sweep of another writer may hold a mark for a moment, and a reader the object that a temporary file has become.
     """
     with contextlib.suppress(PermissionError):
-        patiently(path.unlink, missing_ok=True)
+        retry_while_open(path.unlink, missing_ok=True)
 
 
 def _sweep(folder: Path) -> None:

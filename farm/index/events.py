@@ -80,7 +80,9 @@ def _parse(data: bytes, key: str, target: str, number: int) -> Event:
     try:
         event = Event.model_validate_json(data)
     except ValidationError as error:
-        raise ForeignObjectError(f"{key} in the index is no event of this farm: {error.errors()[0]['msg']}") from error
+        raise ForeignObjectError(
+            f"{key} in the index is not an event of this farm: {error.errors()[0]['msg']}"
+        ) from error
     if (event.target, event.number) != (target, number):
         raise ForeignObjectError(f"{key} in the index is event {event.number} of {event.target:.200}")
     return event
@@ -136,7 +138,7 @@ def record_event(
         The pages that show it, by key.
 
     Raises:
-        UsageError: There is no such wheel or project, or the reason is no short line of text.
+        UsageError: There is no such wheel or project, or the reason is not a short line of text.
         InfrastructureError: The store failed; run it again.
     """
     listing = Listing(store, signer)
@@ -147,7 +149,7 @@ def record_event(
             raise UsageError(f"{target} was removed: {before.removed}")
         groups = dict.fromkeys(groups_of(record, before), record.project)
     elif kind in {"yank", "unyank"}:
-        raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is no wheel's file name")
+        raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is not a wheel's file name")
     else:
         groups = dict.fromkeys(_groups_of(store, target), target)
     state = add_event(store, target, kind, reason, time or datetime.now(UTC))
@@ -165,7 +167,7 @@ def _record(store: Store, filename: str) -> Record:
         raise UsageError(str(error)) from error
     found = store.get(key)
     if found is None:
-        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json tell what is")
+        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
     record = parse_record(found.data, key)
     for group in record.groups if not read_state(store, filename).removed else ():
         page = store.get(pages.json_key(group, record.project))
@@ -182,7 +184,7 @@ def _groups_of(store: Store, project: str) -> list[str]:
     suffix = f"/v1-json/{project}/index.json"
     groups = sorted({key.split("/")[1] for key in store.list("whl/") if key.endswith(suffix) and key.count("/") == 4})
     if not groups:
-        raise UsageError(f"no project {project[:200]!r} is in the index", hint="catalog.json tells what is")
+        raise UsageError(f"no project {project[:200]!r} is in the index", hint="catalog.json lists what is")
     return groups
 
 
@@ -190,7 +192,7 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime
     """The state with the new event; without one if that is the state already.
 
     Raises:
-        UsageError: The reason is no short line of text.
+        UsageError: The reason is not a short line of text.
     """
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
@@ -198,7 +200,7 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime
         try:
             event = Event(number=number, kind=kind, target=target, reason=reason, time=time.isoformat(), group=group)
         except ValidationError as error:
-            raise UsageError("the reason is no line of at most 500 characters") from error
+            raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
         if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
             return now
@@ -207,7 +209,9 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime
             return after
         stored = store.get(key)  # somebody else's, or ours with the answer lost
         if stored is None:
-            raise InfrastructureError(f"{store.url(key)} exists and does not: the store contradicts itself")
+            raise InfrastructureError(
+                f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
+            )
         events.append(_parse(stored.data, key, target, number))
     raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
 

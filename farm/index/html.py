@@ -71,7 +71,7 @@ def signature_of(page: bytes, key: str) -> dict[str, Any] | None:
     """The signature in a page; None where there is none.
 
     Raises:
-        ForeignObjectError: It is no JSON object, or there are several.
+        ForeignObjectError: It is not a JSON object, or there are several.
     """
     found = _SIGNATURE.findall(page)
     if not found:
@@ -136,7 +136,7 @@ def parse_root(html: bytes, key: str) -> set[str]:
     for line in _body(html, key):
         link = re.fullmatch(r'<a href="([a-z0-9._-]+)/(?:simple/)?">\1</a><br>', line)
         if link is None:
-            raise foreign(key, f"a line that is no link to a project: {line[:80]!r}")
+            raise foreign(key, f"a line that is not a link to a project: {line[:80]!r}")
         projects.add(link[1])
     return projects
 

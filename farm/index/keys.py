@@ -160,7 +160,7 @@ def change(
     What a call that was killed did already is not an error.
 
     Raises:
-        UsageError: There is no root, the key is not its root key, the reason is no short line, or no online key
+        UsageError: There is no root, the key is not its root key, the reason is not a short line, or no online key
             would be left.
         PublishRefusedError: Somebody else changed the root at the same time.
     """
@@ -174,7 +174,7 @@ def change(
             f"key {signer.keyid[:16]} is not the root key of this index", hint="name the root key: --root-key FILE"
         )
     if len(reason) > 500 or not reason.isprintable():
-        raise UsageError("the reason is no line of at most 500 characters")
+        raise UsageError("the reason must be one line of at most 500 characters")
     made: Metadata[Root] = Metadata.from_bytes(before.to_bytes())
     root = made.signed
     root.version += 1
@@ -193,7 +193,7 @@ def change(
     for each in (signer, *([successor] if successor else [])):
         made.sign(each.signer, append=True)
     if not store.create(root_key(root.version), _bytes(made), content_type="application/json"):
-        raise PublishRefusedError("another change of the keys came first", hint="look at it, then run this again")
+        raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
     return root.version
 
 
@@ -201,7 +201,7 @@ def _revoke(root: Root, keyid: str, reason: str) -> None:
     if keyid in revoked_keys(root):
         return
     if keyid not in root.roles[Targets.type].keyids:
-        raise UsageError(f"key {keyid[:16]} is no online key of this index")
+        raise UsageError(f"key {keyid[:16]} is not an online key of this index")
     for role in ONLINE_ROLES:
         if len(root.roles[role].keyids) == 1:
             raise UsageError("no online key would be left", hint="first: farm index key rotate NEW.pub")

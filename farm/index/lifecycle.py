@@ -44,7 +44,7 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
         The pages that changed, by key.
 
     Raises:
-        UsageError: One of them is not in the index, or the reason is no short line of text.
+        UsageError: One of them is not in the index, or the reason is not a short line of text.
     """
     listing, now = Listing(store, signer), datetime.now(UTC)
     listed: dict[tuple[str, str], dict[str, State]] = defaultdict(dict)
@@ -137,7 +137,7 @@ def prunable(store: Store, rules: Retention, *, now: datetime | None = None, gro
 
 
 def own_pages(store: Store) -> Iterator[tuple[str, ProjectPage]]:
-    """Group and JSON page of every project that is no page of links."""
+    """Group and JSON page of every project that is not a page of links."""
     for key in sorted(store.list("whl/")):
         parts = key.split("/")
         if len(parts) == 5 and parts[2] == "v1-json" and (found := store.get(key)) is not None:
@@ -173,5 +173,5 @@ def _record(store: Store, filename: str) -> Record:
         raise UsageError(str(error)) from error
     found = store.get(record_key(filename))
     if found is None:
-        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json tell what is")
+        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
     return parse_record(found.data, record_key(filename))

@@ -5,7 +5,7 @@ writer never puts an older state over a newer one, and any later publish of the 
 behind. The order matters to readers: `links.html` carries the signature of the group's pages (`farm.index.roles`), so
 it comes after all that it covers; the catalogue comes last, so that what it offers is on all lists.
 
-Most that there is to read can be guessed from the JSON page as it was and from the catalogue, which spares requests:
+Most that there is to read can be predicted from the JSON page as it was and from the catalogue, which spares requests:
 with the two reads, of catalogue and `links.html`, a rebuild costs six here, signed or not. docs/wheel-index.md has all.
 """
 
@@ -18,7 +18,7 @@ from farm.index.keys import newest_root, online_keys, start
 from farm.index.pages import ProjectPage
 from farm.index.signing import Signer
 from farm.index.stores import Store, Stored
-from farm.index.swap import Guess, Swapped, guessed, swap
+from farm.index.swap import Prediction, Swapped, predicted, swap
 
 HOME_KEY = "index.html"
 HOME = html.document(
@@ -56,9 +56,9 @@ class Listing:
         PublishRefusedError: The index has other online keys than the signer's.
     """
 
-    def __init__(self, store: Store, signer: Signer | None = None, catalogue: Guess | None = None) -> None:
+    def __init__(self, store: Store, signer: Signer | None = None, catalogue: Prediction | None = None) -> None:
         self.store, self.signer = store, signer
-        self.catalogue = catalogue or Guess(store.get(CATALOGUE_KEY))
+        self.catalogue = catalogue or Prediction(store.get(CATALOGUE_KEY))
         self.known = parse_catalogue(self.catalogue.stored.data if self.catalogue.stored else None)
         self.keys = self.known.keys
         if signer is not None:
@@ -86,14 +86,14 @@ class Listing:
             after = change(before)
             return None if after is before else after.render()
 
-        done = swap(self.store, key, changed, pages.JSON, guess=Guess(None) if new else None)
+        done = swap(self.store, key, changed, pages.JSON, prediction=Prediction(None) if new else None)
         page = pages.parse_page(done.data, key)
         written = {key: done.data}
         one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
         before = done.before if done.written else None
         derived = self._html(group, page, written, before, one, fresh=done.before is None)
         derived = self._lists(group, page, written) or derived
-        derived = self._links(group, page, written, Guess(flat)) or derived
+        derived = self._links(group, page, written, Prediction(flat)) or derived
         if new_group:
             derived = self.add_group(group) or derived
         derived = self._catalogued(group, page) or derived
@@ -111,9 +111,9 @@ class Listing:
             page = roles.groups_html(groups | {group})
             return page if self.signer is None else roles.signed(page, roles.GROUPS_KEY, old, {}, self.signer)
 
-        # what a signed list holds cannot be guessed; but the first group of an index is alone on it
-        guess = None if self.known.groups or self.known.links else Guess(None)
-        return swap(self.store, roles.GROUPS_KEY, new, pages.HTML, guess=guess).written
+        # what a signed list holds cannot be predicted; but the first group of an index is alone on it
+        prediction = None if self.known.groups or self.known.links else Prediction(None)
+        return swap(self.store, roles.GROUPS_KEY, new, pages.HTML, prediction=prediction).written
 
     def _know_keys(self, signer: Signer) -> None:
         """Which keys may sign: from the catalogue, or from the root, which the first signature makes."""
@@ -150,11 +150,13 @@ class Listing:
         old = None if before is None else pages.parse_page(before.data, "")
         for channel in (None, *sorted(page.channels if channels is None else channels)):
             key = html_place(group, page.name, channel)
-            guess = Guess(None) if fresh else None
+            prediction = Prediction(None) if fresh else None
             if before and old:
                 known = channel is None or channel in old.channels
-                guess = guessed(self.store, before, html.project_html(old, channel)) if known else Guess(None)
-            done = show_html(self.store, key, page, channel, guess)
+                prediction = (
+                    predicted(self.store, before, html.project_html(old, channel)) if known else Prediction(None)
+                )
+            done = show_html(self.store, key, page, channel, prediction)
             written[key] = done.data
             changed = changed or done.written
         return changed
@@ -169,11 +171,13 @@ class Listing:
             names = self.known.listed(group, channel)
             for listed in lists_of(group, channel):
                 sample = self.catalogue.stored
-                guess = guessed(self.store, sample, listed.render(names)) if names and sample else Guess(None)
-                changed = add_to_list(self.store, listed, page.name, written, guess) or changed
+                prediction = (
+                    predicted(self.store, sample, listed.render(names)) if names and sample else Prediction(None)
+                )
+                changed = add_to_list(self.store, listed, page.name, written, prediction) or changed
         return changed
 
-    def _links(self, group: str, page: ProjectPage, written: dict[str, bytes], flat: Guess) -> bool:
+    def _links(self, group: str, page: ProjectPage, written: dict[str, bytes], flat: Prediction) -> bool:
         key = pages.links_key(group)
 
         def new(old: bytes | None) -> bytes | None:
@@ -190,7 +194,7 @@ class Listing:
                 return text if there is None else html.with_signature(text, there)  # which does not cover it then
             return None
 
-        done = swap(self.store, key, new, pages.HTML, guess=flat)
+        done = swap(self.store, key, new, pages.HTML, prediction=flat)
         written[key] = done.data
         return done.written
 
@@ -204,7 +208,7 @@ class Listing:
                 after = after.model_copy(update={"keys": self.keys})
             return None if after is before else after.render()
 
-        return swap(self.store, CATALOGUE_KEY, new, CATALOGUE_TYPE, guess=self.catalogue).written
+        return swap(self.store, CATALOGUE_KEY, new, CATALOGUE_TYPE, prediction=self.catalogue).written
 
 
 class ProjectList(NamedTuple):
@@ -250,7 +254,7 @@ def html_place(group: str, project: str, channel: str | None) -> str:
 
 
 def add_to_list(
-    store: Store, listed: ProjectList, project: str, written: dict[str, bytes], guess: Guess | None
+    store: Store, listed: ProjectList, project: str, written: dict[str, bytes], prediction: Prediction | None
 ) -> bool:
     """Puts a project on one list of projects; True if it was missing."""
 
@@ -258,12 +262,12 @@ def add_to_list(
         projects = set() if old is None else listed.parse(old)
         return None if project in projects else listed.render(projects | {project})
 
-    done = swap(store, listed.key, new, listed.content_type, guess=guess)
+    done = swap(store, listed.key, new, listed.content_type, prediction=prediction)
     written[listed.key] = done.data
     return done.written
 
 
-def show_html(store: Store, key: str, page: ProjectPage, channel: str | None, guess: Guess | None) -> Swapped:
+def show_html(store: Store, key: str, page: ProjectPage, channel: str | None, prediction: Prediction | None) -> Swapped:
     """Brings an HTML page of a project to at least the generation of its JSON page."""
 
     def new(old: bytes | None) -> bytes | None:
@@ -271,4 +275,4 @@ def show_html(store: Store, key: str, page: ProjectPage, channel: str | None, gu
             return None
         return html.project_html(page, channel)
 
-    return swap(store, key, new, pages.HTML, guess=guess)
+    return swap(store, key, new, pages.HTML, prediction=prediction)

@@ -54,7 +54,7 @@ def put(
         size: Its size in bytes.
         sha256: What it must hash to; None for whatever it hashes to.
         headers: What `create_multipart_upload` gets beside bucket, key and metadata.
-        progress: Told the bytes that are stored.
+        progress: PackOutcome the bytes that are stored.
 
     Returns:
         False when an object was there; nothing changed then.
@@ -82,7 +82,7 @@ def put(
         if done and not _holds(store, key, wanted):
             raise InfrastructureError(f"{store.url(key)} was stored in parts and does not hold what was sent")
         return done
-    raise InfrastructureError(f"{store.url(key)}: the store forgot the upload {STARTS} times", hint="run it again")
+    raise InfrastructureError(f"{store.url(key)}: the store lost the upload {STARTS} times", hint="run it again")
 
 
 def _begin(store: Bucket, key: str, sha256: str, headers: dict[str, Any]) -> str:

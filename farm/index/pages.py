@@ -46,7 +46,7 @@ def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
     """Project and version of a wheel's file name.
 
     Raises:
-        ValueError: It is no wheel name, or has characters that do not belong into one.
+        ValueError: It is not a wheel name, or has characters that do not belong into one.
     """
     if not _WHEEL.fullmatch(filename):
         raise ValueError(f"not the file name of a wheel: {filename[:200]!r}")

@@ -21,7 +21,7 @@ from typing import TypeVar
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Proof, parse_catalogue
 from farm.index.pages import ForeignObjectError
-from farm.index.stores import SCRATCH, Finding, Quirks, Store, Stored
+from farm.index.stores import SCRATCH, Finding, Store, Stored, StoreTraits
 from farm.index.swap import swap
 
 DAYS = 7
@@ -52,7 +52,7 @@ def proved_catalogue(store: Store, *, single_writer: bool = False) -> Stored | N
         return found
     known = None if single_writer else _known(store, found)
     if known is not None:
-        store.quirks = Quirks(bare_etags=known.bare_etags)
+        store.traits = StoreTraits(bare_etags=known.bare_etags)
         store.proved = True
         return found
     probe(store, single_writer=single_writer)
@@ -63,7 +63,7 @@ def prove(store: Store, *, single_writer: bool = False) -> None:
     """Makes sure, at most once per store object, that something may be published there.
 
     Args:
-        store: Where to; its `quirks` and `proved` are set.
+        store: Where to; its `traits` and `proved` are set.
         single_writer: The caller promises that nobody else writes. A store that ignores conditions is accepted then,
             and each write looks first.
 
@@ -105,31 +105,31 @@ def accept(store: Store, findings: list[Finding], *, single_writer: bool = False
             "If-None-Match. Where nobody else ever writes: --single-writer",
         )
     if failed:
-        store.quirks = Quirks(reads_first=True)
+        store.traits = StoreTraits(reads_first=True)
     else:
-        # a catalogue that is not ours stays as it is, and is told by whoever needs it
+        # a catalogue that is not ours stays as it is, and whoever needs it reports it
         with contextlib.suppress(ForeignObjectError):
             keep_proof(store)
     store.proved = True
 
 
 def examine(store: Store, *, traits: bool = False) -> list[Finding]:
-    """What is seen when the promises are tried out; sets `store.quirks` to what made them hold.
+    """What is seen when the promises are tried out; sets `store.traits` to what made them hold.
 
     Args:
         store: Any store.
         traits: Also what is good to know and not needed.
     """
     scratch = f"{SCRATCH}{uuid.uuid4().hex}"
-    store.quirks = Quirks()
+    store.traits = StoreTraits()
     findings = _alone(store, f"{scratch}-quoted")
     if not all(finding.good for finding in findings):
-        store.quirks = Quirks(bare_etags=True)
+        store.traits = StoreTraits(bare_etags=True)
         bare = _alone(store, f"{scratch}-bare")
         if all(finding.good for finding in bare):
             findings = bare
         else:
-            store.quirks = Quirks()
+            store.traits = StoreTraits()
     findings.append(_created_by_many(store, scratch))
     findings.append(_swapped_by_many(store, f"{scratch}-swapped"))
     if traits:
@@ -148,13 +148,13 @@ def _known(store: Store, found: Stored | None) -> Proof | None:
 
 
 def keep_proof(store: Store, *, seen_as: str | None = None) -> None:
-    """Writes down that the store keeps its promises, now, with its `quirks`.
+    """Writes down that the store keeps its promises, now, with its `traits`.
 
     Args:
         store: The store.
         seen_as: The URL under which others reach it; its own for None.
     """
-    proof = Proof(store=_name(seen_as or store.url("")), time=datetime.now(UTC), bare_etags=store.quirks.bare_etags)
+    proof = Proof(store=_name(seen_as or store.url("")), time=datetime.now(UTC), bare_etags=store.traits.bare_etags)
     kept = proof.model_dump(mode="json", by_alias=True)
 
     def change(old: bytes | None) -> bytes:
@@ -242,12 +242,13 @@ def _swapped_by_many(store: Store, key: str) -> Finding:
 
     with _discarded(store, key):
         try:
-            said = sum(_race(count))
+            claimed = sum(_race(count))
         except (ValueError, IndexError):  # torn or empty content
             return Finding(_SWAPS, good=False, needed=True, seen="a reader saw an object that was half written")
         held = held_by(store.get(key))
-    seen = f"{WRITERS} writers were told that {said} of {WRITERS * SWAPS} additions were done; {said - held} were lost"
-    return Finding(_SWAPS, good=said == held > 1, needed=True, seen=seen)  # a slow store may not come to the end
+    lost = claimed - held
+    seen = f"{WRITERS} writers were told that {claimed} of {WRITERS * SWAPS} additions were done; {lost} were lost"
+    return Finding(_SWAPS, good=claimed == held > 1, needed=True, seen=seen)  # a slow store may not come to the end
 
 
 _SWAPS = "of many replacements none is lost"

@@ -26,7 +26,7 @@ def attestation_key(filename: str, keyid: str) -> str:
 
 
 def statement(record: Record) -> dict[str, Any]:
-    """What is said about a wheel.
+    """The statement about a wheel.
 
     Raises:
         UsageError: The record says nothing of how the wheel was built.
@@ -58,7 +58,7 @@ def attest(store: Store, record: Record, signer: Signer) -> bool:
     if _is_by(record.attestation, signer.keyid):
         raise InfrastructureError(
             f"the record of {record.filename} does not say what was attested when it was published",
-            hint="somebody wrote there past the farm: put the record back from a backup, or remove the wheel",
+            hint="something other than the farm changed it: put the record back from a backup, or remove the wheel",
         )
     key = attestation_key(record.filename, signer.keyid)
     if store.create(key, envelope, content_type="application/json"):
@@ -66,8 +66,8 @@ def attest(store: Store, record: Record, signer: Signer) -> bool:
     there = store.get(key)
     if there is None or there.data != envelope:
         raise InfrastructureError(
-            f"{store.url(key)} holds another statement than the wheel's record",
-            hint="somebody wrote there past the farm; `farm index verify` tells what else does not fit",
+            f"{store.url(key)} differs from the statement in the wheel's record",
+            hint="something other than the farm changed it; `farm index verify` lists what else does not match",
         )
     return False
 

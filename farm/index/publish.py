@@ -29,7 +29,7 @@ from farm.index.provenance import attest, attested
 from farm.index.records import Record, describe, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.stores import Progress, Store
-from farm.index.swap import Guess
+from farm.index.swap import Prediction
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def publish(
         channel: The channel that built it, if it is to be in that channel's root as well.
         signer: Signs the attestation of the wheel and the pages.
         policy: What is taken beyond PyPI's rules.
-        progress: Told how many bytes of the wheel are stored.
+        progress: PackOutcome how many bytes of the wheel are stored.
         single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
@@ -102,7 +102,7 @@ def publish(
     )
     if signer is not None:
         ours = attested(ours, signer)
-    catalogue = Guess(proved_catalogue(store, single_writer=single_writer))
+    catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
     listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
     check_name(ours.project, {name for each in listing.known.groups for name in listing.known.listed(each)}, policy)
     record, claimed = _claim(store, ours)
@@ -147,7 +147,9 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
         return ours, True
     there = store.get(key)
     if there is None:
-        raise InfrastructureError(f"{store.url(key)} exists and does not: the store contradicts itself")
+        raise InfrastructureError(
+            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
+        )
     record = parse_record(there.data, key)
     if record.sha256 != ours.sha256:
         raise NameTakenError(
@@ -186,6 +188,6 @@ def _store_file(
     if there is None or there.size != size or there.sha256 not in {sha256, None}:
         raise InfrastructureError(
             f"{store.url(key)} holds other bytes than its record says",
-            hint="somebody wrote there past the farm; `farm index check` tells what else is broken",
+            hint="something other than the farm changed it; `farm index check` lists what else is broken",
         )
     return False

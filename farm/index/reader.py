@@ -51,7 +51,7 @@ class _Http:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
-            raise UsageError("not the URL of an index's root", hint="https://host/path, without user, ? and #")
+            raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
         self.root = url.rstrip("/")
 
     def get(self, key: str) -> bytes | None:
@@ -129,7 +129,7 @@ def _gunzipped(url: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
                     yield data
                 left = decoder.unconsumed_tail or decoder.unused_data
     except zlib.error as error:
-        raise InfrastructureError(f"{url} says that it is gzip-encoded and is not: {error}") from error
+        raise InfrastructureError(f"{url} is declared as gzip-encoded but is not: {error}") from error
     if not decoder.eof:
         raise InfrastructureError(f"{url} is cut off", hint="run it again")
 

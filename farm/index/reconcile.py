@@ -117,7 +117,7 @@ def _below(keys: Iterable[str], prefix: str) -> list[str]:
 def _record(store: Store, key: str) -> Record:
     found = store.get(key)
     if found is None:
-        raise ForeignObjectError(f"{key} is listed by the store and cannot be read")
+        raise ForeignObjectError(f"{key} is listed by the store but cannot be read")
     return parse_record(found.data, key)
 
 

@@ -105,7 +105,7 @@ def describe(
 
     Raises:
         PublishRefusedError: File name, METADATA and content do not agree, or METADATA is not what PyPI would take.
-        UsageError: The wheel cannot be read, or the provenance is no small JSON object.
+        UsageError: The wheel cannot be read, or the provenance is not a small JSON object.
         ValueError: `upload_time` has no time zone.
     """
     if upload_time.tzinfo is None:
@@ -152,7 +152,7 @@ def metadata_inside(wheel: Path) -> bytes:
                 return member.read(MAX_METADATA + 1)
     # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
-        raise PublishRefusedError(f"{wheel.name} is not a sound zip file: {error}") from error
+        raise PublishRefusedError(f"{wheel.name} is not a valid zip file: {error}") from error
 
 
 def _check_info(filename: str, folder: str, names: list[str]) -> None:
@@ -173,7 +173,7 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
     try:
         text = _json(dict(provenance))
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the provenance is no JSON: {error}") from error
+        raise UsageError(f"the provenance is not JSON: {error}") from error
     if len(text) > MAX_PROVENANCE:
         raise UsageError(
             f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",

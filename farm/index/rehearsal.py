@@ -20,7 +20,7 @@ class Rehearsal:
 
     def __init__(self, beneath: Store) -> None:
         self.beneath = beneath
-        self.quirks = beneath.quirks
+        self.traits = beneath.traits
         self.changed: dict[str, bytes | Path | None] = {}
 
     def get(self, key: str) -> Stored | None:

@@ -96,7 +96,7 @@ class S3Store(Bucket):
         sha256: str | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        if self.quirks.reads_first and self.stat(key) is not None:
+        if self.traits.reads_first and self.stat(key) is not None:
             return False
         headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
         if isinstance(data, Path) and (size := _size(data)) > MAX_PUT:
@@ -105,7 +105,7 @@ class S3Store(Bucket):
         return self._put(key, data, sha256, put, progress)
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
-        if self.quirks.reads_first and etag != getattr(self.get(key), "etag", None):
+        if self.traits.reads_first and etag != getattr(self.get(key), "etag", None):
             return False
         headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "no-cache"}
         packed = _packed(data)
@@ -113,7 +113,7 @@ class S3Store(Bucket):
             headers["ContentEncoding"] = "gzip"
         if etag is None:
             return self._put(key, packed, None, partial(self.client.put_object, IfNoneMatch="*", **headers))
-        tag = etag.strip('"') if self.quirks.bare_etags else etag
+        tag = etag.strip('"') if self.traits.bare_etags else etag
         return self._put(key, packed, None, partial(self.client.put_object, IfMatch=tag, **headers))
 
     def likely_etag(self, data: bytes) -> str:
@@ -176,7 +176,7 @@ class S3Store(Bucket):
         try:
             plain = decoder.decompress(data, MAX_GET + 1)
         except zlib.error as error:
-            raise InfrastructureError(f"{self.url(key)} says that it is gzip-encoded and is not: {error}") from error
+            raise InfrastructureError(f"{self.url(key)} is declared as gzip-encoded but is not: {error}") from error
         if len(plain) > MAX_GET:
             raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
         if not decoder.eof:

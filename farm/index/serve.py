@@ -28,7 +28,7 @@ def server(root: Path, port: int = 0, *, quiet: bool = False) -> ThreadingHTTPSe
     """A server of the index in `root`, bound and not yet running; port 0 takes a free one.
 
     Raises:
-        UsageError: `root` is no directory, or the port is taken.
+        UsageError: `root` is not a directory, or the port is taken.
     """
     if not root.is_dir():
         raise UsageError(f"no index at {root}: not a directory", hint="publish a wheel first, or name the directory")
@@ -51,7 +51,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def media_type(key: str) -> str:
-    """What a client is told about an object."""
+    """The `Content-Type` of an object, by its key."""
     if "/v1-json/" in key and key.endswith(".json"):
         return pages.JSON
     return _TYPES.get(Path(key).suffix, "application/octet-stream")

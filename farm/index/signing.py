@@ -1,4 +1,4 @@
-"""Ed25519 keys and DSSE envelopes: who said what.
+"""Ed25519 keys and DSSE envelopes: who signed what.
 
 A key pair is two PEM files, or the private one in an environment variable. A key's name is its `keyid`, a hash of
 the public key. Envelopes are those of DSSE (secure-systems-lab/dsse), so that other tools can read them.
@@ -113,13 +113,13 @@ def opened(envelope: bytes, trusted: Keys, payload_type: str, where: str) -> tup
     """The document inside an envelope that a trusted key signed, and that key's keyid.
 
     Raises:
-        VerificationFailedError: It is no envelope, holds something else, or no trusted key signed it.
+        VerificationFailedError: It is not an envelope, holds something else, or no trusted key signed it.
     """
     try:
         parsed = Envelope.from_dict(json.loads(envelope))
         parsed.pae()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError) as error:
-        raise VerificationFailedError(f"{where} is no signed envelope") from error
+        raise VerificationFailedError(f"{where} is not a signed envelope") from error
     if parsed.payload_type != payload_type:
         raise VerificationFailedError(f"{where} holds {parsed.payload_type!r:.80}, not {payload_type}")
     if not trusted:
@@ -132,7 +132,7 @@ def opened(envelope: bytes, trusted: Keys, payload_type: str, where: str) -> tup
     try:
         return json.loads(parsed.payload), sorted(by)[0]
     except (ValueError, RecursionError) as error:
-        raise VerificationFailedError(f"{where}: what was signed is no JSON") from error
+        raise VerificationFailedError(f"{where}: what was signed is not JSON") from error
 
 
 def _read(path: Path) -> bytes:

@@ -61,7 +61,7 @@ def project_files(source: str, project: str) -> list[File]:
         entries = _json_entries(data) if kind == pages.JSON else _html_entries(data.decode(errors="replace"))
         return [file for entry in entries if (file := _file(place, entry)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InfrastructureError(f"{url} is no page of a simple index: {error!s:.200}") from error
+        raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error
 
 
 def metadata_of(file: File) -> bytes:
@@ -80,7 +80,7 @@ def metadata_of(file: File) -> bytes:
     except (OSError, ValueError, HTTPException) as error:
         raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
     if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
-        raise VerificationFailedError(f"{url} is not what its page says")
+        raise VerificationFailedError(f"{url} does not match its page")
     return data
 
 

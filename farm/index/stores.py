@@ -27,11 +27,11 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
 
 
 Progress = Callable[[int], None]
-"""Told how many bytes of an object are stored so far; it may go back when a piece is sent again."""
+"""PackOutcome how many bytes of an object are stored so far; it may go back when a piece is sent again."""
 
 
 @dataclass(frozen=True)
-class Quirks:
+class StoreTraits:
     """What a store was found to need.
 
     Attributes:
@@ -69,7 +69,7 @@ class Stored(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """Size in bytes, and the sha256 in hex; None where the store was not told it."""
+    """Size in bytes, and the sha256 in hex; None where the store does not know it."""
 
     size: int
     sha256: str | None
@@ -85,7 +85,7 @@ class Store(Protocol):
     proved: bool
     """True once `farm.index.probe.prove` has passed on this object."""
 
-    quirks: Quirks
+    traits: StoreTraits
     """What the probe found; the store heeds it."""
 
     def get(self, key: str) -> Stored | None:
@@ -129,7 +129,7 @@ class Store(Protocol):
         """
 
     def likely_etag(self, data: bytes) -> str:
-        """The tag that `replace` most likely gave to these bytes: a guess that can spare a read, never a promise."""
+        """The tag that `replace` most likely gave to these bytes: it can spare a read, but is no promise."""
 
     def list(self, prefix: str) -> Iterator[str]:
         """All keys that start with `prefix` (any string, not only a folder), in no promised order."""

@@ -12,8 +12,8 @@ SWAP_TRIES = 60
 """32 writers of one page needed 9 tries at most on three servers; this bounds what is surely broken."""
 
 
-class Guess(NamedTuple):
-    """What is probably there, so that it need not be read first; `None` for nothing. A wrong guess costs a request."""
+class Prediction(NamedTuple):
+    """What is probably there, so that it need not be read first; `None` for nothing. A wrong one costs a request."""
 
     stored: Stored | None
 
@@ -36,7 +36,7 @@ def swap(
     change: Callable[[bytes | None], bytes | None],
     content_type: str,
     *,
-    guess: Guess | None = None,
+    prediction: Prediction | None = None,
 ) -> Swapped:
     """Reads, changes, writes if nobody else wrote, again if somebody did.
 
@@ -46,19 +46,19 @@ def swap(
         change: From the old content (None: absent) to the new (None: leave it). Called again after a
             lost race.
         content_type: The media type.
-        guess: Spares the first read if it is right.
+        prediction: Spares the first read if it is right.
     """
 
     def once() -> Swapped:
-        nonlocal guess
-        guessed, guess = guess, None
-        old = store.get(key) if guessed is None else guessed.stored
+        nonlocal prediction
+        predicted, prediction = prediction, None
+        old = store.get(key) if predicted is None else predicted.stored
         new = change(None if old is None else old.data)
         if new is None:
             assert old is not None, "nothing can be left as it is where nothing is"
             return Swapped(old, old.data, written=False)
         if not store.replace(key, new, None if old is None else old.etag, content_type=content_type):
-            if guessed is not None:
+            if predicted is not None:
                 return once()
             raise _LostRaceError(f"{store.url(key)}: {SWAP_TRIES} times somebody else wrote first", hint="run it again")
         return Swapped(old, new, written=True)
@@ -71,7 +71,7 @@ def swap(
     )(once)
 
 
-def guessed(store: Store, sample: Stored, data: bytes) -> Guess | None:
+def predicted(store: Store, sample: Stored, data: bytes) -> Prediction | None:
     """That `data` is there, with the tag it should have; None where the store's tags cannot be foretold.
 
     `sample` shows whether they can: a bucket that encrypts with a key of its own makes other tags.
@@ -80,4 +80,4 @@ def guessed(store: Store, sample: Stored, data: bytes) -> Guess | None:
     if bare != likely:
         return None
     tag = sample.etag.replace(bare, store.likely_etag(data).strip('"'))
-    return Guess(Stored(data, tag))
+    return Prediction(Stored(data, tag))

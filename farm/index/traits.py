@@ -28,7 +28,7 @@ def examine(store: Bucket, scratch: str) -> Iterator[Finding]:
         try:
             good, seen = trait(store, key)
         except (ClientError, BotoCoreError) as error:
-            good, seen = False, _said(error)
+            good, seen = False, _error_text(error)
         finally:
             for each in (store.full(key), f"{store.full(key)}/"):
                 with contextlib.suppress(ClientError, BotoCoreError):  # a policy may forbid deletes
@@ -104,11 +104,11 @@ def _answer(call: Callable[[], object]) -> str:
     try:
         call()
     except ClientError as error:
-        return _said(error)
+        return _error_text(error)
     return "done"
 
 
-def _said(error: ClientError | BotoCoreError) -> str:
+def _error_text(error: ClientError | BotoCoreError) -> str:
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return f"refused with {status} {error.response.get('Error', {}).get('Code', '')}"

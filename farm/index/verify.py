@@ -77,7 +77,7 @@ def verify_index(
         max_age: How long ago the pages may have been signed at most; by default until they expire.
 
     Raises:
-        VerificationFailedError: No list of groups that a trusted key signed: nothing can be said.
+        VerificationFailedError: No list of groups that a trusted key signed: there is nothing to verify by.
         InfrastructureError: The index cannot be read.
         UsageError: The folder cannot be written.
     """
@@ -100,7 +100,9 @@ class _Verifier:
             before = {each.name for each in self.state.iterdir() if each.is_dir()} if self.state.exists() else set()
             problems = list(self._signed_pages(GROUPS_KEY, fatal=True))
         except OSError as error:
-            raise UsageError(f"cannot keep what was seen in {self.state}: {error.strerror or error}") from error
+            raise UsageError(
+                f"cannot write the last verified state to {self.state}: {error.strerror or error}"
+            ) from error
         groups = self._groups()
         for group in sorted(groups):
             problems += self._signed_pages(pages.links_key(group))
@@ -124,7 +126,7 @@ class _Verifier:
         try:
             return set() if page is None else html.parse_root(page, GROUPS_KEY)
         except pages.ForeignObjectError:
-            return set()  # then it is not what was signed either, which is told
+            return set()  # then it is not what was signed either, and is reported there
 
     def _signed_pages(self, where: str, *, fatal: bool = False) -> Iterator[str]:
         """Compares the pages that a signature covers; what is wrong with the signature itself is one problem."""
@@ -314,7 +316,7 @@ def _is_about(document: object, file: File, record: Record | None) -> bool:
 
 
 def _names(envelope: bytes, keyids: Container[str]) -> bool:
-    """Does an envelope say that one of these keys signed it? Not checked: only for what is told."""
+    """Does an envelope say that one of these keys signed it? Not checked: for the message only."""
     try:
         return any(each["keyid"] in keyids for each in json.loads(envelope)["signatures"])
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -70,7 +70,7 @@ class Matrix:
         if alias not in builds:
             near = nearest(alias, list(builds))
             hint = f"nearest: {', '.join(near)}" if near else "farm matrix --format names lists them"
-            raise UsageError(f"no build is called {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint)
+            raise UsageError(f"unknown build {name!r}" + (f" in {wanted}" if wanted else ""), hint=hint)
         return builds[alias]
 
     def builds(self, channel: str | None = None) -> Iterator[Build]:

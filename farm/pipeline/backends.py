@@ -186,15 +186,15 @@ def _github(workspace: Workspace, _runner: Runner) -> Backend:
     def workers() -> list[Worker]:
         found = []
         for runner in api.runners():
-            seen, known = listed_as(runner.name, runner), described.get(runner.name.lower())
+            listed, known = listed_as(runner.name, runner), described.get(runner.name.lower())
             found.append(
                 Worker(
                     runner.name,
-                    platform=seen.platform or DEFAULT,
-                    machine=seen.machine or "x86_64",
-                    labels=frozenset(label.lower() for label in seen.labels or ()),
+                    platform=listed.platform or DEFAULT,
+                    machine=listed.machine or "x86_64",
+                    labels=frozenset(label.lower() for label in listed.labels or ()),
                     memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
-                    online=seen.online,
+                    online=listed.online,
                 )
             )
         return found

@@ -27,7 +27,7 @@ LOG_TAIL = 1 << 20
 ADVICE = {
     Cause.OUT_OF_MEMORY: "raise memory_per_job_gb in the recipe so that fewer compilers run at once, or "
     "memory_gb of the runner in ci/runners.yaml",
-    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build goes on with what is compiled",
+    Cause.TIME_LIMIT: "raise timeout_minutes in the recipe; the next build continues with what is compiled",
 }
 """What to do about an end that the engine itself explains."""
 NOTED = ("+ ", "farm: step")
@@ -68,7 +68,7 @@ def make_job(
 ) -> Job:
     """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
 
-    `environment` is what build.sh is told beside the number of jobs; the others as in Job.
+    `environment` holds build.sh's variables beside the number of jobs; the others as in Job.
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
@@ -101,16 +101,16 @@ def follow(
 ) -> Observation:
     """Write the job's output to `log` and show it, until the job has ended; returns how it ended.
 
-    `note` is told the steps done and in all, every few seconds; `saw` how it stands until it runs, and then once more.
+    `note` gets the steps done and in all, every few seconds; `saw` the state until it runs, and the first one then.
     """
-    saw(seen := engine.observe(handle))
-    while seen.state in ("queued", "starting"):
+    saw(observed := engine.observe(handle))
+    while observed.state in ("queued", "starting"):
         time.sleep(engine.poll_s)
-        saw(seen := engine.observe(handle))
+        saw(observed := engine.observe(handle))
     noted = float("-inf")
     with storing("the build's log", log):
         log.parent.mkdir(parents=True, exist_ok=True)
-        stream = log.open("wb", buffering=0)  # what the disk does not take is told by the write itself, not at the end
+        stream = log.open("wb", buffering=0)  # a full disk fails the write itself, not the close at the end
     with stream, contextlib.closing(_lines(engine, handle, _bounded(stream, MAX_LOG))) as lines:
         for text in lines:
             shown = plain(text)
@@ -121,9 +121,9 @@ def follow(
                     noted = time.monotonic()
                     note(int(match[1]), int(match[2]))
             (watcher.note if shown.startswith(NOTED) else watcher.line)(shown)
-    while (seen := engine.observe(handle)).state not in FINAL:
+    while (observed := engine.observe(handle)).state not in FINAL:
         time.sleep(0.05)  # the output ends a moment before the engine notes the end
-    return seen
+    return observed
 
 
 def _bounded(stream: FileIO, left: int) -> Callable[[bytes], object]:
@@ -156,7 +156,7 @@ def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Gene
         yield rest.decode("utf-8", "replace")
 
 
-def judge(seen: Observation, log: Path, platform_name: str = DEFAULT) -> None:
+def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> None:
     """Raise what the end of a build means; a success returns.
 
     Raises:
@@ -164,24 +164,26 @@ def judge(seen: Observation, log: Path, platform_name: str = DEFAULT) -> None:
         BuildFailedError: The build's own fault, with its first error, the cause where known and where the log is.
         InfrastructureError: The engine lost it, or it was killed from outside.
     """
-    if seen.state != "done":
-        raise InfrastructureError(f"the build was {seen.state}: {seen.text}", hint="run the same command again")
-    if seen.cause is Cause.KILLED:
+    if observed.state != "done":
+        raise InfrastructureError(f"the build was {observed.state}: {observed.text}", hint="run the same command again")
+    if observed.cause is Cause.KILLED:
         raise InfrastructureError(
-            f"the build was {seen.text}", hint="run the same command again: it goes on with what is compiled"
+            f"the build was {observed.text}", hint="run the same command again: it continues with what is compiled"
         )
-    failure = platform(platform_name).failures.get(seen.exit_code or 0)
-    if failure is not None and seen.cause is None:
+    failure = platform(platform_name).failures.get(observed.exit_code or 0)
+    if failure is not None and observed.cause is None:
         text = "\n".join("    " + line for line in log_end(log)[-5:])
         script = platform(platform_name).entry
-        raise failure(f"{script} ended with {seen.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}")
-    if seen.exit_code != 0:
-        why = f" ({seen.text})" if seen.text else ""
+        raise failure(
+            f"{script} ended with {observed.exit_code}; its last lines:\n{text}", hint=f"the whole log: {log}"
+        )
+    if observed.exit_code != 0:
+        why = f" ({observed.text})" if observed.text else ""
         found = failures.read(log_end(log))
-        if seen.cause in ADVICE:
-            found = replace(found, advice=ADVICE[seen.cause])
+        if observed.cause in ADVICE:
+            found = replace(found, advice=ADVICE[observed.cause])
         raise BuildFailedError(
-            f"the build failed with exit code {seen.exit_code}{why}:\n{found.text}", hint=found.hint(log)
+            f"the build failed with exit code {observed.exit_code}{why}:\n{found.text}", hint=found.hint(log)
         )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from farm.engines.base import FINAL, Cause, Engine, Observation
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
-from farm.patience import patiently
 from farm.pipeline import build, packs, wheel_pieces
 from farm.pipeline.backends import toolchain, write_context
 from farm.pipeline.context import CancelledError, RunContext, StillRunningError
@@ -22,6 +21,7 @@ from farm.pipeline.inputs import gathered
 from farm.pipeline.report import Step
 from farm.platforms.registry import platform
 from farm.project import LOCAL
+from farm.retrying import retry_while_open
 from farm.runs import Attempt, EventKind, Result, State
 from farm.runs import Job as JournalJob
 
@@ -106,7 +106,7 @@ class BuildStep:
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 engine = context.backend().engine
                 wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
-                patiently(part.rename, self._built)
+                retry_while_open(part.rename, self._built)
                 step.result = "from a bundle: "
                 self._note_wheel(step)
 
@@ -119,7 +119,7 @@ class BuildStep:
         for handle in handles:
             try:
                 self.context.backend().engine.release(handle)
-            except FarmError as error:  # an engine that is away now is no reason to stop the steps that need none
+            except FarmError as error:  # an engine that is away now should not stop the steps that need none
                 self.context.workspace.watcher.note(f"{handle[:12]} may be left at its engine: {error}")
 
     def _alive(self, job: JournalJob) -> Attempt | None:
@@ -141,15 +141,15 @@ class BuildStep:
             return last
         try:
             engine = self.context.backend().engine
-            seen = engine.observe(last.handle)
+            observed = engine.observe(last.handle)
         except InfrastructureError as error:
             raise StillRunningError(str(error), hint=error.hint) from error
-        if seen.state != "lost" and seen.cause is not Cause.KILLED:
+        if observed.state != "lost" and observed.cause is not Cause.KILLED:
             return last
-        self.context.journal.set_state(last.id, "lost", "infra", why=seen.text)
+        self.context.journal.set_state(last.id, "lost", "infra", why=observed.text)
         engine.release(last.handle)
         if self.context.runner is not None:
-            raise InfrastructureError(f"the build was lost: {seen.text}")
+            raise InfrastructureError(f"the build was lost: {observed.text}")
         return None
 
     def _start(self, engine: Engine, image: str, attempt: Attempt) -> str:
@@ -195,10 +195,10 @@ class BuildStep:
 
     def _finish(self, engine: Engine, attempt: Attempt, handle: str) -> None:
         """Follow a job to its end and take the wheel; the job is released unless it is kept for the next try."""
-        seen = self._follow(engine, attempt, handle)
+        observed = self._follow(engine, attempt, handle)
         try:
             with self._ending(attempt):
-                self._take(engine, attempt, handle, seen)
+                self._take(engine, attempt, handle, observed)
         except StillRunningError:
             raise
         except BaseException:
@@ -217,7 +217,7 @@ class BuildStep:
                 context.folder / "build.log",
                 context.workspace.watcher,
                 self._noted(attempt),
-                lambda seen: self._note_state(attempt, seen),
+                lambda observed: self._note_state(attempt, observed),
             )
         except InfrastructureError as error:
             raise StillRunningError(
@@ -229,24 +229,24 @@ class BuildStep:
             engine.release(handle)
             raise
 
-    def _take(self, engine: Engine, attempt: Attempt, handle: str, seen: Observation) -> None:
+    def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""
         context, plan = self.context, self.context.plan
         log, part = context.folder / "build.log", self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         context.check_cancelled()
-        if seen.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
+        if observed.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
             context.journal.event(context.run.id, EventKind.CANCEL)
-            raise CancelledError(str(seen.text), hint="`farm retry` starts it again")
+            raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
         try:
-            build.judge(seen, log, plan.platform)
+            build.judge(observed, log, plan.platform)
         except BuildFailedError:
             self._share_failed(engine, attempt, handle, part)
             raise
         _collect(engine, handle, part)
         self._share(engine, attempt, part)
         build.the_wheel(part / "wheel")
-        patiently(part.rename, self._built)
+        retry_while_open(part.rename, self._built)
 
     @contextlib.contextmanager
     def _ending(self, attempt: Attempt) -> Iterator[None]:
@@ -268,17 +268,17 @@ class BuildStep:
         journal, run = self.context.journal, self.context.run
         return lambda done, total: journal.event(run.id, EventKind.PROGRESS, None, attempt.id, done=done, total=total)
 
-    def _note_state(self, attempt: Attempt, seen: Observation) -> None:
+    def _note_state(self, attempt: Attempt, observed: Observation) -> None:
         """How an attempt stands that has not ended. The end is judged first, then noted."""
-        if seen.state not in FINAL:
-            self.context.journal.set_state(attempt.id, seen.state, why=seen.text)
+        if observed.state not in FINAL:
+            self.context.journal.set_state(attempt.id, observed.state, why=observed.text)
 
     def _share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
         """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
         context = self.context
         if not packs.wanted(context.workspace, context.plan):
             return
-        result = packs.take_back(context.workspace, context.plan, engine, output, self._say_cache)
+        result = packs.collect_packs(context.workspace, context.plan, engine, output, self._say_cache)
         if result is not None:
             context.journal.event(context.run.id, packs.KIND, None, attempt.id, **vars(result))
 
@@ -293,7 +293,7 @@ class BuildStep:
 
     def _say_cache(self, text: str) -> None:
         self.context.workspace.watcher.note(f"compiler cache: {text}")
-        self.context.journal.event(self.context.run.id, packs.SAID, text=text)
+        self.context.journal.event(self.context.run.id, packs.NOTE, text=text)
 
 
 def _end_of(error: FarmError) -> tuple[State, Result | None]:

@@ -15,7 +15,6 @@ from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
 from farm.errors import UsageError
 from farm.pack import pack
-from farm.patience import patiently
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, check_engine, open_backend, toolchain
 from farm.pipeline.build import TREE, kept
@@ -24,6 +23,7 @@ from farm.pipeline.short_job import run_to_end
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.render import EPOCH, render
+from farm.retrying import retry_while_open
 from farm.sources import gather
 
 PART_BYTES = 56 << 20
@@ -74,7 +74,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
     )
     part = cache / f"{packed.stem}.part"
     run_to_end(engine, job, part, MAX_TREE)
-    patiently((part / "tree.tar.xz").replace, packed)
+    retry_while_open((part / "tree.tar.xz").replace, packed)
     return packed
 
 

@@ -14,7 +14,7 @@ class AlreadyDispatchingError(FarmError):
 
 
 @contextlib.contextmanager
-def sole(folder: Path, patience_s: float) -> Iterator[None]:
+def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
     """Holds the dispatcher's lock in `folder`; the kernel lets go of it when the process ends, however it ends.
 
     Raises:

@@ -15,10 +15,10 @@ from farm.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
 from farm.index.pages import File, json_key, parse_page, wheel_key
 from farm.index.stores import Store
-from farm.patience import patiently
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.platforms.facts import facts
+from farm.retrying import retry_while_open
 from farm.runs import Journal, OpenRun
 
 PRODUCT = ("package", "version", "variant", "platform")
@@ -41,7 +41,7 @@ class Makers:
         return frozenset(run for need in needs for run in self._runs.get((need, variant, platform), ()))
 
 
-def in_the_making(journal: Journal, plan: Plan) -> bool:
+def is_being_built(journal: Journal, plan: Plan) -> bool:
     """Whether an open run will publish what the plan needs."""
     if not plan.needs:
         return False
@@ -95,7 +95,7 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
 
     Raises:
         UsageError: One is not published.
-        InfrastructureError: An index does not answer, or a wheel there is not what its page says.
+        InfrastructureError: An index does not answer, or a wheel there does not match its page.
         BuildFailedError: A wheel of the Python index is not the one that the plan names.
     """
     dest.mkdir(parents=True, exist_ok=True)
@@ -109,17 +109,17 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     wheels = _published(store, plan)
     for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")
-        seen = hashlib.sha256()
+        digest = hashlib.sha256()
         part = dest / f"{file.filename}.part"
         with part.open("wb") as stream:
             for chunk in store.chunks(wheel_key(file.filename)):
-                seen.update(chunk)
+                digest.update(chunk)
                 stream.write(chunk)
-        if seen.hexdigest() != file.hashes.sha256:
+        if digest.hexdigest() != file.hashes.sha256:
             part.unlink()
             raise InfrastructureError(
                 f"{file.filename}: the index holds other bytes than its page says",
                 hint="farm index check says more",
             )
-        patiently(part.replace, dest / file.filename)
+        retry_while_open(part.replace, dest / file.filename)
     return {file.filename: file.hashes.sha256 for file in wheels.values()}

@@ -37,7 +37,7 @@ ENVIRONMENT = {"FARM_PACKS": "1"}
 """Tells build.sh that packs are wanted."""
 KIND = "compiler-cache"
 """The event of the journal with what a build's cache had of other machines, and what it added."""
-SAID = "compiler-cache-said"
+NOTE = "compiler-cache-note"
 """The event with a line for whoever looks why there are no hits."""
 OUTPUT = "packs"
 """The folder in a build's output."""
@@ -77,7 +77,7 @@ class Report(Model):
 
 
 @dataclass(frozen=True)
-class Told:
+class PackOutcome:
     """What came of a build's packs: those that its cache had had before it ended, and what it added.
 
     `objects` and `size` (bytes) are the new pack's; `put` is false where the store did not take it.
@@ -154,16 +154,16 @@ def _open(workspace: Workspace) -> Store:
 def _fetch(store: Store, pack: Pack, dest: Path, say: Say) -> bool:
     """Whether the pack is there now; one whose bytes are not what its name says is left out."""
     part = dest / f"{pack.sha256}.part"
-    seen, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     try:
         with part.open("wb") as stream:
             for chunk in store.chunks(pack.key):
                 size += len(chunk)
                 if size > pack.size:
                     break
-                seen.update(chunk)
+                digest.update(chunk)
                 stream.write(chunk)
-        if size == pack.size and seen.hexdigest() == pack.sha256:
+        if size == pack.size and digest.hexdigest() == pack.sha256:
             part.rename(dest / f"{pack.sha256}.tar")
             return True
     finally:
@@ -172,7 +172,7 @@ def _fetch(store: Store, pack: Pack, dest: Path, say: Say) -> bool:
     return False
 
 
-def take_back(workspace: Workspace, plan: Plan, engine: Engine, output: Path, say: Say) -> Told | None:
+def collect_packs(workspace: Workspace, plan: Plan, engine: Engine, output: Path, say: Say) -> PackOutcome | None:
     """Put what a build added into the store, and remember what its machine has had. The folder is gone then.
 
     Args:
@@ -180,32 +180,32 @@ def take_back(workspace: Workspace, plan: Plan, engine: Engine, output: Path, sa
         plan: What was built.
         engine: Where.
         output: What the build left; untrusted.
-        say: Is told in one line what came of it.
+        say: Gets one line about the outcome.
 
     Returns:
-        None where the build told nothing that can be read.
+        None where the build left no report that can be read.
     """
     folder = output / OUTPUT
-    told = None
+    outcome = None
     try:
         report = _read(folder / "report.json")
         if report is None:
             return None
         _remember(workspace, plan, engine, report.held)
-        told = Told(held=tuple(report.held))
+        outcome = PackOutcome(held=tuple(report.held))
         if report.pack is None:
-            return told
+            return outcome
         file = folder / f"{report.pack}.tar"
         size = file.stat().st_size
-        told = Told(told.held, report.pack, report.objects, size)
+        outcome = PackOutcome(outcome.held, report.pack, report.objects, size)
         put = push(_open(workspace), scope(plan), file, report.pack)
-        said = f"{report.objects} results ({size / 1e6:.1f} MB) are in the store"
-        say(f"{said if put else 'the store has this very pack already'}")
+        new = f"{report.objects} results ({size / 1e6:.1f} MB) are in the store"
+        say(new if put else "the store has this very pack already")
         _remember(workspace, plan, engine, [*report.held, report.pack])
-        return Told(told.held, report.pack, report.objects, size, put=put)
+        return PackOutcome(outcome.held, report.pack, report.objects, size, put=put)
     except (FarmError, OSError) as error:
         say(f"nothing is put into the store: {error}")
-        return told
+        return outcome
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -217,7 +217,7 @@ def push(store: Store, what: str, file: Path, sha256: str) -> bool:
         False where the store has it already.
 
     Raises:
-        InfrastructureError: It is no pack by its size, its bytes do not have this sha256, or the store fails.
+        InfrastructureError: It is not a pack by its size, its bytes do not have this sha256, or the store fails.
     """
     size = file.stat().st_size
     if not 0 < size <= MAX_PACK:

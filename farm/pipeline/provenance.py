@@ -1,4 +1,4 @@
-"""What is said of a wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
+"""A wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
 
 import hashlib
 from typing import Any

@@ -41,11 +41,11 @@ def publish_wheel(
         workspace: Names the index.
         plan: Names the group.
         wheel: The file.
-        report: What verify said about this very file.
+        report: Verify's report about this very file.
         given: What the build had beside its plan, for the provenance.
         run: The run that built it, likewise.
         policy: What the index takes beyond PyPI's rules.
-        progress: Told how many bytes of the wheel are stored.
+        progress: PackOutcome how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
 
     Raises:

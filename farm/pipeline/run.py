@@ -160,13 +160,13 @@ def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
     check_engine(workspace, request.on, plan)
     request = replace(request, detached=True)
     with open_journal(workspace.project, workspace.settings) as journal:
-        if not needs.in_the_making(journal, plan):
+        if not needs.is_being_built(journal, plan):
             needs.published(workspace, plan)
         return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
 
 
 def cancel(workspace: Workspace, run_id: str) -> Run:
-    """Asks for the end of a run, stops what runs of it, and returns it when it is seen to have ended.
+    """Asks for the end of a run, stops what runs of it, and returns it when it has ended.
 
     Raises:
         UsageError: There is no such run, or it has ended.
@@ -182,8 +182,8 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
                 engine = backend.engine
                 engine.cancel(str(attempt.handle))
                 if journal.claim(run.id):  # its controller is dead: nobody else will tell
-                    seen = engine.observe(str(attempt.handle))
-                    why = f"cancelled; it was seen to have ended: {seen.state}"
+                    observed = engine.observe(str(attempt.handle))
+                    why = f"cancelled; the engine reports it as: {observed.state}"
                     journal.set_state(attempt.id, "cancelled", why=why)
                     engine.release(str(attempt.handle))
         if journal.claim(run.id):

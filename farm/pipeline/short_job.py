@@ -18,10 +18,10 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
     handle = engine.submit(job)
     try:
         log = b"".join(engine.logs(handle))
-        seen = engine.observe(handle)
-        if seen.state != "done" or seen.exit_code:
+        observed = engine.observe(handle)
+        if observed.state != "done" or observed.exit_code:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
-            raise BuildFailedError(f"{job.name} failed ({seen.text or seen.exit_code}):\n{tail}")
+            raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
         engine.collect(handle, dest, limit)
     finally:
         engine.release(handle)

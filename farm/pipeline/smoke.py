@@ -27,7 +27,7 @@ from farm.wheel.metadata import parse_wheel_name
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """What a smoke test may be told beside the plan.
+    """The options of a smoke test beside the plan.
 
     Attributes:
         wheel: The file of the wheel, where it is at hand: its device code goes into the report.

@@ -53,7 +53,7 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
     if missing:
         raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="call `run` again with --first-piece")
     if sum(path.stat().st_size for path in files) != result.size:
-        raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="carry them again")
+        raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again")
     dest.mkdir(parents=True, exist_ok=True)
     wheel, total = dest / result.wheel, hashlib.sha256()
     with wheel.open("wb") as target:
@@ -63,12 +63,12 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
             target.write(data)
     if total.hexdigest() != result.sha256:
         wheel.unlink()
-        raise UsageError(f"the pieces in {pieces} do not make the wheel: its sha256 differs", hint="carry them again")
+        raise UsageError(f"the pieces in {pieces} do not make the wheel: its sha256 differs", hint="copy them again")
     return wheel
 
 
 def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str) -> None:
-    """Put the libraries that the wheel needs into `dest`: the carried toolchain has stand-ins, the image the real ones.
+    """Put the libraries that the wheel needs into `dest`: the bundle has stand-ins, the image the real ones.
 
     Raises:
         BuildFailedError: One of them is not in the image.

@@ -243,7 +243,7 @@ class Plan(Model):
         """Read a plan file and check it against its own digest.
 
         Raises:
-            UsageError: The file is absent, is no plan of this schema, or was changed by hand.
+            UsageError: The file is absent, is not a plan of this schema, or was changed by hand.
         """
         hint = "make one with `farm plan --json`"
         try:
@@ -265,5 +265,7 @@ class Plan(Model):
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
         if digest != plan.digest:
-            raise UsageError(f"{path}: its content and its digest differ", hint="make it again with `farm plan --json`")
+            raise UsageError(
+                f"{path}: its content and its digest differ", hint="create it again with `farm plan --json`"
+            )
         return plan

@@ -54,7 +54,7 @@ def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
 
 
 def build_requires(name: str, recipe_: Recipe, system: Facts) -> list[SourcePlan]:
-    """The wheels of the Python index that the build imports. A machine that is no image has what `wheels` names.
+    """The wheels of the Python index that the build imports. A machine that is not an image has what `wheels` names.
 
     Raises:
         UsageError: The recipe `name` has some, and says nothing of such a machine.
@@ -135,9 +135,9 @@ def source_folder(plan: Plan) -> Path:
     if not isinstance(origin, PathSource):
         raise UsageError(
             f"the plan takes the source of {plan.package} from beside its recipe, where there is none",
-            hint="make the plan again",
+            hint="create the plan again",
         )
     found = folder(plan.recipe) / origin.path
     if tree_digest(found) != plan.source.digest:
-        raise UsageError(f"{found}: changed since the plan was made", hint="make the plan again")
+        raise UsageError(f"{found}: changed since the plan was made", hint="create the plan again")
     return found

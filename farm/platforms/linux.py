@@ -64,7 +64,7 @@ def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
 
 def _image(templates: Templates, plan: Plan) -> Files:
     if plan.base is None or plan.base not in catalog.debian_releases():
-        raise UsageError(f"the catalogue has no base {plan.base!r}", hint="make the plan again")
+        raise UsageError(f"the catalogue has no base {plan.base!r}", hint="create the plan again")
     toolkit = plan.toolkit
     base = catalog.debian_releases()[plan.base]
     cuda = catalog.toolkits()[toolkit.cuda] if toolkit else None
@@ -104,7 +104,7 @@ def _wheels_manifest(toolkit: ToolkitPlan) -> dict[str, object]:
     """All of each wheel's folder goes below the toolkit's prefix, as it lies there."""
     known = catalog.wheel_toolkits().get(toolkit.cuda)
     if known is None:
-        raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint="make the plan again")
+        raise UsageError(f"the wheels toolkit has no CUDA {toolkit.cuda}", hint="create the plan again")
     prefix = catalog.nvidia_provider().prefix.strip("/")
     parts = [
         {"wheel": wheel.file, "sha256": wheel.sha256, "members": {f"{known.folder_in(str(wheel.package))}/**": prefix}}
@@ -130,7 +130,7 @@ def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
         return []
     rule = catalog.debian_releases()[base].cudnn
     if rule is None:
-        raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="make the plan again")
+        raise UsageError(f"the debian toolkit of {base} takes nothing from wheels", hint="create the plan again")
     return [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(rule) for wheel in toolkit.wheels]
 
 

@@ -2,7 +2,7 @@
 
 For who starts a job: `machine`, `check`, `environment`, `ask_to_end`, `end_marked`, `read`, `remove`, `is_plain`. For
 its supervisor: `leave`, `settle`, `end_wanted` and `Tree`, the job's processes. For both: `replace`, and `started`,
-which with a pid names a process for good. `APART` is what Popen is told to start one that outlives this one.
+which with a pid names a process for good. `APART` are Popen's arguments to start one that outlives this one.
 """
 
 import sys

@@ -34,7 +34,9 @@ def check(*, tree: bool) -> None:
         NoRunnerError: A root filesystem is to be entered, and this is not root.
     """
     if tree and os.geteuid() != 0:
-        raise NoRunnerError("a carried toolchain is entered by chroot, which needs root", hint="run it as root")
+        raise NoRunnerError(
+            "the toolchain of an offline bundle is entered by chroot, which needs root", hint="run it as root"
+        )
 
 
 def machine() -> tuple[float, int]:
@@ -55,7 +57,7 @@ def started(pid: int) -> str:
     In ticks since boot (proc(5), field 22), or what ps says where there is no /proc.
 
     Raises:
-        OSError: It cannot be told: this system has neither /proc nor ps, or does not let us look.
+        OSError: It cannot be read: this system has neither /proc nor ps, or does not let us look.
     """
     if Path("/proc/self/stat").exists():
         try:

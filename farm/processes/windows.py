@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from farm.errors import NoRunnerError
-from farm.patience import patiently
 from farm.processes import win32
+from farm.retrying import retry_while_open
 
 assert sys.platform == "win32"  # also tells mypy, which reads this file with --platform win32
 POLL_S = 0.1
@@ -68,7 +68,9 @@ def check(*, tree: bool) -> None:
         NoRunnerError: A root filesystem is to be entered: Windows has no chroot.
     """
     if tree:
-        raise NoRunnerError("a carried toolchain is entered by chroot, which Windows does not have", hint="use Linux")
+        raise NoRunnerError(
+            "the toolchain of an offline bundle is entered by chroot, which Windows does not have", hint="use Linux"
+        )
 
 
 def _mask() -> int:
@@ -106,7 +108,7 @@ def started(pid: int) -> str:
     """When a process started, in units of 100 ns since 1601; empty when there is none.
 
     Raises:
-        OSError: It cannot be told, as of a process of another user.
+        OSError: It cannot be read, as of a process of another user.
     """
     process = win32.open_process(win32.PROCESS_QUERY_LIMITED_INFORMATION, False, pid)
     if not process and ctypes.get_last_error() == win32.ERROR_INVALID_PARAMETER:
@@ -135,12 +137,12 @@ def end_marked(_mark: str, _patience_s: float) -> bool:
 
 def read(path: Path) -> str:
     """The text of a file that another process has just given its name; waits for that one to let go of it."""
-    return patiently(path.read_text, encoding="utf-8")
+    return retry_while_open(path.read_text, encoding="utf-8")
 
 
 def replace(part: Path, path: Path) -> None:
     """Gives a file its name, in place of what had it; waits for who reads it."""
-    patiently(part.replace, path)
+    retry_while_open(part.replace, path)
 
 
 def remove(folder: Path) -> None:

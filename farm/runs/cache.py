@@ -74,9 +74,9 @@ def read_counts(path: Path) -> list[Row]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise UsageError(f"{path}: no counts of a compiler cache: {error.errors()[0]['msg']}") from error
+        raise UsageError(f"{path}: not compiler cache statistics: {error.errors()[0]['msg']}") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no counts of a compiler cache: {error}") from error
+        raise UsageError(f"{path}: not compiler cache statistics: {error}") from error
 
 
 def lines(rows: Iterable[Row]) -> list[Line]:

@@ -14,7 +14,7 @@ WINDOW = 30
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` steps; steps a minute and minutes left, None while they cannot be told."""
+    """`done` of `total` steps; steps a minute and minutes left, None while they are unknown."""
 
     done: int
     total: int

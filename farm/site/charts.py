@@ -51,7 +51,7 @@ def bar(steps: Sequence[Step]) -> Markup:
     total = sum(step.seconds for step in steps)
     if not total:
         return Markup("")
-    told = "; ".join(f"{step.name} {duration(step.seconds)}" for step in steps)
+    label = "; ".join(f"{step.name} {duration(step.seconds)}" for step in steps)
     parts, at = [], 0.0
     for step in steps:
         size = width * step.seconds / total
@@ -63,7 +63,7 @@ def bar(steps: Sequence[Step]) -> Markup:
         )
         at += size
     head = Markup('<svg width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">')
-    return head.format(width, height, told) + Markup("").join(parts) + Markup("</svg>")
+    return head.format(width, height, label) + Markup("").join(parts) + Markup("</svg>")
 
 
 def sizes(newest_first: Sequence[Wheel]) -> Markup:

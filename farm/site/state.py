@@ -109,8 +109,8 @@ class RunView:
 
 def short(text: object) -> str:
     """One line of a runner's text, without control characters and at most `MAX_TEXT` characters long."""
-    told = plain(" ".join(str(text)[: 4 * MAX_TEXT].split()))
-    return told if len(told) <= MAX_TEXT else told[: MAX_TEXT - 1] + "…"
+    cleaned = plain(" ".join(str(text)[: 4 * MAX_TEXT].split()))
+    return cleaned if len(cleaned) <= MAX_TEXT else cleaned[: MAX_TEXT - 1] + "…"
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
@@ -223,11 +223,11 @@ def _smoke(report: dict[str, Any], date: str) -> Smoke:
     cards = [str(check["seen"]) for check in parts["GPU"] if check["name"] == "devices" and check["status"] == "passed"]
     machine = str((report.get("facts") or {}).get("machine") or "this machine")
     cpu = f"{report['emulated']} (emulated)" if report.get("emulated") else f"a real CPU ({machine})"
-    told = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
+    outcomes = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
     return Smoke(
         where=short(", ".join([cpu, *cards])),
         date=date,
-        outcome=short("; ".join(told) or report["outcome"]),
+        outcome=short("; ".join(outcomes) or report["outcome"]),
         passed=report["outcome"] == "passed",
         gpu=report["outcome"] == "passed" and any(check["status"] == "passed" for check in parts["GPU"]),
     )

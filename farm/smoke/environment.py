@@ -29,7 +29,7 @@ def find_python(name: str) -> Path | None:
     """
     match = re.fullmatch(r"py(\d)(\d{1,2})(t?)", name, re.ASCII)
     if match is None:
-        raise UsageError(f"{name!r} names no Python", hint="an example: py311")
+        raise UsageError(f"{name!r} is not the name of a Python version", hint="an example: py311")
     version, free = f"{match[1]}.{match[2]}", bool(match[3])
     if f"{sys.version_info[0]}.{sys.version_info[1]}" == version and free == running_free():
         return Path(sys.executable)
@@ -156,17 +156,17 @@ def install(
             raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}") from None
     if code == 0:
         return
-    said = _last_lines(log.read_bytes())
-    if "No module named pip" in said or "no such option: --python" in said:
+    output = _last_lines(log.read_bytes())
+    if "No module named pip" in output or "no such option: --python" in output:
         raise InfrastructureError(
-            f"{sys.executable} has no pip 22.3 or newer: {said}", hint="install pip beside the farm"
+            f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
         )
     hint = f"log: {log}"
-    absent = _ABSENT.search(said)
+    absent = _ABSENT.search(output)
     name = absent[1] or absent[2] if absent else None
     if name and not requirement.startswith(name):
         hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
-    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{said}", hint=hint)
+    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)
 
 
 def _last_lines(raw: bytes) -> str:

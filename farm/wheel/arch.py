@@ -16,7 +16,7 @@ _SPECIFIC = "[0-9]{1,4}[af]"
 
 def _checked(value: int | str) -> int | str:
     if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
-        msg = f"{value!r} is no architecture: write 90, '90a' or '100f'"
+        msg = f"{value!r} is not an architecture: write 90, '90a' or '100f'"
         raise ValueError(msg)
     return value
 

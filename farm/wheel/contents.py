@@ -83,7 +83,7 @@ def read_contents(
 
 def _check_count(libraries: int) -> None:
     if libraries > _MAX_LIBRARIES:
-        raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not looked into")
+        raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
 
 
 def _in_threads(
@@ -168,7 +168,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
 
 
 def _same_bytes(archive: Archive, one: Entry, other: Entry) -> bool:
-    """Whether two members of one method and length are the same, told from their compressed bytes."""
+    """Whether two members of one method and length are the same, by their compressed bytes."""
     pairs = zip(archive.raw(one), archive.raw(other), strict=False)  # of unequal chunks, the first differ
     return one.method == other.method and all(left == right for left, right in pairs)
 

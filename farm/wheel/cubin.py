@@ -21,7 +21,7 @@ LOOKED_INTO = 16 << 10
 
 
 def has_kernel(cubin: bytes) -> bool:
-    """Whether the symbol table names a function; False for what is no cubin."""
+    """Whether the symbol table names a function; False for what is not a cubin."""
     if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
         return False
     table, size, count = (

@@ -56,7 +56,7 @@ def read_dependencies(
                 continue
             if not fits:
                 raise UsageError(
-                    f"{file.name} is no dependency of {info.name} {info.version}",
+                    f"{file.name} is not a dependency of {info.name} {info.version}",
                     hint=f"its METADATA requires: {', '.join(map(str, wanted)) or 'nothing'}",
                 )
             if name.name in found:

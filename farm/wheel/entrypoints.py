@@ -31,7 +31,7 @@ def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]
         return (), (f"more than {_MAX_ENTRIES} entries",)
     if parser.defaults():
         wrong.append("a group is called DEFAULT")
-    wrong += [f"{group[:80]!r} is no name of a group" for group in parser.sections() if not _GROUP.fullmatch(group)]
+    wrong += [f"{group[:80]!r} is not a valid group name" for group in parser.sections() if not _GROUP.fullmatch(group)]
     for group, name, value in entries:
         found = _OBJECT.fullmatch(_EXTRAS.sub("", value).strip())
         if not found:
@@ -43,5 +43,5 @@ def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]
             if not _NAME.fullmatch(name) or not name.strip("."):
                 wrong.append(f"command {name[:80]!r}: its name is none for a file")
         elif not name or name[0] in "[=" or name != name.strip():
-            wrong.append(f"{name[:80]!r} is no name of an entry point")
+            wrong.append(f"{name[:80]!r} is not a valid entry point name")
     return tuple(names), tuple(map(printable, wrong))

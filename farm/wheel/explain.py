@@ -131,8 +131,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _no_kernel(files: Files, match: re.Match[str]) -> Explanation:
     """CUDA has no code for the GPU: which libraries have code, and for which GPUs."""
-    said = re.search(r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE)
-    gpu = int(said[1] or said[2] + said[3]) if said else None
+    named = re.search(r"\bsm_?(\d{2,3})\b|capability (\d{1,2})\.(\d)", match.string, re.IGNORECASE)
+    gpu = int(named[1] or named[2] + named[3]) if named else None
     with_code = [each for each in files.libraries if each.fatbins]
     rows = []
     for library in with_code:

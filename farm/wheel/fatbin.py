@@ -45,7 +45,7 @@ class FatEntry:
         sm: 35 for sm_35; "90a" and "100f" for code of one GPU or one family.
         size: Bytes in the file, without the header.
         is_stub: SASS without a kernel. Linkers put an empty cubin of about 1.4 kB per architecture into every
-            library, so an architecture that only stubs have is no promise kept. What its symbol table says
+            library, so an architecture that only stubs have is not a promise kept. What its symbol table says
             decides (`farm.wheel.cubin`), of compressed ones too.
     """
 

@@ -36,7 +36,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
                 Finding(
                     check="platform",
                     where="",
-                    what=f"platform tag {tag} is no manylinux tag for {machine}",
+                    what=f"platform tag {tag} is not a manylinux tag for {machine}",
                     why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
                     fix="repair the wheel: that gives it the tag that its libraries earn",
                 )

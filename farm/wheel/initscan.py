@@ -124,7 +124,7 @@ class _Image:
         return [address for address in dict.fromkeys(found) if self.offset(address) is not None]
 
     def offset(self, address: int) -> tuple[int, int] | None:
-        """(file offset, end of its section in the file) of code; None for an address that is no code here."""
+        """(file offset, end of its section in the file) of code; None for an address that is not code here."""
         for first, behind, start in self.code:
             if first <= address < behind:
                 return start + address - first, start + behind - first
@@ -147,7 +147,7 @@ class _Image:
         """The functions in the table of pointers (or of records with pointers) that begins at an address.
 
         `end`: where it ends, if that is known. None of a class's virtual functions: the pointer before them is that
-        to the type's description, which is no code.
+        to the type's description, which is not code.
         """
         before = self.pointer(address - 8)
         if before is not None and self.offset(before) is None and self.pointer(address - 16) is None:
@@ -210,7 +210,7 @@ class Image(Protocol):
     @property
     def slots(self) -> Mapping[int, int]: ...
     def offset(self, address: int) -> tuple[int, int] | None:
-        """(file offset, end of its section in the file) of code; None for an address that is no code here."""
+        """(file offset, end of its section in the file) of code; None for an address that is not code here."""
         ...
 
 

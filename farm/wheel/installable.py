@@ -94,14 +94,16 @@ def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
     if len(declared) != 1 or declared[0].strip() not in METADATA_VERSIONS:
         yield f"Metadata-Version is {', '.join(declared)[:80] or 'missing'}; known are {', '.join(METADATA_VERSIONS)}"
     if not _NAME.fullmatch(info.name):
-        yield f"Name {info.name[:80]!r} is no name of a distribution"
+        yield f"Name {info.name[:80]!r} is not a valid distribution name"
     try:
         Version(info.version)
     except InvalidVersion:
-        yield f"Version {info.version[:80]!r} is no version (PEP 440)"
+        yield f"Version {info.version[:80]!r} is not a version (PEP 440)"
     yield from _requires_python(info, policy)
     extras = info.headers.get("provides-extra", [])
-    yield from (f"Provides-Extra {each[:80]!r} is no name" for each in extras if not _NAME.fullmatch(each.strip()))
+    yield from (
+        f"Provides-Extra {each[:80]!r} is not a valid name" for each in extras if not _NAME.fullmatch(each.strip())
+    )
     if len(info.requires_dist) > _MAX_REQUIREMENTS:
         yield f"more than {_MAX_REQUIREMENTS} Requires-Dist headers"
     for line in info.requires_dist[:_MAX_REQUIREMENTS]:

@@ -48,7 +48,7 @@ def check_tree(members: Iterable[str], distribution: str, data_folder: str, scri
             scheme, _, below = rest.partition("/")
             if scheme not in SCHEMES or not below:
                 problems.append(
-                    Problem(member, f"{rest.partition('/')[0]!r} is no scheme; there are {', '.join(SCHEMES)}")
+                    Problem(member, f"{rest.partition('/')[0]!r} is not a scheme; there are {', '.join(SCHEMES)}")
                 )
             else:
                 places.append((member, _place(scheme, below, distribution)))

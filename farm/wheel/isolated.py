@@ -40,8 +40,8 @@ def read_in_process(path: str, sha256: str, data: Spooled, level: str, *, on_loa
         check=False,
     )
     if done.returncode:
-        said = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-        raise InfrastructureError(f"decoding {path!r} in a process of its own ended with {done.returncode}: {said}")
+        last_line = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        raise InfrastructureError(f"decoding {path!r} in its own process ended with {done.returncode}: {last_line}")
     return TypeAdapter(Library).validate_python(json.loads(done.stdout))
 
 

@@ -20,7 +20,7 @@ _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
 def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any]) -> tuple[Path, bytes]:
     """Writes the labelled wheel into `dest`; gives its path and its METADATA.
 
-    The local version goes: the label says what it said, and labelled wheels of one version are told apart by it.
+    The local version goes: the label holds the same facts and distinguishes wheels of one version.
 
     Args:
         wheel: A finished wheel; the hashes of its RECORD are kept.

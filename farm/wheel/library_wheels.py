@@ -67,7 +67,7 @@ def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: 
     return [wheel for wheel in wheels if wheel in found or wheel.package in theirs]
 
 
-def without_theirs(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
+def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
     """The patterns of `opens` that are of no library of `wheels`."""
     theirs = [pattern for wheel in wheels for pattern in wheel.libraries]
     return [each for each in opens if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)]
@@ -76,7 +76,7 @@ def without_theirs(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list
 def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
     """Write `wheel` to `dest` with RPATHs into the folders of the wheels that it needs; returns these.
 
-    Every library in a folder where one needs such a library gets them: which of them opens another by name is not told
+    Every library in a folder where one needs such a library gets them: none records which other it opens by name
     by any. The libraries that were vendored (`<name>.libs`) keep their own.
 
     Raises:

@@ -36,7 +36,7 @@ class Rules(Frozen):
     All lists are patterns (`fnmatch`) of member names.
 
     Attributes:
-        allow_other_sass: Machine code for further architectures is no finding.
+        allow_other_sass: Machine code for further architectures is not a finding.
         mixed: Libraries that link others' device code statically (cuDNN, NCCL): the most frequent set of architectures
             in them is judged, not every one.
         foreign: Libraries that were not compiled here (vendored ones): they must hold machine code that runs on each

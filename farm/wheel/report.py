@@ -88,7 +88,7 @@ class Dependency(Frozen):
 
 
 class Report(Frozen):
-    """The outcome for one wheel; `size` in bytes. A check that was not run is no failure, but it is shown."""
+    """The outcome for one wheel; `size` in bytes. A check that was not run is not a failure, but it is shown."""
 
     wheel: str
     sha256: str

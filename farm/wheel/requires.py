@@ -31,13 +31,13 @@ def check_metadata(info: DistInfo, policy: Policy) -> Check:
         if each.url is None and _applies(each, policy, where):
             allowed &= each.specifier
     witness = _outside(allowed, SpecifierSet(policy.numpy))
-    said = ", ".join(str(each) for each in declared) or "nothing about numpy"
+    listed = ", ".join(str(each) for each in declared) or "nothing about numpy"
     if witness is None:
-        return Check(id="metadata", status="passed", note=f"requires {said}")
+        return Check(id="metadata", status="passed", note=f"requires {listed}")
     finding = Finding(
         check="metadata",
         where=where,
-        what=f"requires {said}, which allows numpy {witness}; it must stay within {policy.numpy}",
+        what=f"requires {listed}, which allows numpy {witness}; it must stay within {policy.numpy}",
         why="pip installs or keeps a numpy of another ABI: 'Numpy is not available', or a crash on import",
         fix=f"declare numpy{policy.numpy} in the package's install requirements",
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from farm.errors import UsageError, VerificationFailedError
-from farm.patience import patiently
+from farm.retrying import retry_while_open
 from farm.wheel.archive import Archive, check_name
 from farm.wheel.copying import copy_range
 from farm.wheel.deflate import BLOCK, deflate
@@ -92,7 +92,7 @@ def rewrite(
                 writer.finish()
                 os.fsync(file.fileno())
             temporary.chmod(0o644)
-            patiently(temporary.replace, dest)
+            retry_while_open(temporary.replace, dest)
             _sync_folder(dest.parent)
     except OSError as error:
         raise UsageError(f"{dest}: cannot be written ({error})") from error

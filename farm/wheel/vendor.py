@@ -273,7 +273,7 @@ def _find(need: Need, machine: str, folder: str, lib_dirs: Sequence[Path]) -> _F
                 return _Found(library, source)
     searched = ", ".join(map(str, lib_dirs)) or "none given"
     raise VerificationFailedError(
-        f"{need.who} needs {need.name}, which is not in the wheel, is no system library (manylinux, Windows), "
+        f"{need.who} needs {need.name}, which is not in the wheel, is not a system library (manylinux, Windows), "
         f"and is in none of the library folders ({searched})",
         hint="give the folder that holds it, or exclude it if the user's machine has it",
     )

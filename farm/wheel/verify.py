@@ -146,7 +146,7 @@ def _guarded(check: CheckId, run: Callable[[], Check]) -> Check:
         return run()
     except VerificationFailedError as error:
         fix = error.hint or "build the wheel again"
-        why = "nothing can be said about the rest of this check"
+        why = "the rest of this check was not made"
         finding = Finding(check=check, where="", what=str(error), why=why, fix=fix, waivable=False)
         return Check(id=check, status="failed", findings=(finding,))
 
@@ -162,13 +162,13 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
     name = parse_wheel_name(filename)
     stem = info.folder.removesuffix(".dist-info")
     folder_name, _, folder_version = stem.partition("-")
-    said = [
+    claims = [
         ("METADATA", info.name, info.version),
         ("the .dist-info folder", folder_name, folder_version),
         ("the policy", policy.name or info.name, policy.version or info.version),
     ]
     wrong = []
-    for who, its_name, its_version in said:
+    for who, its_name, its_version in claims:
         if not same_name(name.name, its_name):
             wrong.append(f"the file name says {name.name}, {who} says {its_name}")
         if not same_version(name.version, its_version):

@@ -151,8 +151,8 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     file.seek(end64_at)
     raw = file.read(_END64.size + _LOCATOR.size)
     magic, record, _, _, disk, disk2, here, count, length, start = _END64.unpack_from(raw)
-    magic2, disk3, said, disks = _LOCATOR.unpack_from(raw, _END64.size)
-    if magic != b"PK\6\6" or magic2 != b"PK\6\7" or said != end64_at or record != _END64.size - 12:
+    magic2, disk3, recorded_at, disks = _LOCATOR.unpack_from(raw, _END64.size)
+    if magic != b"PK\6\6" or magic2 != b"PK\6\7" or recorded_at != end64_at or record != _END64.size - 12:
         refuse("not a wheel: the ZIP64 end record is damaged")
     if disk or disk2 or disk3 or disks > 1 or here != count:
         refuse("not a wheel: a ZIP file of several disks")

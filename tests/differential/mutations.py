@@ -166,9 +166,9 @@ for _key, _values, _cause in [
     ("Requires-Dist", ("numpy @ ../numpy",), "direct URL|cannot be read"),
     ("Requires-Dist", ("numpy (>=1.20)",), None),
     ("Requires-Dist", ("numpy>=1.20; python_version < '3'",), None),
-    ("Provides-Extra", ("a b",), "is no name"),
-    ("Provides-Extra", ("-x",), "is no name"),
-    ("Provides-Extra", ("",), "is no name"),
+    ("Provides-Extra", ("a b",), "is not a valid name"),
+    ("Provides-Extra", ("-x",), "is not a valid name"),
+    ("Provides-Extra", ("",), "is not a valid name"),
     ("Provides-Extra", ("test_two",), None),
     ("Dynamic", ("Name",), "Dynamic"),
     ("Dynamic", ("Nonsense",), "Dynamic"),
@@ -347,10 +347,10 @@ for _name, _cause, _text in [
 
 # --- where files go --------------------------------------------------------------------------------------------------
 for _name, _cause, _path in [
-    ("scheme-unknown", "is no scheme", "{data}/wrong/x"),
-    ("scheme-upper", "is no scheme", "{data}/PURELIB/x"),
-    ("scheme-file", "is no scheme", "{data}/purelib"),
-    ("scheme-none", "is no scheme", "{data}/x"),
+    ("scheme-unknown", "is not a scheme", "{data}/wrong/x"),
+    ("scheme-upper", "is not a scheme", "{data}/PURELIB/x"),
+    ("scheme-file", "is not a scheme", "{data}/purelib"),
+    ("scheme-none", "is not a scheme", "{data}/x"),
     ("data-other", "another wheel", "other-1.0.data/purelib/other.py"),
     ("stdlib", "Python's own library", "{data}/data/lib/python3.11/os.py"),
     ("python", "belongs to the environment", "{data}/scripts/python"),

@@ -219,14 +219,14 @@ def archives(
         entry = component.platforms.get(platform)  # type: ignore[call-overload]
         if entry is None:
             have = ", ".join(component.platforms)
-            raise UsageError(f"{what}: {name} has no archive for {platform}", hint=f"it exists for: {have}")
+            raise UsageError(f"{what}: {name} has no archive for {platform}", hint=f"available for: {have}")
         file = entry if isinstance(entry, RedistFile) else entry.get(f"cuda{cuda_major}")
         if file is None:
             majors = ", ".join(variant.removeprefix("cuda") for variant in entry)
             asked = "no CUDA major was given" if cuda_major is None else f"none for CUDA {cuda_major}"
             raise UsageError(
                 f"{what}: {name} for {platform} is made for each CUDA major, and {asked}",
-                hint=f"it exists for CUDA {majors}",
+                hint=f"available for CUDA {majors}",
             )
         chosen.append(Archive(name, component.version, redist.base_url + file.path, file.sha256, file.size))
     return chosen
@@ -249,7 +249,7 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
         raise UsageError("a toolkit needs at least one component")
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"component {name} is asked for with two archives")
+            raise UsageError(f"component {name} is requested with two different archives")
     rows = [
         {
             "component": archive.component,

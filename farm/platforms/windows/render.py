@@ -70,7 +70,7 @@ def _source(plan: Plan) -> Files:
     """The files of a source that stands beside the recipe: no network is needed for them.
 
     Raises:
-        UsageError: The source is not what the plan was made from, or holds a file that is no text.
+        UsageError: The source is not what the plan was made from, or holds a file that is not text.
     """
     if plan.source.kind != "path":
         return {}
@@ -81,7 +81,7 @@ def _source(plan: Plan) -> Files:
             for path in tree_files(folder)
         }
     except UnicodeDecodeError as error:
-        raise UsageError(f"{folder}: a file is no UTF-8 text", hint="put the source into a git repository") from error
+        raise UsageError(f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository") from error
 
 
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:

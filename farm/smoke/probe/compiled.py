@@ -41,12 +41,12 @@ def check_compile(torch: Any, device: str) -> str:
     with torch.no_grad():
         expected = model(given)
         try:
-            seen = torch.compile(model)(given)
+            result = torch.compile(model)(given)
         except RuntimeError as error:
             lines = str(error).strip().splitlines()
             if lines and "supported" in lines[0]:  # torch's own word on this system or this Python
                 raise NotRunError(lines[0][:200]) from None
             raise
-    if not torch.allclose(seen, expected, rtol=1e-4, atol=1e-5):
+    if not torch.allclose(result, expected, rtol=1e-4, atol=1e-5):
         raise FailedError("the compiled model gives another result", "what it gives uncompiled")
     return "two layers compiled; the same result"

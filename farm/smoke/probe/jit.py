@@ -51,7 +51,7 @@ def first_kernel(module: Any) -> dict[str, Any]:
 
 
 def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> dict[str, Any]:
-    """`first_kernel` in a process of its own, with the driver told how to find code."""
+    """`first_kernel` in a process of its own, with the driver set to find code that way."""
     environ = {**os.environ, "CUDA_CACHE_DISABLE": "1", **way}
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "found.json")  # noqa: PTH118

@@ -99,7 +99,7 @@ def capability_of(torch: Any, device: str) -> tuple[int, int]:
 
 
 def free_memory(torch: Any) -> int:
-    """Bytes; 0 where this torch does not tell (before 1.11)."""
+    """Bytes; 0 where this torch does not report it (before 1.11)."""
     return int(torch.cuda.mem_get_info()[0]) if hasattr(torch.cuda, "mem_get_info") else 0
 
 

@@ -24,12 +24,12 @@ def check_large(torch: Any, device: str) -> str:
         x[place] = number + 1
     y = x * 2
     del x
-    seen = [int(y[place]) for place in places]
+    found = [int(y[place]) for place in places]
     total = int(y.sum(dtype=torch.int64))
     del y
     torch.cuda.empty_cache()
-    if seen != [2, 4, 6, 8] or total != 20:
-        raise FailedError(f"elements {seen}, sum {total}", "elements [2, 4, 6, 8], sum 20")
+    if found != [2, 4, 6, 8] or total != 20:
+        raise FailedError(f"elements {found}, sum {total}", "elements [2, 4, 6, 8], sum 20")
     return f"{count} elements"
 
 
@@ -199,9 +199,9 @@ def check_streams(torch: Any) -> str:
         two.wait_event(filled)
         y = x * 2
     two.synchronize()
-    seen = (float(y.min()), float(y.max()))
-    if seen != (100.0, 100.0):
-        raise FailedError(f"from {seen[0]} to {seen[1]}", "100 everywhere")
+    found = (float(y.min()), float(y.max()))
+    if found != (100.0, 100.0):
+        raise FailedError(f"from {found[0]} to {found[1]}", "100 everywhere")
     took = begun.elapsed_time(filled)
     if not took > 0:
         raise FailedError(f"50 additions took {took} ms", "more than 0")
@@ -230,7 +230,7 @@ def cpu_capability(torch: Any) -> str:
         return str(torch.backends.cpu.get_cpu_capability())
     match = re.search(r"CPU capability usage: (\S+)", torch.__config__.show())
     if match is None:
-        raise NotRunError("this torch does not tell")
+        raise NotRunError("this torch does not report it")
     return match.group(1)
 
 

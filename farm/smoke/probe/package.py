@@ -17,14 +17,14 @@ def check_installed(distribution: str, expected: str | None) -> str:
     try:
         metadata = importlib.import_module("importlib.metadata")
     except ImportError:
-        raise NotRunError("Python 3.7 cannot tell") from None
+        raise NotRunError("Python 3.7 cannot look up versions") from None
     try:
-        seen = str(metadata.version(distribution))
+        found = str(metadata.version(distribution))
     except metadata.PackageNotFoundError:
         raise FailedError(f"{distribution} is not installed", expected or "a version") from None
-    if expected is not None and seen != expected:
-        raise FailedError(seen, expected)
-    return seen
+    if expected is not None and found != expected:
+        raise FailedError(found, expected)
+    return found
 
 
 def check_import(name: str) -> str:
@@ -63,17 +63,17 @@ def arch_list(module: Any) -> list[str]:
 
 
 def check_version(module: Any, expected: str | None) -> str:
-    seen = str(module.__version__)
-    if expected is not None and seen != expected:
-        raise FailedError(seen, expected)
-    return seen
+    found = str(module.__version__)
+    if expected is not None and found != expected:
+        raise FailedError(found, expected)
+    return found
 
 
 def check_cuda_version(module: Any, expected: str | None) -> str:
-    seen = "none" if module.version.cuda is None else str(module.version.cuda)
-    if expected is not None and seen != expected:
-        raise FailedError(seen, expected)
-    return seen
+    found = "none" if module.version.cuda is None else str(module.version.cuda)
+    if expected is not None and found != expected:
+        raise FailedError(found, expected)
+    return found
 
 
 def check_config(module: Any) -> str:

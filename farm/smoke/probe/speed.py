@@ -35,10 +35,10 @@ def share_of_peak(what: str, rate: float, peak: float, unit: str, limit: float, 
     if not peak > 0:
         return f"{rate:.3g} {unit}; what the card can do is not known"
     share = rate / peak
-    seen = f"{rate:.3g} {unit}, {100 * share:.0f} % of the card's {peak:.3g}"
+    text = f"{rate:.3g} {unit}, {100 * share:.0f} % of the card's {peak:.3g}"
     if share < limit:
-        return Warned(seen, f"{what} below {100 * limit:.0f} % of what the card can do: {why}")
-    return seen
+        return Warned(text, f"{what} below {100 * limit:.0f} % of what the card can do: {why}")
+    return text
 
 
 def measure(torch: Any, run: Callable[[], Any], seconds: float = 0.5) -> float:

@@ -309,7 +309,7 @@ def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script
         pytest.skip("Wine makes neither links nor junctions")
     handle = start(f"mkdir -p {FARM}/out; cd {FARM}/out; {script}")
     end(engine, handle)
-    refused = "left no artifact" if engine.name == "github" else "no plain file"  # the farm on the runner refuses it
+    refused = "left no artifact" if engine.name == "github" else "not a plain file"  # the farm on the runner refuses it
     with pytest.raises((RefusedOutputError, InfrastructureError), match=refused):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 

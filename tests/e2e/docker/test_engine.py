@@ -138,7 +138,7 @@ def test_a_second_attempt_replaces_what_a_dead_controller_left(engine, start):
 def test_output_that_is_no_plain_file_is_refused(engine, start, tmp_path, script):
     handle = start(f"mkdir -p /farm/out; {script}")
     end(engine, handle)
-    with pytest.raises(RefusedOutputError, match="no plain file"):
+    with pytest.raises(RefusedOutputError, match="not a plain file"):
         engine.collect(handle, tmp_path / "out", 1 << 20)
 
 

@@ -84,7 +84,7 @@ def test_killed_at_several_points(farm, client, code):
             _, err = process.communicate(timeout=WAIT_S)
             assert process.returncode == 9, err
             assert "killed from outside" in err
-            assert "goes on with what is compiled" in err
+            assert "continues with what is compiled" in err
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

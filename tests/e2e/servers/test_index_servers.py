@@ -17,7 +17,7 @@ from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.probe import examine, probe, prove
 from farm.index.publish import NameTakenError, publish
-from farm.index.stores import Quirks, Stat
+from farm.index.stores import Stat, StoreTraits
 from tests.faults import campaign
 from tests.faults.publisher import GROUP, metadata_of
 from tests.servers import others
@@ -46,7 +46,7 @@ def test_publishing_to_ceph(ceph, scheme, tmp_path, monkeypatch):
     store = open_store(url)
     wheel = campaign.make_wheel(tmp_path, 1)
     assert put(store, wheel).changed
-    assert store.quirks == Quirks(bare_etags=True)  # this Ceph never matches an ETag in quotes
+    assert store.traits == StoreTraits(bare_etags=True)  # this Ceph never matches an ETag in quotes
     assert check(store) == []
     again = open_store(url)
     requests = []
@@ -122,7 +122,7 @@ def test_a_strict_emulator(credentials, tmp_path, require):
             store = open_store(make_bucket(endpoint, "strict"))
             for number in (1, 2):
                 assert put(store, campaign.make_wheel(tmp_path, number)).changed
-            assert store.quirks == Quirks()
+            assert store.traits == StoreTraits()
             assert check(store) == []
             findings = {finding.what: finding.good for finding in examine(store, traits=True)}
             assert findings["an upload with a wrong ChecksumSHA256 is refused"]
@@ -156,7 +156,7 @@ def test_stores_that_ignore_conditions_are_refused(kind, credentials, tmp_path, 
             store = open_store(url)
             wheel = campaign.make_wheel(tmp_path, 1)
             assert put(store, wheel, single_writer=True).changed
-            assert store.quirks == Quirks(reads_first=True)
+            assert store.traits == StoreTraits(reads_first=True)
             assert not put(store, wheel, single_writer=True).changed
             assert put(store, campaign.make_wheel(tmp_path, 2), single_writer=True).changed
             assert check(store) == []

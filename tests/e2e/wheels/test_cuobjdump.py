@@ -78,7 +78,7 @@ def cuobjdump() -> Path:
     if program.exists():
         return program
     if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-        need("cuobjdump", "apt-get and dpkg-deb fetch it; this is no Debian")
+        need("cuobjdump", "apt-get and dpkg-deb fetch it; this is not a Debian")
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as name:
         folder = Path(name)

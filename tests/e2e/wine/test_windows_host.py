@@ -243,4 +243,7 @@ for number in (win32.MSG_JOB_MEMORY_LIMIT, new_process):
 def test_there_is_no_chroot(windows_python, tmp_path):
     code = "from pathlib import Path; from farm.engines.host import HostEngine; HostEngine(Path('x'), tree=True)"
     done = windows_python.run("-c", code, env={"PYTHONPATH": windows_path(Path(__file__).parents[3])}, cwd=tmp_path)
-    assert "NoRunnerError: a carried toolchain is entered by chroot, which Windows does not have" in done.stderr
+    assert (
+        "NoRunnerError: the toolchain of an offline bundle is entered by chroot, which Windows does not have"
+        in done.stderr
+    )

@@ -12,7 +12,7 @@ from farm.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.pipeline import packs
 from farm.pipeline.build import CACHE_VOLUME
-from farm.pipeline.packs import Pack, Told, chosen, prepare, push, scope, stored, take_back, wanted
+from farm.pipeline.packs import Pack, PackOutcome, chosen, collect_packs, prepare, push, scope, stored, wanted
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
@@ -104,7 +104,9 @@ def test_from_one_machine_to_another(workspace, plan, store, tmp_path, said):
     data = b"what one compiled" * 100_000
     output = left(tmp_path / "out", data)
     (output / "wheel").mkdir()
-    assert take_back(workspace, plan, one, output, said.append) == Told((), name(data), 3, len(data), put=True)
+    assert collect_packs(workspace, plan, one, output, said.append) == PackOutcome(
+        (), name(data), 3, len(data), put=True
+    )
     assert [path.name for path in output.iterdir()] == ["wheel"]
     (pack,) = stored(store, SCOPE)
     assert (pack.sha256, pack.size) == (name(data), len(data))
@@ -116,7 +118,7 @@ def test_from_one_machine_to_another(workspace, plan, store, tmp_path, said):
     assert (tmp_path / "in" / f"{name(data)}.tar").read_bytes() == data
     assert sorted(path.name for path in (tmp_path / "in").iterdir() if path.suffix == ".part") == []
 
-    assert take_back(workspace, plan, two, left(tmp_path / "out2", held=[name(data)]), said.append) == Told(
+    assert collect_packs(workspace, plan, two, left(tmp_path / "out2", held=[name(data)]), said.append) == PackOutcome(
         (name(data),)
     )
     prepare(workspace, plan, two, tmp_path / "in", said.append)
@@ -140,7 +142,7 @@ def test_the_newest_first_within_the_bound(workspace, plan, store, tmp_path, mon
     found, request = given(tmp_path / "in")
     assert found == {name(new), name(middle)}
     assert request["stored"] == [name(new), name(middle), name(old)]
-    take_back(workspace, plan, Engine(), left(tmp_path / "out", held=sorted(found)), said.append)
+    collect_packs(workspace, plan, Engine(), left(tmp_path / "out", held=sorted(found)), said.append)
     prepare(workspace, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in")[0] == {name(old)}
 
@@ -233,7 +235,7 @@ def test_a_report_that_is_none_costs_no_build(workspace, plan, store, tmp_path, 
     output = tmp_path / "out"
     (output / "packs").mkdir(parents=True)
     (output / "packs/report.json").write_bytes(report)
-    assert take_back(workspace, plan, Engine(), output, said.append) is None
+    assert collect_packs(workspace, plan, Engine(), output, said.append) is None
     (line,) = said
     assert line.startswith("nothing is put into the store: ")
     assert list(output.iterdir()) == []
@@ -242,21 +244,21 @@ def test_a_report_that_is_none_costs_no_build(workspace, plan, store, tmp_path, 
 
 def test_a_pack_that_is_not_there_costs_no_build(workspace, plan, store, tmp_path, said):
     output = left(tmp_path / "out", held=["f" * 64], pack="e" * 64, objects=1)
-    assert take_back(workspace, plan, Engine(), output, said.append) == Told(("f" * 64,))
+    assert collect_packs(workspace, plan, Engine(), output, said.append) == PackOutcome(("f" * 64,))
     assert [line.partition(":")[0] for line in said] == ["nothing is put into the store"]
     assert list(store.list("")) == []
 
 
 def test_a_build_that_tells_nothing_is_none(workspace, plan, tmp_path, said):
     (tmp_path / "out").mkdir()
-    assert take_back(workspace, plan, Engine(), tmp_path / "out", said.append) is None
+    assert collect_packs(workspace, plan, Engine(), tmp_path / "out", said.append) is None
     assert said == []
 
 
 def test_what_is_remembered_may_be_damaged(workspace, plan, store, tmp_path, said):
     data = b"x" * 100
     place(store, data)
-    take_back(workspace, plan, Engine(), left(tmp_path / "out", held=[name(data)]), said.append)
+    collect_packs(workspace, plan, Engine(), left(tmp_path / "out", held=[name(data)]), said.append)
     (note,) = (tmp_path / "artifacts/compiler-cache").iterdir()
     for text, fetched in ((note.read_text(), set()), ("{", {name(data)}), ("3", {name(data)}), ("\0", {name(data)})):
         note.write_text(text)
@@ -272,7 +274,9 @@ def test_a_store_that_cannot_be_had_costs_no_build(workspace, plan, tmp_path, mo
     prepare(away, plan, Engine(), tmp_path / "in", said.append)
     assert given(tmp_path / "in") == (set(), {"schema": 1, "scope": SCOPE, "stored": None, "max_bytes": 1 << 30})
     output = left(tmp_path / "out", b"data", held=["f" * 64])  # what the cache had before counts all the same
-    assert take_back(away, plan, Engine(), output, said.append) == Told(("f" * 64,), name(b"data"), 3, 4, put=False)
+    assert collect_packs(away, plan, Engine(), output, said.append) == PackOutcome(
+        ("f" * 64,), name(b"data"), 3, 4, put=False
+    )
     one, two = said
     assert one.startswith("the build goes on without other machines' packs: ")
     assert two.startswith("nothing is put into the store: ")

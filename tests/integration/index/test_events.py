@@ -112,7 +112,7 @@ def test_an_event_that_no_page_shows_yet_is_shown_by_saying_it_again_or_by_recon
 @pytest.mark.parametrize(
     ("target", "kind", "message"),
     [
-        ("canary", "yank", "is no wheel's file name"),
+        ("canary", "yank", "is not a wheel's file name"),
         ("none-1.0-py3-none-any.whl", "yank", "is not in the index"),
         ("../x.whl", "yank", "not the file name of a wheel"),
         ("torch", "quarantine", "no project 'torch'"),

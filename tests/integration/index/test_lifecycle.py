@@ -111,7 +111,7 @@ def test_a_promoted_wheel_is_in_both_groups_without_new_bytes(store, make_wheel,
         assert (file["filename"], file["yanked"]) == (FIRST, "slow")
     assert html.parse_root(store.get("whl/index.html").data, "") == {"staging", GROUP}
     assert check(store) == []
-    assert promote(store, [FIRST], GROUP), "again is no error"
+    assert promote(store, [FIRST], GROUP), "again is not an error"
     record_event(store, FIRST, "unyank", "")
     assert check(store) == []
     assert reconcile(store).written == ()

@@ -159,7 +159,7 @@ def test_the_probe_passes_and_leaves_its_proof(store, store_url):
     again = open_store(store_url)
     prove(again)
     assert again.proved is True
-    assert again.quirks == store.quirks
+    assert again.traits == store.traits
 
 
 def test_a_large_page_comes_back_whole(store):

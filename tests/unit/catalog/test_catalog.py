@@ -191,7 +191,7 @@ avx512_leak: {first: "14.30", last: "14.39", text: a, source: b}
         ("channel: 16}", 'channel: "16"}', r":4: products.2019.channel: Input should be a valid integer"),
         ('first: "14.20"', "first: 14.20", r":4: products.2019.first"),
         ("channel: 16}", "channel: 16, chanel: 2}", r":4: unknown key 'products.2019.chanel'; did you mean 'channel'"),
-        ("channel: 16}", "channel: 16, unconfirmed: {colour: x}}", "unconfirmed names 'colour', which is no fact"),
+        ("channel: 16}", "channel: 16, unconfirmed: {colour: x}}", "unconfirmed names 'colour', which is not a fact"),
         ("channel: 16}", "channel: 16, sources: [a]}", r":4: products.2019.sources"),
         ("products:\n", "products: 3\nx:\n", "products"),
     ],

@@ -86,8 +86,8 @@ def test_a_card_by_its_sm(why, name):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--gpu", "RTX 9999"), "no card of the catalogue"),
-        (("--msvc", "2021"), "no MSVC version"),
+        (("--gpu", "RTX 9999"), "the catalogue has no card"),
+        (("--msvc", "2021"), "nor an MSVC version"),
         (("--gpu", "RX 7900 XTX"), "is a card of AMD: it runs no CUDA"),
         (("--numpy", ">=2"), "is not a version"),
         (("--driver", "new"), "is not a version"),

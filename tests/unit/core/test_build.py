@@ -157,7 +157,7 @@ def test_what_the_end_of_a_build_means(tmp_path):
     assert "memory_per_job_gb" in caught.value.hint
     with pytest.raises(InfrastructureError, match="the build was killed from outside") as killed:
         judge(Observation("done", cause=Cause.KILLED, exit_code=137), log)
-    assert "goes on" in killed.value.hint
+    assert "continues" in killed.value.hint
     for state in ("lost", "cancelled"):
         with pytest.raises(InfrastructureError, match=f"the build was {state}: gone"):
             judge(Observation(state, why="gone"), log)

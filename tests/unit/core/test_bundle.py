@@ -26,7 +26,7 @@ def plan(root):
 
 @pytest.fixture
 def made(plan, root, tmp_path, monkeypatch):
-    """A bundle in small parts whose toolchain is no toolchain: it can be joined and unpacked, not entered."""
+    """A bundle in small parts whose toolchain is not a toolchain: it can be joined and unpacked, not entered."""
     monkeypatch.setattr(bundle, "PART_BYTES", 40_000)
     import tarfile
 

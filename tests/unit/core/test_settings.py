@@ -84,6 +84,6 @@ def test_wrong_runners(project, runner, message):
 
 def test_a_farm_without_a_local_runner_says_what_to_add(project):
     change(project / "ci" / "runners.yaml", runners={"big": {"engine": "docker"}})
-    with pytest.raises(UsageError, match=r"runners\.yaml: names no runner 'local'") as caught:
+    with pytest.raises(UsageError, match=r"runners\.yaml: has no runner 'local'") as caught:
         load_runners(project)
     assert "local: {engine: docker}" in caught.value.hint

@@ -152,7 +152,7 @@ def test_a_sparse_file_is_refused(tmp_path):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(info, io.BytesIO(b"0\n".ljust(512, b"\0")))
-    assert "no plain file" in refusal(buffer.getvalue(), tmp_path / "dest")
+    assert "not a plain file" in refusal(buffer.getvalue(), tmp_path / "dest")
     assert tree(tmp_path) == {}
 
 

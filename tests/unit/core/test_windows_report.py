@@ -64,7 +64,7 @@ def test_no_secret_ends_in_it(report, encoding):
 
 
 def test_the_words_of_the_machine_are_kept(report):
-    """Only whole names are taken out: SystemRoot is no user, though a user is called root."""
+    """Only whole names are taken out: SystemRoot is not a user, though a user is called root."""
     made = report({"a.txt": b"SystemRoot root_dir groot C:/users/root/x\xff"}, USERNAME="root", OTHER="short")
     assert made["a.txt"].startswith("SystemRoot ")
     assert "groot" in made["a.txt"]

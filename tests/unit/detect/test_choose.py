@@ -405,7 +405,7 @@ GPUS = st.builds(
     name=st.one_of(WORDS, NAMES_OF_GPUS),
     capability=st.one_of(st.none(), st.from_regex(r"\A[0-9]{1,2}\.[0-9]\Z")),
     memory_mb=st.none(),
-    told_by=st.just("nvml"),
+    source=st.just("nvml"),
 )
 READINGS = st.builds(
     Readings,

@@ -140,4 +140,4 @@ def test_a_wrong_project_or_index_is_a_usage_error(on, capsys, tmp_path):
     on("laptop-haswell")
     assert main(["--project", str(tmp_path / "absent"), "detect"]) == 2
     assert main(["--project", str(ROOT), "detect", "--index", "ftp://w.example"]) == 2
-    assert "no kind of store is called 'ftp'" in capsys.readouterr().err
+    assert "unknown kind of store 'ftp'" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from farm.detect.readings import Gpu
 
 
 def gpu(name, capability):
-    return Gpu(name=name, capability=capability, memory_mb=None, told_by="nvml")
+    return Gpu(name=name, capability=capability, memory_mb=None, source="nvml")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_readings_survive_json(readings, name):
 def test_an_old_driver_without_compute_cap_is_asked_again(readings):
     found = readings("k40-470-sandybridge")
     gpu = found.gpus[0]
-    assert (gpu.name, gpu.capability, gpu.memory_mb, gpu.told_by) == ("Tesla K40c", None, 11441, "nvidia-smi")
+    assert (gpu.name, gpu.capability, gpu.memory_mb, gpu.source) == ("Tesla K40c", None, 11441, "nvidia-smi")
     assert found.driver == "470.256.02"
     assert reasons(found)["GPUs by NVML"] == "NVML Shared Library Not Found"
     assert "nvidia-smi of this driver does not tell it" in reasons(found)["compute capability"]
@@ -42,7 +42,7 @@ def test_an_old_driver_without_compute_cap_is_asked_again(readings):
 
 def test_nvml_comes_before_nvidia_smi(readings):
     found = readings("k80-haswell")
-    assert [(gpu.name, gpu.capability, gpu.told_by) for gpu in found.gpus] == [("Tesla K80", "3.7", "nvml")] * 2
+    assert [(gpu.name, gpu.capability, gpu.source) for gpu in found.gpus] == [("Tesla K80", "3.7", "nvml")] * 2
     assert found.missing == ()
 
 
@@ -102,7 +102,7 @@ def test_a_card_without_a_driver_is_counted(readings):
 
 def test_a_jetson_is_known_by_its_board(readings):
     found = readings("jetson-orin-nano")
-    assert [(gpu.name, gpu.told_by) for gpu in found.gpus] == [("NVIDIA Jetson Orin Nano Developer Kit", "device tree")]
+    assert [(gpu.name, gpu.source) for gpu in found.gpus] == [("NVIDIA Jetson Orin Nano Developer Kit", "device tree")]
 
 
 def test_a_driver_that_does_not_answer_is_quoted(record, replay):
@@ -134,7 +134,7 @@ def test_text_from_outside_is_bounded_and_plain(record, replay):
     assert len(found.gpus) == 64
     assert name.startswith("Tesla[31m K80 xyyy")
     assert len(name) == 300
-    assert found.gpus[0].capability is None  # "3.7\n" is no compute capability
+    assert found.gpus[0].capability is None  # "3.7\n" is not a compute capability
     assert len(found.cpu.name) == 300
     assert len(found.cpu.features) == 2000
 

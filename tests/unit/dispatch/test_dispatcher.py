@@ -14,7 +14,7 @@ from farm.errors import BuildFailedError, NoRunnerError
 from farm.pipeline import dispatch
 from farm.pipeline.context import CancelledError, StillRunningError
 from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
 from farm.pipeline.lengths import Lengths
 from farm.pipeline.report import Silent
 from farm.pipeline.run import cancel, request_for
@@ -297,8 +297,8 @@ def test_what_took_longest_before_goes_first(fleet, workspace, journal, built):
 
 
 def test_there_is_one_dispatcher(tmp_path):
-    with sole(tmp_path, 0), pytest.raises(AlreadyDispatchingError), sole(tmp_path, 0):
+    with exclusive(tmp_path, 0), pytest.raises(AlreadyDispatchingError), exclusive(tmp_path, 0):
         pass
     start = time.monotonic()
-    with sole(tmp_path, 5):
+    with exclusive(tmp_path, 5):
         assert time.monotonic() - start < 1

@@ -120,7 +120,7 @@ def test_a_full_disk_costs_no_build(taken):
 
 def test_output_that_is_refused_is_collected_once(taken):
     go, attempt = taken
-    engine = Full(9, RefusedOutputError("the job's output holds '../evil', which is no plain file below its folder"))
+    engine = Full(9, RefusedOutputError("the job's output holds '../evil', which is not a plain file below its folder"))
     with pytest.raises(RefusedOutputError):
         go(engine)
     assert (engine.collected, engine.released) == (1, ["service"])

@@ -182,8 +182,8 @@ def test_a_volume_outlives_the_job_and_another_does_not_see_it(engine, start):
 @pytest.mark.parametrize(
     ("script", "limit", "what"),
     [
-        ("ln -s /etc/passwd out", 1 << 20, "no plain file"),
-        ("mkfifo out", 1 << 20, "no plain file"),
+        ("ln -s /etc/passwd out", 1 << 20, "not a plain file"),
+        ("mkfifo out", 1 << 20, "not a plain file"),
         ("head -c 2000 /dev/zero > out", 1000, "larger than allowed"),
     ],
 )

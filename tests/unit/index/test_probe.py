@@ -10,7 +10,7 @@ from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.directory import DirectoryStore
 from farm.index.probe import probe, prove
-from farm.index.stores import Quirks
+from farm.index.stores import StoreTraits
 
 
 class SaysYes(DirectoryStore):
@@ -196,13 +196,13 @@ def test_a_proof_does_not_tell_where_the_store_is(tmp_path):
 def test_a_proof_says_how_tags_are_sent(tmp_path):
     store = proofs(tmp_path, bare_etags=True)
     prove(store)
-    assert store.quirks == Quirks(bare_etags=True)
+    assert store.traits == StoreTraits(bare_etags=True)
 
 
 def test_one_writer_is_believed_only_while_it_says_so(tmp_path):
     store = Racy(tmp_path)
     prove(store, single_writer=True)
     assert store.proved
-    assert store.quirks == Quirks(reads_first=True)
+    assert store.traits == StoreTraits(reads_first=True)
     with pytest.raises(PublishRefusedError):
         prove(Racy(tmp_path))

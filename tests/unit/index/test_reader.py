@@ -72,7 +72,7 @@ def test_an_object_is_what_it_is_without_its_encoding(answering, headers, body):
 @pytest.mark.parametrize(
     ("headers", "body", "told"),
     [
-        ({"Content-Encoding": "gzip"}, PAGE, "and is not"),
+        ({"Content-Encoding": "gzip"}, PAGE, "but is not"),
         ({"Content-Encoding": "gzip"}, gzip.compress(PACKED, mtime=0), "is still gzip-encoded"),
         ({}, PACKED, "is still gzip-encoded"),
         ({"Content-Encoding": "gzip, gzip"}, gzip.compress(PACKED, mtime=0), "only gzip was asked for"),

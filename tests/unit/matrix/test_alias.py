@@ -33,7 +33,7 @@ def test_without_a_channel_the_first_is_taken(matrix):
     ("name", "channel", "message"),
     [
         ("pytorch-python313-cuda12_8-sm80-avx513", None, "pytorch-python313-cuda12_8-sm80-avx512"),
-        (f"main/{ALIAS}", None, "no build is called"),
+        (f"main/{ALIAS}", None, "unknown build"),
         (ALIAS, "main", "in main"),
         (f"mian/{ALIAS}", None, "unknown channel 'mian'"),
     ],

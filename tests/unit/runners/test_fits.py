@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.compat.stack import Stack
-from farm.engines.ask import Seen, differences
+from farm.engines.ask import Reported, differences
 from farm.engines.runners import Needs, fits, needs_of, stranded, untaken
 from farm.matrix import load_matrix
 from farm.settings import Runner, load_github, load_runners
@@ -177,14 +177,14 @@ def test_every_cpu_level_and_every_gpu_word_is_answered(k40):
 
 
 def test_as_written(k40):
-    seen = Seen(online=True, platform="linux", machine="x86_64", labels=tuple(k40.labels))
+    seen = Reported(online=True, platform="linux", machine="x86_64", labels=tuple(k40.labels))
     assert differences(k40, seen) == []
-    assert differences(k40, Seen(online=False, why="gone")) == []  # an engine that says nothing contradicts nothing
+    assert differences(k40, Reported(online=False, why="gone")) == []  # an engine that says nothing contradicts nothing
 
 
 def test_a_runner_that_lies(k40):
     host = changed(k40, cpus=4.0, memory_gb=16.0, slots=2, os_version="12")
-    seen = Seen(
+    seen = Reported(
         online=True, platform="windows", machine="aarch64", os_version="11", cpus=7, memory_gb=16,
         labels=("self-hosted", "linux", "x64", "sm61"),
     )  # fmt: skip
@@ -201,5 +201,5 @@ def test_a_runner_that_lies(k40):
 
 def test_memory_that_the_kernel_keeps_is_no_difference(k40):
     host = changed(k40, memory_gb=64.0)
-    assert differences(host, Seen(online=True, memory_gb=62.7)) == []
-    assert differences(host, Seen(online=True, memory_gb=60.0)) != []
+    assert differences(host, Reported(online=True, memory_gb=62.7)) == []
+    assert differences(host, Reported(online=True, memory_gb=60.0)) != []

@@ -88,7 +88,7 @@ def test_the_report_adds_up_the_runs(project, capsys):
 @pytest.mark.parametrize("name", ["three", "absent", "../runs/one/../../.."])
 def test_a_run_without_counts_is_named(project, capsys, name):
     assert main(["--project", str(project), "cache", "report", name]) == 2
-    assert "left no counts of a compiler cache" in capsys.readouterr().err
+    assert "has no compiler cache statistics" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

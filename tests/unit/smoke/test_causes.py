@@ -69,7 +69,7 @@ def test_what_a_wheel_or_its_test_lacks_is_named_and_not_the_wheel(missing):
 def test_signals_and_hangs():
     assert [c.id for c in find_causes(report("x", signal="SIGILL"), hung=False)] == ["sigill"]
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=False)] == ["killed"]
-    # A run that was ended by the watchdog is no victim of the kernel's.
+    # A run that was ended by the watchdog is not a victim of the kernel's.
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=True)] == ["hung"]
 
 

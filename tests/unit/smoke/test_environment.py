@@ -65,7 +65,7 @@ def test_a_python_that_is_not_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["311", "python3.11", "py", "py3", "py3.11", "py3111", "../py311"])
 def test_a_name_that_is_no_python(name):
-    with pytest.raises(UsageError, match="names no Python"):
+    with pytest.raises(UsageError, match="not the name of a Python"):
         find_python(name)
 
 

@@ -81,5 +81,5 @@ def test_what_is_not_required_is_refused_when_it_is_named_and_passed_over_in_a_f
     wheel = blas(35)
     for requires in ((), ("nvidia-cublas-cu11==11.10.0.0",), ("nvidia-cudnn-cu11",)):
         assert not run(requires=requires).passed
-        with pytest.raises(UsageError, match="is no dependency of canary"):
+        with pytest.raises(UsageError, match="is not a dependency of canary"):
             run(requires=requires, given=[wheel])

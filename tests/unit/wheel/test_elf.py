@@ -78,7 +78,7 @@ def test_32_bits_big_endian():
 def test_agrees_with_pyelftools_on_this_python():
     """A real file that is at hand wherever tests run on Linux: an extension module or the interpreter itself."""
     if sys.platform != "linux":
-        pytest.skip("the interpreter is no ELF file here")
+        pytest.skip("the interpreter is not an ELF file here")
     with Path(sys.executable).open("rb") as file:
         theirs = elffile.ELFFile(file)
         dynamic = theirs.get_section_by_name(".dynamic")

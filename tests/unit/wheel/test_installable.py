@@ -57,7 +57,7 @@ def test_wheel_file(refused, text, found):
         ("Requires-Dist: numpy; python_verson<'3'\n", "cannot be read"),
         ("Requires-Dist: numpy @ https://example.org/numpy.whl\n", "a direct URL"),
         ("Requires-Dist: canary\n", "requires itself"),
-        ("Provides-Extra: a b\n", "is no name"),
+        ("Provides-Extra: a b\n", "is not a valid name"),
     ],
 )
 def test_metadata(refused, lines, found):
@@ -107,8 +107,8 @@ def test_entry_points(refused, text):
 @pytest.mark.parametrize(
     ("member", "found"),
     [
-        ("canary-1.0.data/wrong/x", "is no scheme"),
-        ("canary-1.0.data/x", "is no scheme"),
+        ("canary-1.0.data/wrong/x", "is not a scheme"),
+        ("canary-1.0.data/x", "is not a scheme"),
         ("other-1.0.data/purelib/x", "data folder of another wheel"),
         ("canary-1.0.data/platlib/canary/__init__.py", "the same path as canary/__init__.py"),
         ("canary-1.0.data/purelib/Canary/__init__.py", "differs only by case"),

@@ -4,7 +4,7 @@ import pytest
 
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
-from farm.wheel.library_wheels import LibraryWheel, point_at, without_theirs
+from farm.wheel.library_wheels import LibraryWheel, point_at, without_wheel_libraries
 
 BLAS = LibraryWheel("nvidia-cublas-cu11==11.11.3.6", "nvidia/cublas/lib", ("libcublas.so.11", "libcublasLt.so.11"))
 FFT = LibraryWheel("nvidia-cufft-cu11==10.9.0.58", "nvidia/cufft/lib", ("libcufft.so.10",))
@@ -55,7 +55,9 @@ def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_k
 
 
 def test_what_other_wheels_hold_is_not_looked_for_here():
-    assert without_theirs(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == ["libgomp.so.*"]
+    assert without_wheel_libraries(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == [
+        "libgomp.so.*"
+    ]
 
 
 def test_what_a_needed_wheel_needs_in_turn_is_needed_and_pinned_too(pointed):

@@ -124,7 +124,7 @@ def test_cudnn_must_run_on_the_lowest_gpu(check, make_elf, make_container, make_
     assert not check({**own, name: cudnn(50)}, {"sass": [37, 50]})[1].passed
     fifty = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 50)))}
     assert not check({**fifty, name: cudnn(37, 61)}, {"sass": [50]})[1].passed
-    # it is no code of the wheel's own
+    # it is not code of the wheel's own
     assert check({"canary/_C.so": make_elf(), name: cudnn(35)})[0]["sass"] == "failed"
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.index.directory import DirectoryStore, _alive
-from farm.patience import patiently
-from farm.pipeline.dispatch_lock import AlreadyDispatchingError, sole
+from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.retrying import retry_while_open
 from farm.runs.owner import is_dead, this_process
 
 target, part = Path("target"), Path("part")
@@ -21,7 +21,7 @@ with target.open("rb") as reader:
     except PermissionError:
         print("refused while it is read")
     threading.Timer(0.5, reader.close).start()
-    patiently(part.replace, target)
+    retry_while_open(part.replace, target)
 print(target.read_bytes().decode())
 
 # Another publisher's sweep has the mark open, and a reader the object, when their writer removes its own names.
@@ -51,11 +51,11 @@ child.kill()
 child.communicate()
 print("killed", is_dead(other))
 
-with sole(Path(), 0.0):
+with exclusive(Path(), 0.0):
     try:
-        with sole(Path(), 0.0):
+        with exclusive(Path(), 0.0):
             print("two dispatchers")
     except AlreadyDispatchingError:
         print("one dispatcher")
-with sole(Path(), 0.0):
+with exclusive(Path(), 0.0):
     print("free again", os.name)

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from farm import patience
-from farm.patience import patiently
+from farm import retrying
+from farm.retrying import retry_while_open
 from farm.sources import _file_of
 
 
@@ -25,22 +25,22 @@ class Held:
 def test_windows_waits_for_who_reads(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     held = Held(3)
-    assert (patiently(held, word="done"), held.left) == ("done", -1)
+    assert (retry_while_open(held, word="done"), held.left) == ("done", -1)
 
 
 def test_windows_gives_up(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(retrying, "RETRY_S", 0.05)
     held = Held(10_000)
     with pytest.raises(PermissionError, match="held"):
-        patiently(held, word="")
+        retry_while_open(held, word="")
     assert held.left < 9_999
 
 
 def test_elsewhere_a_refusal_is_one():
     held = Held(1)
     with pytest.raises(PermissionError):
-        patiently(held, word="")
+        retry_while_open(held, word="")
     assert held.left == 0
 
 

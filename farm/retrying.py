@@ -1,28 +1,28 @@
-"""Waiting for other programs' files, which Windows asks for and POSIX does not."""
+"""Trying again while another program has a file open, which Windows asks for and POSIX does not."""
 
 import sys
 import time
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-PATIENCE_S = 10.0
+RETRY_S = 10.0
 """How long a writer waits for readers of a file that it replaces; on Windows only."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def patiently(call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+def retry_while_open(call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
     """On Windows a file cannot be replaced while it is read, nor opened while it is replaced: tried again.
 
     Who reads may be another thread, another program of ours, a virus scanner or the search index.
 
     Raises:
-        PermissionError: Still refused after `PATIENCE_S` seconds.
+        PermissionError: Still refused after `RETRY_S` seconds.
     """
     if sys.platform != "win32":
         return call(*arguments, **named)
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + RETRY_S
     while True:
         try:
             return call(*arguments, **named)
