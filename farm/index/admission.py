@@ -15,11 +15,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import PublishRefusedError
+from farm.requirement import read_requirement
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
@@ -110,8 +111,8 @@ def _beyond_the_specification(found: Metadata) -> Iterator[tuple[str, str]]:
     for field, needs in (("provides-dist", found.provides_dist), ("obsoletes-dist", found.obsoletes_dist)):
         for need in needs or ():
             try:
-                direct = Requirement(need).url is not None
-            except (InvalidRequirement, RecursionError) as error:
+                direct = read_requirement(need).url is not None
+            except InvalidRequirement as error:
                 yield field, str(error)
             else:
                 if direct:

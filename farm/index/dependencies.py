@@ -28,6 +28,7 @@ from farm.index.pages import File, Meta, Model, ProjectPage
 from farm.index.simple import check_source, metadata_of, project_files
 from farm.index.stores import Store
 from farm.index.swap import swap
+from farm.requirement import read_requirement
 
 
 def _specifier(text: str) -> str:
@@ -130,8 +131,8 @@ def _needs(metadata: bytes) -> list[Requirement]:
     found = []
     for line in raw.get("requires_dist", []):
         try:
-            need = Requirement(line)
-        except (InvalidRequirement, RecursionError):
+            need = read_requirement(line)
+        except InvalidRequirement:
             continue
         if "extra" not in str(need.marker or "") and need.url is None:
             found.append(need)

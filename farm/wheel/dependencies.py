@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.requirement import read_requirement
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import read_contents
 from farm.wheel.library import Library
@@ -76,8 +77,8 @@ def _requirements(info: DistInfo) -> list[Requirement]:
     found = []
     for line in info.requires_dist:
         try:
-            found.append(Requirement(line))
-        except (InvalidRequirement, RecursionError):
+            found.append(read_requirement(line))
+        except InvalidRequirement:
             continue
     return found
 

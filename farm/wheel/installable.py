@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 
 from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from farm.requirement import read_requirement
 from farm.text import printable
 from farm.wheel.contents import Contents
 from farm.wheel.entrypoints import read_entry_points
@@ -24,7 +25,6 @@ from farm.wheel.report import Check, Finding
 METADATA_VERSIONS = ("1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5")
 _NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
 _NOT_ON_WINDOWS = re.compile(r"[<>\"|?*]")  # Microsoft, "Naming Files, Paths, and Namespaces"
-_MAX_REQUIREMENT = 1000
 _MAX_REQUIREMENTS = 2000
 # These are looked at here, with more to say than `packaging.metadata` has.
 _OWN_FIELDS = ("metadata-version", "name", "version", "requires-python", "requires-dist", "provides-extra")
@@ -108,10 +108,8 @@ def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
         yield f"more than {_MAX_REQUIREMENTS} Requires-Dist headers"
     for line in info.requires_dist[:_MAX_REQUIREMENTS]:
         try:
-            if len(line) > _MAX_REQUIREMENT:
-                raise InvalidRequirement("too long")
-            requirement = Requirement(line)
-        except (InvalidRequirement, RecursionError):
+            requirement = read_requirement(line)
+        except InvalidRequirement:
             yield f"Requires-Dist {line[:80]!r} cannot be read (PEP 508)"
             continue
         if requirement.url is not None and not policy.direct_urls:

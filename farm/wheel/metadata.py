@@ -20,7 +20,6 @@ from farm.wheel.archive import Archive
 _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
-_MAX_REQUIREMENT = 1000
 _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9][^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
@@ -144,13 +143,15 @@ def normal_version(version: str) -> str:
 
 def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
-    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (slow to import, seldom needed)
+    from packaging.requirements import InvalidRequirement  # noqa: PLC0415 (slow to import, seldom needed)
+
+    from farm.requirement import read_requirement  # noqa: PLC0415
 
     try:
-        if not requirement.isprintable() or len(requirement) > _MAX_REQUIREMENT:
-            raise InvalidRequirement("control characters, or too long")
-        return str(Requirement(requirement))
-    except (InvalidRequirement, RecursionError) as error:
+        if not requirement.isprintable():
+            raise InvalidRequirement("control characters")
+        return str(read_requirement(requirement))
+    except InvalidRequirement as error:
         raise UsageError(f"{requirement[:80]!r} is not a requirement (PEP 508)") from error
 
 

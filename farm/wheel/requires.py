@@ -11,13 +11,13 @@ from packaging.version import InvalidVersion, Version
 
 from farm.errors import VerificationFailedError
 from farm.platforms.facts import DEFAULT, split_platform
+from farm.requirement import read_requirement
 from farm.wheel.contents import Contents
 from farm.wheel.metadata import DistInfo, same_name
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
 
 _MAX_REQUIREMENTS = 2000
-_MAX_LENGTH = 1000
 
 
 def check_metadata(info: DistInfo, policy: Policy) -> Check:
@@ -66,10 +66,8 @@ def _requirements(info: DistInfo, where: str) -> Iterator[Requirement]:
         raise VerificationFailedError(f"{where}: more than {_MAX_REQUIREMENTS} Requires-Dist headers")
     for line in info.requires_dist:
         try:
-            if len(line) > _MAX_LENGTH:
-                raise InvalidRequirement("too long")
-            yield Requirement(line)
-        except (InvalidRequirement, RecursionError) as error:
+            yield read_requirement(line)
+        except InvalidRequirement as error:
             raise VerificationFailedError(f"{where}: Requires-Dist {line[:80]!r} cannot be read") from error
 
 
