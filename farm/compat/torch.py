@@ -27,6 +27,12 @@ def _release(stack: Stack) -> TorchRelease | None:
     return catalog.torch_releases().get(stack.torch or "")
 
 
+def numpy_end(release: TorchRelease, cpu: str) -> str:
+    """The first numpy that a wheel cannot work with: of another ABI than its torch has, or for newer CPUs."""
+    end = catalog.cpu_levels()[cpu].numpy_end
+    return min(str(release.numpy_major_max + 1), *filter(None, [end]), key=number)
+
+
 def torch_is_known(stack: Stack) -> Iterator[Reason]:
     """The PyTorch version is one of the catalogue's."""
     known = catalog.torch_releases()

@@ -7,11 +7,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from farm import catalog
+from farm.compat.torch import numpy_end
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.plan import inputs
-from farm.plan.environment import environment, filled, numpy_end, placeholders
+from farm.plan.environment import environment, filled, placeholders
 from farm.plan.file import Plan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.pythons import debian_packages, python_plan, wheels

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 
 from farm import catalog
-from farm.catalog.models import TorchRelease
-from farm.compat.stack import number
-from farm.compat.torch import switch_off
+from farm.compat.torch import numpy_end, switch_off
 from farm.errors import UsageError
 from farm.options import OPTIONS, Choice
 from farm.plan.inputs import source_version
@@ -50,12 +48,6 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
         "cuda_home": system.cuda_home(stack),
     }
-
-
-def numpy_end(release: TorchRelease, cpu: str) -> str:
-    """The first numpy that a wheel cannot work with: of another ABI than its torch has, or for newer CPUs."""
-    end = catalog.cpu_levels()[cpu].numpy_end
-    return min(str(release.numpy_major_max + 1), *filter(None, [end]), key=number)
 
 
 def filled(text: str, values: Mapping[str, str], where: str) -> str:

@@ -8,6 +8,7 @@ slashes: CMake reads a backslash in a -D value as an escape.
 from farm import catalog
 from farm.compat import Stack
 from farm.compat.host import msc_ver
+from farm.compat.torch import numpy_end
 from farm.options import Value
 from farm.plan.file import ToolPin, WheelPin, WindowsPlan
 from farm.platforms.base import Variables
@@ -106,7 +107,7 @@ def windows_plan(recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan:
     release = catalog.torch_releases().get(stack.torch or "")
     pins = []
     for entry in sorted(set(wheels)):
-        below = release.numpy_major_max + 1 if release and entry == "numpy" else None
+        below = numpy_end(release, stack.variant.cpu) if release and entry == "numpy" else None
         version, digest = wheel(entry, python, below)
         pins.append(WheelPin(name=entry, version=version, sha256=digest))
     return WindowsPlan(

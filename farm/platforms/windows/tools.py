@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Self
 
+from packaging.version import Version
 from pydantic import Field, model_validator
 
 from farm.errors import NotBuildableError
@@ -75,8 +76,8 @@ def windows_tools() -> WindowsTools:
     return load(Path(__file__).parent / "tools.yaml", WindowsTools)
 
 
-def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
-    """Version and sha256 of the newest pinned `name` for `python` (`py311`), its major version below `below`.
+def wheel(name: str, python: str, below: str | None = None) -> tuple[str, str]:
+    """Version and sha256 of the newest pinned `name` for `python` (`py311`), of a version before `below`.
 
     Raises:
         NotBuildableError: None is pinned.
@@ -86,7 +87,7 @@ def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
         for entry in windows_tools().wheels
         if entry.name == name
         and (digest := entry.digest(python))
-        and (below is None or int(entry.version.split(".")[0]) < below)
+        and (below is None or Version(entry.version) < Version(below))
     ]
     if not found:
         limit = f" below {below}" if below else ""
@@ -95,4 +96,4 @@ def wheel(name: str, python: str, below: int | None = None) -> tuple[str, str]:
             f"the farm has no pinned {name}{limit} for {python} on Windows",
             hint=f"it has one for {', '.join(pinned)}; others go into farm/platforms/windows/tools.yaml, with sha256",
         )
-    return max(found, key=lambda pair: [int(part) if part.isdigit() else 0 for part in pair[0].split(".")])
+    return max(found, key=lambda pair: Version(pair[0]))

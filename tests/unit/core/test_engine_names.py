@@ -2,8 +2,10 @@
 
 import ast
 from pathlib import Path
+from typing import get_args
 
 from farm.pipeline.backends import ENGINES
+from farm.settings import FOUND_BY, Runner
 
 ROOT = Path(__file__).parents[3]
 OTHERS = ("form",)
@@ -34,3 +36,7 @@ def test_the_search_finds_a_comparison(tmp_path):
     path = tmp_path / "module.py"
     path.write_text('if engine.name == "host" or on != "swarm": pass\nx = "docker"\n')
     assert [line for line, _ in compared(path)] == [1, 1]
+
+
+def test_each_engine_of_the_runners_file_exists_and_says_how_its_runners_are_found():
+    assert set(get_args(Runner.model_fields["engine"].annotation)) == FOUND_BY.keys() <= ENGINES.keys()

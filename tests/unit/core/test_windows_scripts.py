@@ -200,9 +200,11 @@ def test_every_python_has_its_packages():
     for python in ("py39", "py310", "py311", "py312", "py313", "py314"):
         version, digest = wheel("numpy", python)
         assert (int(version.split(".")[0]), len(digest)) == (2, 64)
-    assert wheel("numpy", "py311", below=2)[0] == "1.26.4"
+    assert wheel("numpy", "py311", below="2")[0] == "1.26.4"
     with pytest.raises(NotBuildableError, match="no pinned numpy below 2 for py313"):
-        wheel("numpy", "py313", below=2)
+        wheel("numpy", "py313", below="2")
+    with pytest.raises(NotBuildableError, match=r"no pinned numpy below 2\.3 for py314"):
+        wheel("numpy", "py314", below="2.3")
 
 
 @pytest.mark.parametrize(
