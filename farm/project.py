@@ -54,10 +54,10 @@ def journal_path(project: Path) -> Path | None:
 def _values(text: str, name: str) -> list[str | None] | None:
     """What a key of the mapping at the top stands for; None: it is not text, or there is no mapping.
 
-    A second reader of YAML on purpose. `farm.yamlfile` checks with pydantic, whose import takes seven times the CPU time
-    of this (75 ms against 11, measured on a busy machine), for one key that `farm status` needs. Tests hold that both
-    read the same (`tests/unit/core/test_quick_commands.py`). From the parser's events: what makes nodes of them recurses
-    on the stack of C.
+    A second reader of YAML on purpose. `farm.yamlfile` checks with pydantic, whose import takes seven times the
+    CPU time of this (75 ms against 11, measured on a busy machine), for one key that `farm status` needs. Tests hold
+    that both read the same (`tests/unit/core/test_quick_commands.py`). From the parser's events: what makes nodes
+    of them recurses on the stack of C.
     """
     import yaml  # noqa: PLC0415
 

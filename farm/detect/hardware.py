@@ -123,11 +123,8 @@ def _usable(
     lower = compatible(sm)
     if not lower:
         return None, source, (*notes, f"{name} is {dotted(sm)}, which no variant is for and no variant's code runs on")
-    return (
-        lower[0],
-        source,
-        (*notes, f"{name} is {dotted(sm)}, which no variant is for; {dotted(lower[0])} code runs"),
-    )
+    note = f"{name} is {dotted(sm)}, which no variant is for; it runs {dotted(lower[0])} code"
+    return lower[0], source, (*notes, note)
 
 
 def compatible(sm: str) -> list[str]:

@@ -131,7 +131,7 @@ def adopt(
         signer: Signs their attestations and the pages.
         policy: What is taken beyond PyPI's rules.
         dry_run: Only say what would be taken in; wheels in another index are not downloaded for that.
-        progress: PackOutcome the name of each wheel that was taken in.
+        progress: Gets the name of each wheel that was taken in.
 
     Raises:
         PublishRefusedError: The index is signed with another key, or the store does not keep conditional writes.

@@ -45,7 +45,7 @@ def copy_index(
         group: One group; None for all.
         signer: Signs the destination.
         dry_run: Only say what is missing.
-        progress: PackOutcome the name of each wheel that was copied.
+        progress: Gets the name of each wheel that was copied.
 
     Raises:
         VerificationFailedError: An object of the source does not match its record; what came before it is copied.

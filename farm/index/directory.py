@@ -105,6 +105,8 @@ class DirectoryStore:
             with self._written(data, sha256, progress) as temporary:
                 self._make_folder(path.parent)
                 try:
+                    # Not rename: it would replace what another publisher has just put there, and the first one must
+                    # win.
                     os.link(temporary, path)
                 except FileExistsError:
                     return False
@@ -116,6 +118,7 @@ class DirectoryStore:
             return self.create(key, data, content_type=content_type)
         path = self._own_path(key)
         with _failures(path), self._written(data, None, None) as temporary, self._locked():
+            # Under the lock: between this look and the rename no other writer can come.
             current = self.get(key)
             if current is None or current.etag != etag:
                 return False
@@ -158,6 +161,7 @@ class DirectoryStore:
         path = self.root
         for part in check_key(key).split("/"):
             path /= part
+            # A link that somebody planted in a shared folder would lead the write elsewhere.
             if path.is_symlink():
                 raise InfrastructureError(
                     f"{path} is a symbolic link; the farm does not write through links inside an index",
@@ -187,6 +191,7 @@ class DirectoryStore:
                 if sha256 is not None and digest.hexdigest() != sha256:
                     raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
                 file.flush()
+                # Before the link: after a power cut the name must not lead to a file without content.
                 os.fsync(file.fileno())
             yield temporary
 
@@ -206,6 +211,7 @@ class DirectoryStore:
             with contextlib.suppress(FileExistsError):
                 new.mkdir()
                 if not self.private and new.name != ".tmp":
+                    # Only folders that this call made: what an administrator set stays.
                     new.chmod(0o755)
             _sync_folder(new.parent)
 
@@ -247,6 +253,8 @@ def _sweep(folder: Path) -> None:
         with contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError):
             with mark.open("rb") as file:
                 lock(file.fileno(), wait=False)
+                # The lock was free, so the writer is dead. The file goes before its mark: a kill in between leaves the
+                # mark.
                 mark.with_suffix("").unlink(missing_ok=True)
                 if sys.platform != "win32":
                     mark.unlink()

@@ -189,9 +189,11 @@ def change(
     if successor is not None:
         root.add_key(successor.public, Root.type)
         root.revoke_key(signer.keyid, Root.type)
+    # Signatures are over the content, which has changed: the old root key and its successor both sign the new one.
     made.signatures.clear()
     for each in (signer, *([successor] if successor else [])):
         made.sign(each.signer, append=True)
+    # The number is the name, and a name is created once: of two changes at the same time one is refused.
     if not store.create(root_key(root.version), _bytes(made), content_type="application/json"):
         raise PublishRefusedError("another change of the keys came first", hint="look at the keys, then run this again")
     return root.version

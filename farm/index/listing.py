@@ -91,6 +91,7 @@ class Listing:
         written = {key: done.data}
         one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
         before = done.before if done.written else None
+        # This order for readers: project pages, lists of them, the signed flat page, the list of groups, the catalogue.
         derived = self._html(group, page, written, before, one, fresh=done.before is None)
         derived = self._lists(group, page, written) or derived
         derived = self._links(group, page, written, Prediction(flat)) or derived
@@ -182,6 +183,7 @@ class Listing:
 
         def new(old: bytes | None) -> bytes | None:
             sections = {} if old is None else html.parse_links(old, key)
+            # Else a faster writer has shown this page or a newer one here, which stays.
             late = page.name not in sections or sections[page.name].generation < page.generation
             if late and not page.meta.links:
                 sections |= {page.name: html.links_section(page)}

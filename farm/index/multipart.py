@@ -54,7 +54,7 @@ def put(
         size: Its size in bytes.
         sha256: What it must hash to; None for whatever it hashes to.
         headers: What `create_multipart_upload` gets beside bucket, key and metadata.
-        progress: PackOutcome the bytes that are stored.
+        progress: Gets how many bytes are stored.
 
     Returns:
         False when an object was there; nothing changed then.
@@ -62,6 +62,7 @@ def put(
     Raises:
         InfrastructureError: The file changed, or the server failed; what was sent is used by the next call.
     """
+    # Before hashing gigabytes. The completion asks again, since another publisher may be at it.
     if store.stat(key) is not None:
         return False
     parts, digest = spans(path, max(PART, -(-size // MAX_PARTS)))
@@ -75,6 +76,7 @@ def put(
                 store, key, upload, path, [part for part in parts if part.number not in sent], progress
             )
             done = _complete(store, key, upload, etags, wanted)
+        # Another publisher of the same wheel completed or aborted it: what is there now decides.
         except _ForgottenError:
             if store.stat(key) is None:
                 continue
@@ -114,6 +116,8 @@ def _unfinished(store: Bucket, key: str, parts: list[Span]) -> tuple[str, dict[i
         if sent is None:
             continue
         ours = {part.number: part.md5.hex() for part in parts}
+        # An S3 part's ETag is the MD5 of its bytes; with encryption by a customer's key it is not, and all is sent
+        # anew.
         if all(ours.get(number) == etag.strip('"') for number, etag in sent.items()):
             return upload["UploadId"], sent
         store.again(key, partial(_abort, store, full, upload["UploadId"]))
@@ -171,6 +175,7 @@ def _send(
             return dict(future.result() for future in futures)
         finally:
             for future in futures:
+                # After a failure: parts that have not started are not sent.
                 future.cancel()
 
 

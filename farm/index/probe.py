@@ -122,6 +122,7 @@ def examine(store: Store, *, traits: bool = False) -> list[Finding]:
     """
     scratch = f"{SCRATCH}{uuid.uuid4().hex}"
     store.traits = StoreTraits()
+    # HTTP quotes ETags; some servers (Ceph) match them only without, so that is tried second.
     findings = _alone(store, f"{scratch}-quoted")
     if not all(finding.good for finding in findings):
         store.traits = StoreTraits(bare_etags=True)
@@ -142,6 +143,7 @@ def _known(store: Store, found: Stored | None) -> Proof | None:
         proof = parse_catalogue(found.data if found else None).proved()
     except ForeignObjectError:
         return None
+    # A copied or moved bucket brings its catalogue along, but not the promises of the server it was on.
     if proof is None or proof.store != _name(store.url("")):
         return None
     return proof if timedelta(0) <= datetime.now(UTC) - proof.time < timedelta(days=DAYS) else None
@@ -196,6 +198,7 @@ def _alone(store: Store, key: str) -> list[Finding]:
         done = store.replace(key, b"three", None, content_type=_TEXT)
         expect("a replace of nothing, where something is, is refused", b"one", stored=done, wanted=False)
         first = store.get(key)
+        # A tag that matches nothing, so that the remaining tries still run and show what the server does.
         etag = first.etag if first else '"none"'
         done = store.replace(key, b"four", etag, content_type=_TEXT)
         expect("a replace with the current tag is done", b"four", stored=done, wanted=True)
@@ -218,6 +221,7 @@ def _created_by_many(store: Store, scratch: str) -> Finding:
             now = store.get(key)
             winners = [b"%d" % number for number, done in enumerate(won) if done]
             most = max(most, len(winners))
+            # Exactly one winner, and the object holds what that one wrote.
             bad += winners != [now.data if now else None]
     seen = f"{WRITERS} writers, {ROUNDS} rounds: {bad} went wrong; at most {most} were told that they had won"
     return Finding("of many creators one wins", good=bad == 0, needed=True, seen=seen)

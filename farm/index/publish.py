@@ -81,7 +81,7 @@ def publish(
         channel: The channel that built it, if it is to be in that channel's root as well.
         signer: Signs the attestation of the wheel and the pages.
         policy: What is taken beyond PyPI's rules.
-        progress: PackOutcome how many bytes of the wheel are stored.
+        progress: Gets how many bytes of the wheel are stored.
         single_writer: Nobody else writes there: see `farm.index.probe.prove`.
 
     Raises:
@@ -102,9 +102,11 @@ def publish(
     )
     if signer is not None:
         ours = attested(ours, signer)
+    # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
     listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
     check_name(ours.project, {name for each in listing.known.groups for name in listing.known.listed(each)}, policy)
+    # The first write. From here on a kill leaves a publish that the same call completes.
     record, claimed = _claim(store, ours)
     stored = [
         _store_file(
@@ -156,6 +158,7 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
             f"{ours.filename} is taken: the index holds sha256 {record.sha256}, this file has {ours.sha256}",
             hint="published names never change their bytes; append .1 (.2 ...) to the local version",
         )
+    # Same bytes, other root: a record is never rewritten, and `farm index promote` is the way into another group.
     if record.groups != ours.groups:
         raise PublishRefusedError(
             f"{ours.filename} is published in {', '.join(record.groups)}, not in {', '.join(ours.groups)}"
@@ -180,6 +183,7 @@ def _store_file(
     progress: Progress | None = None,
 ) -> bool:
     """Stores a file of a claimed wheel; False when it was there. Looks first unless the claim is new."""
+    # A new claim means that nobody stored the file yet: one request less in the usual case.
     there = None if fresh else store.stat(key)
     if there is None:
         if store.create(key, data, content_type="application/octet-stream", sha256=sha256, progress=progress):

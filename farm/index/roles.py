@@ -50,6 +50,7 @@ def signature_key(key: str) -> str:
     if key == GROUPS_KEY:
         return key
     parts = key.split("/")
+    # whl/<group>/simple/… or whl/<channel>/<group>/simple/…: a channel's pages are signed with the group's.
     own = parts[1] == "variant" or parts[2] in {"simple", "v1-json", "links.html"}
     return pages.links_key(parts[1] if own else parts[2])
 
@@ -131,6 +132,7 @@ def signed(
     for name, data in {**written, key: plain}.items():
         target = _target(name, data)
         present = covered.get(name)
+        # An older page that a slow writer holds never replaces the digest of a newer one.
         if present is None or name == key or generation_of(present) < generation_of(target):
             covered[name] = target
     if old is not None and before and covered == before.signed.targets and html.without_signature(old) == plain:
@@ -171,11 +173,13 @@ def _version(signature: Mapping[str, Any] | None) -> int:
         before = int((signature or {})["timestamp"]["signed"]["version"])
     except (KeyError, TypeError, ValueError):
         before = 0
+    # TUF clients refuse a version below one that they have; the clock lifts it above what a restored backup says.
     return max(before + 1, int(time.time()))
 
 
 def _signature(covered: Mapping[str, TargetFile], key: str, version: int, signer: Signer) -> dict[str, Any]:
     now = datetime.now(UTC).replace(microsecond=0)
+    # One version for all three: they are written together, so none can be newer than another.
     common: dict[str, Any] = {"version": version, "expires": now + timedelta(days=DAYS)}
     more = {_SCOPE: key, _TIME: now.isoformat()}
     roles: dict[str, Targets | Snapshot | Timestamp] = {

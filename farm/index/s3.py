@@ -69,6 +69,7 @@ class S3Store(Bucket):
                     return None
                 raise
             with contextlib.closing(answer["Body"]) as body:
+                # Before reading: the object may be anything that somebody put into the bucket.
                 if answer["ContentLength"] > MAX_GET:
                     raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page or record")
                 data = body.read()
@@ -98,6 +99,7 @@ class S3Store(Bucket):
     ) -> bool:
         if self.traits.reads_first and self.stat(key) is not None:
             return False
+        # Created objects never change, so caches may keep them for good; pages (`replace`) are asked for each time.
         headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
         if isinstance(data, Path) and (size := _size(data)) > MAX_PUT:
             return multipart.put(self, key, data, size, sha256, headers, progress)
@@ -108,6 +110,7 @@ class S3Store(Bucket):
         if self.traits.reads_first and etag != getattr(self.get(key), "etag", None):
             return False
         headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "no-cache"}
+        # Wheels and records are stored as they are: their size and hash are promised elsewhere.
         packed = _packed(data)
         if packed is not data:
             headers["ContentEncoding"] = "gzip"
@@ -165,6 +168,7 @@ class S3Store(Bucket):
                     )
             except ClientError as error:
                 if http_status(error) == 412 or absent(error):  # If-Match on nothing may give 404
+                    # The first 412 is another's object. After a retry it may be our own, whose answer was lost.
                     return tries > 1 and self.stat(key) == Stat(size, digest)
                 raise
             return True
@@ -172,6 +176,7 @@ class S3Store(Bucket):
         return self.again(key, once)
 
     def _unpacked(self, key: str, data: bytes) -> bytes:
+        # 31: a gzip header and the largest window. Bounded, since a few bytes may unpack to gigabytes.
         decoder = zlib.decompressobj(wbits=31)
         try:
             plain = decoder.decompress(data, MAX_GET + 1)

@@ -27,7 +27,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*", re.ASCII)
 
 
 Progress = Callable[[int], None]
-"""PackOutcome how many bytes of an object are stored so far; it may go back when a piece is sent again."""
+"""Gets how many bytes of an object are stored so far; it may go back when a piece is sent again."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def publish_wheel(
         given: What the build had beside its plan, for the provenance.
         run: The run that built it, likewise.
         policy: What the index takes beyond PyPI's rules.
-        progress: PackOutcome how many bytes of the wheel are stored.
+        progress: Gets how many bytes of the wheel are stored.
         single_writer: Nobody else writes to this index.
 
     Raises:

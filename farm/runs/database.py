@@ -80,6 +80,7 @@ class Database:
     def _open(self) -> None:
         self._db.row_factory = sqlite3.Row
         self._db.execute("PRAGMA foreign_keys = ON")
+        # Look before writing anything: a database of another program must stay as it is.
         version, tables = self._layout()
         if version == 0 and tables:
             raise UsageError(f"{self.path}: a database, but not a journal of the farm", hint="choose another path")
@@ -88,12 +89,14 @@ class Database:
                 f"{self.path}: written by a newer farm (schema {version}, this one knows {SCHEMA_VERSION})",
                 hint="upgrade this farm, or give it a journal of its own",
             )
+        # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
         self._write_ahead()
         with self._writing():
             if self._layout() == (0, 0):  # else another process was faster
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            # One schema after the other, so that a file of any age takes the same steps.
             while (version := self._layout()[0]) < SCHEMA_VERSION:
                 for statement in _UPGRADES[version]:
                     self._db.execute(statement)
@@ -178,6 +181,7 @@ class Database:
     def _removing(self) -> Iterator[None]:
         """A transaction that may remove events: the triggers that refuse it stand aside for its length alone."""
         with self._writing():
+            # DDL is part of a transaction in SQLite: after a kill the triggers are there again.
             for name in _TRIGGERS:
                 self._db.execute(f"DROP TRIGGER {name}")
             yield

@@ -79,6 +79,7 @@ class Journal(Database):
 
     def _next_id(self) -> str:
         """`20261121-101500-ab12`: UTC, then four hex digits that start anywhere and count up within a second."""
+        # Half of the numbers are left free above the start, so that thousands of runs in one second still count up.
         head, number = datetime.now(UTC).strftime("%Y%m%d-%H%M%S"), secrets.randbelow(0x8000)
         last = self._db.execute("SELECT max(id) FROM runs").fetchone()[0]
         if last is not None and last[:15] >= head:  # the same second, or a clock that was set back
@@ -129,6 +130,7 @@ class Journal(Database):
         why = why[:MAX_WHY] if why else None
         with self._writing():
             old = self._attempt(attempt_id)
+            # The order of the two questions matters: the same end reported twice is no contradiction, another end is.
             if (old.state, old.result, old.why) == (state, result, why):
                 return True
             if old.state in FINAL:
@@ -165,6 +167,7 @@ class Journal(Database):
         with self._writing():
             if self._exact(run_id).finished is not None:
                 return False
+            # A run that has ended has no open attempt: else it would be shown as running for ever.
             for attempt in self._open_attempts(run_id):
                 cancelled = exit_code == ExitCode.INTERRUPTED
                 why = "its run ended, and nobody could write down how this attempt did"
@@ -188,6 +191,7 @@ class Journal(Database):
         if dry_run:
             with self._lock, self._errors():
                 return int(self._db.execute(f"SELECT count(*) FROM ({ended})", when).fetchone()[0])  # noqa: S608
+        # Children first: foreign keys point upwards and are checked in each statement.
         with self._removing():
             self._db.execute(f"DELETE FROM events WHERE run_id IN ({ended})", when)  # noqa: S608 a text of ours
             jobs = f"SELECT id FROM jobs WHERE run_id IN ({ended})"  # noqa: S608
@@ -196,6 +200,8 @@ class Journal(Database):
             count = self._db.execute(f"DELETE FROM runs WHERE id IN ({ended})", when).rowcount  # noqa: S608
         if count:
             with self._lock, self._errors():
+                # Not in the transaction: SQLite refuses VACUUM in one. A kill in between only leaves free pages in the
+                # file.
                 self._db.execute("VACUUM")
         return count
 
@@ -215,6 +221,7 @@ class Journal(Database):
         for run_id in run_ids:
             row = self._db.execute("SELECT owner FROM runs WHERE id = ?", (run_id,)).fetchone()
             owner = Process.from_json(row[0])
+            # One's own run is no claim: a dispatcher asks for all its runs in each round.
             if owner != me:
                 if not dead(owner):
                     continue

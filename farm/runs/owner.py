@@ -66,6 +66,7 @@ def is_dead(process: Process) -> bool:
     """
     if process == NOBODY or process.boot != _boot():
         return True
+    # In another container that pid is another process, so nothing can be said; a run that may live is never taken.
     if process.space != _space() or not process.start:
         return False
     try:

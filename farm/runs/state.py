@@ -82,6 +82,7 @@ def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunStat
     if run.finished is not None:
         return _ended(journal, run)
     found = _open(journal, run, attempts)
+    # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
     if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, nobody does it now
         return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
     return found
@@ -100,6 +101,7 @@ def _ended(journal: Journal, run: Run) -> RunState:
 
 
 def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+    # The attempt comes first: a reason of the scheduler from before its start explains nothing any more.
     last = attempts[-1] if attempts else None
     if last is not None and last.state not in FINAL:
         return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)

@@ -14,6 +14,7 @@ from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import ELF_MAGIC
 
+# e_machine of the ELF header, by the numbers of the gABI and of glibc's <elf.h>.
 MACHINES = {
     3: "i686",
     21: "ppc64",
@@ -27,6 +28,7 @@ MACHINES = {
 }
 _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
+# Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _PF_X = 1
 _DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
@@ -146,6 +148,7 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
     for section, _, end in ranges:
         if end > len(data) or section.address + section.size >= 1 << 63:
             raise _damaged(f"section {section.name!r} reaches beyond the end")
+    # Each range is scanned later: without the bound a small file could ask for days of work.
     if sum(end - start for _, start, end in ranges) > len(data):
         raise _damaged("its sections overlap")
     return ranges
@@ -233,10 +236,12 @@ def function_symbols(data: Buffer, elf: Elf) -> Functions:
             else (fields[0], fields[3], fields[5], fields[1])
         )
         if info & 15 in _FUNCTIONS and section:
+            # The name's offset has 32 bits in both classes, so one integer orders by address and keeps the name.
             found.append(address << 32 | name)
     found.sort()
     addresses, offsets = array("Q"), array("Q")
     for each in found:
+        # Aliases share an address (C1 and C2 constructors, weak names): the first name serves.
         if not addresses or addresses[-1] != each >> 32:
             addresses.append(each >> 32)
             offsets.append(min(names + (each & 0xFFFFFFFF), len(data)))
@@ -275,9 +280,11 @@ class _Reader:
         wide = self.bits == 64
         kind, machine = self._at("HH", 16)
         layout = "QQIHHHHHH" if wide else "IIIHHHHHH"
+        # Behind e_entry: offsets of program and section headers, flags, header size, then size and count of each table.
         ph, sh, _, _, ph_size, ph_count, sh_size, sh_count, names = self._at(layout, 32 if wide else 28)
         dynamic = self._segments(ph, ph_size, ph_count)
         tags = self._dynamic(*dynamic) if dynamic else []
+        # DT_STRTAB is an address in memory, and so are the other tables: segments give the place in the file.
         strings = self._file_offset(next((value for tag, value in tags if tag == _DT_STRTAB), None))
         texts = [
             (tag, self._string(strings + value))
@@ -308,6 +315,7 @@ class _Reader:
     def _machine(self, number: int) -> str:
         """The machine; a library of other width or byte order than such machines run is for another one."""
         name = MACHINES.get(number, f"em{number}")
+        # Both byte orders of POWER have one machine number; platform tags have two names.
         if name == "ppc64" and self.order == "<":
             return "ppc64le"
         if self.bits != _BITS.get(name, self.bits) or (name in _BITS and self.order == ">"):
@@ -326,6 +334,7 @@ class _Reader:
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
             raise _damaged("a name without end")
+        # A name that a thousand entries point at counts a thousand times, since each is kept.
         self.names -= end - offset + 1
         if self.names < 0:
             raise _damaged(f"its names have more than {_MAX_NAMES} characters")
@@ -336,6 +345,7 @@ class _Reader:
         dynamic = None
         for index in range(count):
             if self.bits == 64:
+                # p_flags comes second in 64-bit files and last in 32-bit ones.
                 kind, flags, offset, address, _, length = self._at("IIQQQQ", table + index * size)
             else:
                 kind, offset, address, _, length, _, flags = self._at("IIIIIII", table + index * size)
@@ -372,6 +382,8 @@ class _Reader:
         found: dict[str, tuple[str, ...]] = {}
         budget = _MAX_VERSIONS
         for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
+            # Elf_Verneed: version, count, file name, offset of the first Elf_Vernaux, offset of the next entry (0:
+            # last).
             _, count, file, first, following = self._at("HHIII", position)
             budget -= count + 1
             if budget < 0:
@@ -379,6 +391,7 @@ class _Reader:
             names, numbers = [], []
             entry = position + first
             for _ in range(count):
+                # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name, offset of the next.
                 _, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
                 numbers.append(number)
@@ -399,6 +412,7 @@ class _Reader:
         layout = "IIQQQQI" if wide else "IIIIIII"
         if count == 0:  # gABI: more sections than the header can count
             count = self._at(layout, table)[5]
+        # SHN_XINDEX: the index stands in sh_link of section 0, as the count in its sh_size.
         if names == 0xFFFF:
             names = self._at(layout, table)[6]
         if count > _MAX_SECTIONS:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import iced_x86
 
 DEPTH = 2
+# Section types of the gABI; relocation types of the AMD64 psABI, section 4.4.
 _SHT_RELA, _SHT_DYNSYM, _SHT_INIT_ARRAY = 4, 11, 14
 _R_64, _R_GLOB_DAT, _R_JUMP_SLOT, _R_RELATIVE, _R_IRELATIVE = 1, 6, 7, 8, 37
 _RELOCATION = struct.Struct("<QQq")
@@ -104,6 +105,7 @@ class _Image:
         self.segments = elf.segments
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
+        # Linkers order relocations by kind and symbol, not by address alone; `pointer` searches by bisection.
         if any(left > right for left, right in pairwise(self.relocated)):
             rows = sorted(zip(self.relocated, self.values, strict=True))
             self.relocated = array("Q", (slot for slot, _ in rows))
@@ -135,6 +137,7 @@ class _Image:
         index = bisect_left(self.relocated, slot)
         if index < len(self.relocated) and self.relocated[index] == slot:
             return self.values[index]
+        # DT_RELR lists places alone; the pointer itself stands in the file there.
         if not self.packed or slot % 8:
             return None
         for segment in self.segments:
@@ -149,6 +152,8 @@ class _Image:
         `end`: where it ends, if that is known. None of a class's virtual functions: the pointer before them is that
         to the type's description, which is not code.
         """
+        # Itanium C++ ABI: a virtual table has the offset to the top and the pointer to the type's description before
+        # it.
         before = self.pointer(address - 8)
         if before is not None and self.offset(before) is None and self.pointer(address - 16) is None:
             return []
@@ -156,6 +161,7 @@ class _Image:
         for slot in range(address, min(address + 8 * _MAX_TABLE, end or _ALL_ONES), 8):
             value = self.pointer(slot)
             gap = gap + 1 if value is None else 0
+            # One slot without a pointer may be a null or a number inside a record; two end the table.
             if gap > 1:
                 break
             if value is not None and self.offset(value) is not None:
@@ -172,6 +178,7 @@ class _Image:
         try:
             for slot, info, addend in _RELOCATION.iter_unpack(view):
                 kind = info & 0xFFFFFFFF
+                # The addend is the address of a resolver, which the loader calls to learn the function's address.
                 if kind == _R_IRELATIVE:
                     self.resolvers.add(addend)
                 elif kind in (_R_GLOB_DAT, _R_JUMP_SLOT) and symbols is not None:
@@ -311,9 +318,11 @@ class Walk:
         offset, end = place
         page, at = divmod(address, _PAGE)
         bits = self.seen.setdefault(page, bytearray(_PAGE // 8))
+        # Decoded before, by another path: what follows has been followed too.
         if bits[at >> 3] & 1 << (at & 7):
             return None
         window = min(offset + min(_WINDOW, _PAGE - at), end)
+        # The last instruction of a window may reach beyond it, by at most the longest one less a byte.
         decoder = self.sweep.decoder(64, self.data[offset : min(window + _LONGEST, end)], ip=address)
         first, border = address - at, address + window - offset
         dull = self.dull

@@ -156,6 +156,7 @@ class PartialMember:
         entry = self._entry
         wanted = entry.size - start
         end = entry.data_offset + entry.compressed
+        # Where to begin: three quarters of what the wanted bytes take if all of the member packs alike, and a margin.
         back = _SEARCH * 4 + entry.compressed * wanted * 3 // (entry.size * 4)  # tables pack better than code
         while wanted <= _TAIL and back < entry.compressed:
             self.close()
@@ -169,6 +170,7 @@ class PartialMember:
                         stack.pop_all()
                         self._tail, self._tail_from = tail, entry.size - tail.size
                         return tail
+            # Too near the end: it held no block's start, or what was unpacked began behind what is wanted.
             back *= 2
         raise TooFarInsideError
 
@@ -189,6 +191,7 @@ class PartialMember:
 
 def _is_complete(header: int) -> bool:
     """Whether the code for the code lengths is complete: the sum of 2^-length over its symbols is 1."""
+    # Three bits of block header and type, five and five for the numbers of codes, four for HCLEN (RFC 1951, 3.2.7).
     count = (header >> 13 & 15) + 4
     header = header >> 17 & (1 << 3 * count) - 1
     total = 0
@@ -216,6 +219,7 @@ def _with_start(first: int, shift: int, literal: int) -> bytes:
     A block of the fixed codes, ten bits when empty, that literals of nine bits lengthen to end at that bit. (Moving
     the stream instead would not do: stored blocks begin at a byte's border.)
     """
+    # 9 is 1 modulo 8: each literal of nine bits moves the end of the block by one bit.
     count = (shift - 2) % 8
     bits = 0b010 | sum(literal << 3 + 9 * index for index in range(count))
     length = 10 + 9 * count
@@ -243,10 +247,13 @@ def _unpack(pieces: Iterator[bytes], shift: int, known: Unpacked) -> bool:
                 return False
             if not settled:
                 if output != right.decompress(piece, _MOST):
+                    # They still differ, so the window before this point was not known: nothing until here counts.
                     known.close()
                     continue
+                # A copy reaches back at most 32 KiB: from here on the second stream would only repeat the first.
                 settled = known.size + len(output) >= _WINDOW
             known.add(output)
     except InflateErrors:
         return False
+    # A true start ends with the last block exactly where the member ends; a chance hit does not.
     return settled and left.eof and not left.unused_data

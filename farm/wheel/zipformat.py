@@ -95,6 +95,7 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
         refuse(f"{count} members; more than {max_members} are refused")
     if length > _MAX_DIRECTORY:
         refuse(f"a directory of {length} bytes; more than {_MAX_DIRECTORY} are refused")
+    # zipfile shifts all offsets where bytes stand before the archive; not every reader does.
     if start + length != end:
         refuse("not a wheel: the ZIP directory is not where its end record says")
     file.seek(start)
@@ -107,6 +108,7 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
                 refuse("overlaps another member", fields[0])
             refuse(f"{offset - position} bytes before it belong to no member", fields[0])
         file.seek(offset)
+        # One read for the header and what usually follows: a wheel has ten thousand of them.
         length = _LOCAL.size + len(raw_name)
         raw = file.read(length + _USUAL_LENGTH)
         # What nearly all headers are, at one look: as the directory has it, with the usual extra fields.
@@ -140,10 +142,12 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     magic, disk, disk2, here, count, length, start, comment = _END.unpack(file.read(_END.size))
     if magic != b"PK\5\6" or comment:
         refuse("not a wheel: no ZIP end record at the end of the file (cut off, or bytes appended)")
+    # A field of all ones says that the ZIP64 record holds the value (APPNOTE 4.4.1.4).
     if LIMIT16 not in (here, count) and LIMIT32_FIELD not in (length, start):
         if disk or disk2 or here != count:
             refuse("not a wheel: a ZIP file of several disks")
         return count, start, length, end_at
+    # The three end structures stand back to back. The format allows gaps, which could hide a second directory.
     locator_at = end_at - _LOCATOR.size
     end64_at = locator_at - _END64.size
     if end64_at < 0:
@@ -211,6 +215,7 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     wide: bytes | None = None
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
+        # Info-ZIP's Unicode path: some readers would take this name, others the one in the header.
         if kind == 0x7075:
             refuse("carries a second name (Unicode path field)", name)
         if kind == 1:
@@ -253,6 +258,7 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
         else:
             size, compressed = _zip64(extra, (size, compressed), entry.name)
             tidy = _is_harmless(extra)
+    # A writer that cannot seek leaves zeros here and puts sum and sizes behind the data.
     deferred = bool(flags & _FLAG_DESCRIPTOR)
     same = (method, crc, compressed, size) == (entry.method, entry.crc, entry.compressed, entry.size)
     if not same and not (deferred and (method, crc, compressed, size) == (entry.method, 0, 0, 0)):
@@ -279,6 +285,7 @@ def _descriptor_length(file: BinaryIO, entry: Entry, end: int) -> int:
     file.seek(end)
     raw = file.read(24)
     for sizes in ("<3I", "<I2Q"):
+        # The signature is optional and the width of the sizes is not marked anywhere: each form is tried.
         plain = struct.pack(sizes, entry.crc, entry.compressed, entry.size) if _fits(entry, sizes) else None
         if plain is not None:
             for form in (b"PK\7\x08" + plain, plain):
@@ -297,6 +304,7 @@ def local_header(entry: Entry, *, wide: bool) -> bytes:
     extra = _LOCAL64.pack(1, 16, entry.size, entry.compressed) if wide else b""
     sizes = (LIMIT32_FIELD, LIMIT32_FIELD) if wide else (entry.compressed, entry.size)
     fixed = (entry.method, entry.time, entry.date, entry.crc)
+    # "Version needed" in tenths: 2.0 for deflate, 4.5 for ZIP64 (APPNOTE 4.4.3.2).
     version = 45 if wide else 20
     return _LOCAL.pack(b"PK\3\4", version, flags, *fixed, *sizes, len(name), len(extra)) + name + extra
 
