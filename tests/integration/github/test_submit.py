@@ -122,7 +122,7 @@ def test_a_refused_token_ends_the_run_and_stands_nowhere(fake, dispatched, proje
     assert b"the-wrong-one" not in written
 
 
-def test_no_runner_with_the_labels_is_told_by_the_nearest(fake, dispatched):
+def test_no_runner_with_the_labels_names_the_nearest(fake, dispatched):
     fake.add_runner("k40", K40)
     told = dispatched()
     assert told["exit_code"] == 4
