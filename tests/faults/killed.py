@@ -71,7 +71,7 @@ def main():
         place = folder / str(first)
         place.mkdir()
         workspace, engine = workspace_in(place), Engine(Folder(folder / f"{first}-engine"))
-        with _Patches() as patch:
+        with Patches() as patch:
             install(patch, plan, engine)
             if case == "dispatcher":
                 run.create_detached(workspace, plan, run.request_for(plan, until="build", on="docker"))
@@ -87,7 +87,7 @@ def main():
     print(json.dumps({"kills": kills, "wrong": wrong}))
 
 
-class _Patches:
+class Patches:
     """`mock.patch` by the signature of `monkeypatch.setattr`, undone at the end."""
 
     def __enter__(self):
