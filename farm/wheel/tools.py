@@ -21,7 +21,7 @@ from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.imports import DRIVER
 from farm.wheel.library_wheels import point_at
-from farm.wheel.metadata import parse_wheel_name, read_dist_info, windows_machine
+from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
 from farm.wheel.record import parse_record
 from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
 
@@ -49,22 +49,24 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         tags = read_dist_info(archive).tags
         windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
+        options.tool.check(windows=windows)
+        asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = replace(options, exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
-    if all(tag.endswith("-any") for tag in tags):  # auditwheel fails on a wheel without libraries
+    if not windows and platform_machine(tags) is None:  # pure, or for macOS: auditwheel refuses those
         return vendor(wheel, dest, options, libs, opens)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=dest if dest.is_dir() else None) as folder:
         made = Path(folder, "made")
         made.mkdir()
         if windows:
-            command, environ = _delvewheel(wheel, made, options)
+            command, environ = _delvewheel(wheel, made, options, asked)
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
                 wheel = vendor(wheel, Path(folder), alone, libs, opens).wheel
             found_in = _beside_the_systems(options.lib_dirs, Path(folder, "libraries"))
-            command, environ = _auditwheel(wheel, made, options, found_in, [path.name for path in opens])
+            command, environ = _auditwheel(wheel, made, options, found_in, [path.name for path in opens], asked)
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
@@ -105,16 +107,16 @@ def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
 
 
 def _auditwheel(
-    wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str]
+    wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str], asked: list[str]
 ) -> tuple[list[str], dict[str, str]]:
     excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
-    command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
+    command = [sys.executable, "-m", "auditwheel", "repair", *asked, *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": str(libraries)}
 
 
-def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[str], dict[str, str]]:
+def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str]) -> tuple[list[str], dict[str, str]]:
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
-    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing"]
+    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing", *asked]
     # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
     patterns = [
         "nvcuda.dll",
@@ -125,7 +127,7 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[s
         "concrt140.dll",
         *options.exclude,
     ]
-    command += ["--exclude", os.pathsep.join([*patterns, *options.exclude])]
+    command += ["--exclude", os.pathsep.join(patterns)]
     command += ["--add-path", os.pathsep.join(paths)] if paths else []
     return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
 

