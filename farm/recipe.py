@@ -5,6 +5,7 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 """
 
 import hashlib
+import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -252,7 +253,15 @@ def use_project(project: Path) -> None:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({file.parent.name for root in _folders for file in root.glob("*/recipe.yaml")}))
+    return tuple(sorted({name for root in _folders for name in _entries(root) if _holds(root, name)}))
+
+
+def _entries(root: Path) -> list[str]:
+    return os.listdir(root) if root.is_dir() else []  # noqa: PTH208 as _holds
+
+
+def _holds(root: Path, name: str) -> bool:
+    return os.path.isfile(f"{root}/{name}/recipe.yaml")  # noqa: PTH113 every plan asks of every recipe
 
 
 @cache
@@ -286,12 +295,13 @@ def patches(name: str) -> list[dict[str, Any]]:
 def _patches_file(name: str) -> Path:
     """Of the recipe that its package is named after, where there is one: several recipes share these patches."""
     package = recipe(name).package
-    return folder(package if package in names() else name) / "patches.yaml"
+    known = any(_holds(root, package) for root in _folders)
+    return folder(package if known else name) / "patches.yaml"
 
 
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
-    return next((root / package for root in _folders if (root / package / "recipe.yaml").is_file()), FOLDER / package)
+    return next((root / package for root in _folders if _holds(root, package)), FOLDER / package)
 
 
 def tree_files(root: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
 from farm.recipe import job_digest, job_files
 from farm.settings import load_settings
+from farm.text import json_lines
 
 EPOCH = 315532800
 """1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
@@ -96,7 +97,7 @@ def _patches(plan: Plan) -> dict[str, str]:
     found = recipe.patches(plan.recipe)
     if not found:
         return {}
-    return {"patches.json": json.dumps(found, indent=2) + "\n", "patches.py": read(Path(patches.__file__))}
+    return {"patches.json": json_lines(found), "patches.py": read(Path(patches.__file__))}
 
 
 def _recipe_files(plan: Plan) -> dict[str, str]:

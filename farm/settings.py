@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -207,7 +208,14 @@ class Runners(Model):
 
 
 def load_settings(project: Path) -> Settings:
-    return load(shipped.default(project, "ci/farm.yaml"), Settings)
+    """Read `ci/farm.yaml`; a file whose content is unchanged is not read again."""
+    path = shipped.default(project, "ci/farm.yaml")
+    return _settings(path, path.read_bytes() if path.is_file() else b"")
+
+
+@lru_cache(maxsize=4)
+def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache goes by it
+    return load(path, Settings)
 
 
 def load_runners(project: Path) -> dict[str, Runner]:

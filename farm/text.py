@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
+import json
 import re
 import unicodedata
 from datetime import timedelta
@@ -63,3 +64,11 @@ def parse_age(text: str) -> timedelta:
     if found is None:
         raise ValueError(f"not an age: {text[:80]!r}; write 90d or 12w")
     return timedelta(days=int(found[1]) * (7 if found[2] == "w" else 1))
+
+
+def json_lines(data: object) -> str:
+    """JSON indented by two, ASCII alone, with a newline at the end; json's own encoder is slow where it indents."""
+    from pydantic_core import to_json  # noqa: PLC0415 what needs no models does not wait for it
+
+    text = to_json(data, indent=2)
+    return (text.decode() if text.isascii() else json.dumps(data, indent=2)) + "\n"

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.errors import UsageError
 from farm.platforms.facts import WINDOWS, facts
 from farm.platforms.shape import Machine, PlatformName
+from farm.text import json_lines
 from farm.variant import Variant
 from farm.wheel.policy import Policy
 from farm.yamlfile import Model
@@ -236,7 +237,7 @@ class Plan(Model):
 
     def to_json(self) -> str:
         whole = self._whole()
-        return json.dumps({**whole, "digest": self._digest(whole)}, indent=2) + "\n"
+        return json_lines({**whole, "digest": self._digest(whole)})
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

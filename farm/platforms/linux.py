@@ -3,7 +3,6 @@
 The image holds nothing of the variant, so that variants share it.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
 from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
 from farm.recipe import Recipe
+from farm.text import json_lines
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
 TOOLKIT_SCRIPTS = {
@@ -77,7 +77,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
-        files["scripts/toolkit.json"] = json.dumps(_manifest(plan, toolkit, plan.base), indent=2) + "\n"
+        files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, plan.base))
     values = {
         "base": plan.base,
         "toolkit": toolkit,

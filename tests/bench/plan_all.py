@@ -1,4 +1,4 @@
-"""How long it takes to plan and render every build of the eight branches, each once, in one process. Goal: 1 s.
+"""How long it takes to plan and render every build of the eight branches, each once, in one process. Goal: 0.8 s.
 
 The catalogue, the channels and the templates are read within that time, as the first build does. Processor time is
 beside the clock's, which is worth little while others use the machine.
@@ -16,13 +16,13 @@ from farm.plan import Selectors, resolve
 from farm.render import render
 
 ROOT = Path(__file__).parents[2]
-GOAL_S = 1.0
+GOAL_S = 0.8
 
 
 def builds() -> Iterator[Build]:
     matrix = load_matrix(ROOT)
     for name in matrix.channels:
-        if not name.startswith("kepler"):
+        if name == "main" or name.startswith("pytorch-"):
             yield from matrix.builds(name)
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     for plan in plans:
         render(ROOT, plan)
     marks.append(_now())
-    table = Table(title=f"planning and rendering every build of the eight branches ({len(plans)}; goal {GOAL_S:.0f} s)")
+    table = Table(title=f"planning and rendering every build of the eight branches ({len(plans)}; goal {GOAL_S} s)")
     for column in ("time", "plan s", "render s", "total s", "share of the goal"):
         table.add_column(column, justify="left" if column == "time" else "right")
     for which, name in enumerate(("clock", "processor")):

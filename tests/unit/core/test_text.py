@@ -1,12 +1,13 @@
 """Text from outside made safe to print."""
 
+import json
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.text import MAX_LINE, plain
+from farm.text import MAX_LINE, json_lines, plain
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,16 @@ def test_no_control_character_is_ever_left(text):
     left = plain(text)
     assert not [c for c in left if unicodedata.category(c) == "Cc" and c not in "\t\n"]
     assert "\u202e" not in left
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_json_lines_are_those_of_the_standard_library(data):
+    assert json.loads(json_lines(data)) == data
+    assert json_lines(data) == json.dumps(data, indent=2) + "\n"
