@@ -55,5 +55,6 @@ def test_wheels_by_other_makers(name, tmp_path, require):
 
 
 def packages(archive):
-    """CRC by member, without `.dist-info`: what is installed as it was built."""
-    return {entry.filename: entry.CRC for entry in archive.infolist() if ".dist-info/" not in entry.filename}
+    """CRC by file, without `.dist-info`: what is installed as it was built."""
+    files = (entry for entry in archive.infolist() if not entry.is_dir() and ".dist-info/" not in entry.filename)
+    return {entry.filename: entry.CRC for entry in files}
