@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from farm.errors import UsageError
+from farm.platforms.facts import PLATFORMS
 from farm.wheel.arch import Arch
 from farm.wheel.isalevels import level_names
 from farm.wheel.models import Frozen, Printable
@@ -90,7 +91,7 @@ class Policy(Rules):
     name: str | None = None
     version: str | None = None
     python: str | None = Field(default=None, pattern=r"^(cp|pp)3\d{1,2}t?$")
-    platform: str | None = Field(default=None, pattern=r"^(linux|windows|macos)_[a-z0-9_]{1,20}$")
+    platform: str | None = Field(default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$")
     sass: tuple[Arch, ...] | None = None
     ptx: tuple[Arch, ...] = ()
     cpu: str | None = Field(default=None, json_schema_extra=_describe_levels)

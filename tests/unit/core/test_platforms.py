@@ -23,7 +23,9 @@ from farm.settings import load_runners, load_settings
 from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
-NAMES = re.compile(r"(linux|windows|macos|darwin|win32)(_.*)?", re.IGNORECASE)
+NAMES = re.compile(
+    r"(linux|windows|macos|darwin|win32)(_.*)?|.*\b(linux\|windows|windows\|macos|linux\|macos)\b.*", re.IGNORECASE
+)
 SINGLE_FILES = {"patches.py"}  # copied to machines without the farm: it imports nothing of it
 FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
@@ -68,9 +70,9 @@ def test_the_search_finds_a_comparison(tmp_path):
     path.write_text(
         '"""linux"""\nimport sys\n'
         'if sys.platform == "win32" or plan.platform == "windows": pass\n'
-        'TABLE = {"Darwin": 1}\nlevel.startswith("windows_")\n'
+        'TABLE = {"Darwin": 1}\nlevel.startswith("windows_")\nFORM = "^(linux|macos)_"\n'
     )
-    assert literals(path) == [(3, "windows"), (4, "Darwin"), (5, "windows_")]
+    assert literals(path) == [(3, "windows"), (4, "Darwin"), (5, "windows_"), (6, "^(linux|macos)_")]
 
 
 def test_this_machine_is_one_of_the_table():
