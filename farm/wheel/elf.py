@@ -1,13 +1,13 @@
 """ELF facts, read as the dynamic loader reads them: what a library needs, and where it looks.
 
 Dynamic facts come from the program headers (the loader never looks at sections); sections serve to find device
-code and machine code. Any byte string is a legal argument: what is damaged raises `VerificationFailedError`.
+code and machine code (`farm.wheel.elfcode`). Any byte string is a legal argument: what is damaged raises
+`VerificationFailedError`.
 Sources: System V gABI chapters 4 and 5; Linux Standard Base 5, "Symbol Versioning".
 """
 
 import struct
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from farm.errors import VerificationFailedError
@@ -34,13 +34,11 @@ _PF_X = 1
 _DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
-_SHT_SYMTAB, _SHT_NOBITS, _SHT_DYNSYM = 2, 8, 11
-_SHF_EXECINSTR = 4
-_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_SHT_NOBITS = 8
+SHF_EXECINSTR = 4
 _MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libraries never use
 _MAX_DYNAMIC = 10_000
 _MAX_VERSIONS = 10_000
-_MAX_SYMBOLS = 2_000_000
 _MAX_STRING = 4096
 _MAX_NAMES = 64 << 10  # characters of all names together: a short table may be pointed at many times
 
@@ -59,7 +57,7 @@ class Section:
 
     @property
     def is_code(self) -> bool:
-        return bool(self.flags & _SHF_EXECINSTR) and self.kind != _SHT_NOBITS
+        return bool(self.flags & SHF_EXECINSTR) and self.kind != _SHT_NOBITS
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class Elf:
         for segment in self.segments:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise _damaged("a table lies outside what is loaded")
+        raise damaged("a table lies outside what is loaded")
 
     @property
     def search_path(self) -> tuple[str, ...]:
@@ -147,105 +145,11 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
     ranges = [(section, section.offset, section.offset + section.size) for section in sections]
     for section, _, end in ranges:
         if end > len(data) or section.address + section.size >= 1 << 63:
-            raise _damaged(f"section {section.name!r} reaches beyond the end")
+            raise damaged(f"section {section.name!r} reaches beyond the end")
     # Each range is scanned later: without the bound a small file could ask for days of work.
     if sum(end - start for _, start, end in ranges) > len(data):
-        raise _damaged("its sections overlap")
+        raise damaged("its sections overlap")
     return ranges
-
-
-# Sections that are data wherever they lie: linkers of old put them into the segment of the code.
-_DATA_NAMES = (
-    ".rodata",
-    ".eh_frame",
-    ".gcc_except_table",
-    ".note",
-    ".interp",
-    ".lrodata",
-    ".gnu.",
-    ".dyn",
-    ".nv",
-    "__nv_",
-)
-_PROGBITS = 1
-
-
-def code_sections(data: Buffer, elf: Elf) -> list[tuple[Section, int, int]]:
-    """What the CPU may run, with the (offset, end) of its bytes: what lies in executable segments.
-
-    The loader maps segments and never looks at sections, whose flags and names may say anything. They serve to tell
-    data between the code, and are believed only where they name it. Without a section table all of an executable
-    segment counts as code.
-
-    Raises:
-        VerificationFailedError: A section that is called code lies outside the file.
-    """
-    found = section_ranges(data, (part for part in elf.sections if part.size and _may_run(part, elf)))
-    for segment in elf.segments if not elf.sections and elf.is_loadable else ():
-        if segment.is_code and segment.size:
-            start = segment.offset + (_header_size(data, elf) if segment.offset == 0 else 0)
-            skipped = start - segment.offset
-            whole = Section("", _PROGBITS, _SHF_EXECINSTR, segment.address + skipped, start, segment.size - skipped, 0)
-            found += section_ranges(data, [whole])
-    return found
-
-
-def _header_size(data: Buffer, elf: Elf) -> int:
-    """Bytes of the ELF header and the program headers, which a segment often begins with."""
-    return 64 + 56 * int.from_bytes(data[56:58], "little") if elf.bits == 64 else 52
-
-
-def _may_run(section: Section, elf: Elf) -> bool:
-    if section.is_code:
-        return True
-    if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
-        return False
-    return any(
-        segment.is_code and segment.address <= section.address < segment.address + segment.size
-        for segment in elf.segments
-    )
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Defined functions by address: `names` are file offsets for `symbol_name`, in the same order."""
-
-    addresses: Sequence[int]
-    names: Sequence[int]
-
-
-def function_symbols(data: Buffer, elf: Elf) -> Functions:
-    """The defined functions, each address once, from `.symtab`, or from `.dynsym` in a stripped file."""
-    tables = {section.kind: section for section in elf.sections if section.kind in (_SHT_SYMTAB, _SHT_DYNSYM)}
-    table = tables.get(_SHT_SYMTAB) or tables.get(_SHT_DYNSYM)
-    if table is None or table.link >= len(elf.sections):
-        return Functions((), ())
-    [(_, start, end)] = section_ranges(data, [table])
-    layout = struct.Struct(("<" if elf.little else ">") + ("IBBHQQ" if elf.bits == 64 else "IIIBBH"))
-    count = (end - start) // layout.size
-    if count > _MAX_SYMBOLS:
-        raise _damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
-    names = elf.sections[table.link].offset
-    # One integer a symbol: a million tuples would take ten times the memory.
-    found: list[int] = []
-    for at in range(start, start + count * layout.size, layout.size):
-        fields = layout.unpack_from(data, at)
-        name, info, section, address = (
-            (fields[0], fields[1], fields[3], fields[4])
-            if elf.bits == 64
-            else (fields[0], fields[3], fields[5], fields[1])
-        )
-        if info & 15 in _FUNCTIONS and section:
-            # The name's offset has 32 bits in both classes, so one integer orders by address and keeps the name.
-            found.append(address << 32 | name)
-    found.sort()
-    addresses, offsets = array("Q"), array("Q")
-    for each in found:
-        # Aliases share an address (C1 and C2 constructors, weak names): the first name serves.
-        if not addresses or addresses[-1] != each >> 32:
-            addresses.append(each >> 32)
-            offsets.append(min(names + (each & 0xFFFFFFFF), len(data)))
-    return Functions(addresses, offsets)
 
 
 def symbol_name(data: View, offset: int) -> str:
@@ -260,7 +164,7 @@ def _text(raw: bytes) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def _damaged(what: str) -> VerificationFailedError:
+def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged ELF file: {what}")
 
 
@@ -268,7 +172,7 @@ class _Reader:
     def __init__(self, data: View) -> None:
         self.data = data
         if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
-            raise _damaged("no ELF header")
+            raise damaged("no ELF header")
         self.bits = 64 if data[4] == 2 else 32
         self.order = "<" if data[5] == 1 else ">"
         self.loads: list[Segment] = []
@@ -325,19 +229,19 @@ class _Reader:
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
         form = self.order + layout
         if offset + struct.calcsize(form) > len(self.data):
-            raise _damaged("cut off")
+            raise damaged("cut off")
         return struct.unpack(form, self.data[offset : offset + struct.calcsize(form)])
 
     def _string(self, offset: int) -> str:
         if offset >= len(self.data):
-            raise _damaged("a name lies beyond the end")
+            raise damaged("a name lies beyond the end")
         end = self.data.find(b"\0", offset, offset + _MAX_STRING)
         if end < 0:
-            raise _damaged("a name without end")
+            raise damaged("a name without end")
         # A name that a thousand entries point at counts a thousand times, since each is kept.
         self.names -= end - offset + 1
         if self.names < 0:
-            raise _damaged(f"its names have more than {_MAX_NAMES} characters")
+            raise damaged(f"its names have more than {_MAX_NAMES} characters")
         return _text(self.data[offset:end])
 
     def _segments(self, table: int, size: int, count: int) -> tuple[int, int] | None:
@@ -363,7 +267,7 @@ class _Reader:
         for segment in self.loads:
             if segment.address <= address < segment.address + segment.size:
                 return segment.offset + address - segment.address
-        raise _damaged("a table lies outside what is loaded")
+        raise damaged("a table lies outside what is loaded")
 
     def _dynamic(self, offset: int, length: int) -> list[tuple[int, int]]:
         layout = "QQ" if self.bits == 64 else "II"
@@ -373,7 +277,7 @@ class _Reader:
             if tag == 0:
                 return tags
             tags.append((tag, value))
-        raise _damaged("its dynamic table has no end")
+        raise damaged("its dynamic table has no end")
 
     def _versions(self, tags: Mapping[int, int], strings: int | None) -> dict[str, tuple[str, ...]]:
         position = self._file_offset(tags.get(_DT_VERNEED))
@@ -387,7 +291,7 @@ class _Reader:
             _, count, file, first, following = self._at("HHIII", position)
             budget -= count + 1
             if budget < 0:
-                raise _damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
+                raise damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
             names, numbers = [], []
             entry = position + first
             for _ in range(count):
@@ -416,7 +320,7 @@ class _Reader:
         if names == 0xFFFF:
             names = self._at(layout, table)[6]
         if count > _MAX_SECTIONS:
-            raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
+            raise damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
         raw = [self._at(layout, table + index * size) for index in range(count)]
         base = raw[names][4] if names < len(raw) else None
         return tuple(

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.elf import Functions
+from farm.wheel.elfcode import Functions
 from farm.wheel.initscan import DEPTH, InitScan, Walk
 from farm.wheel.isa import IsaResult, Sweep
 from farm.wheel.pe import Pe

@@ -17,7 +17,8 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.errors import VerificationFailedError
     from farm.wheel.archive import Archive
     from farm.wheel.cubin import has_kernel, unpack
-    from farm.wheel.elf import code_sections, function_symbols, read_elf, section_ranges, symbol_name
+    from farm.wheel.elf import read_elf, section_ranges, symbol_name
+    from farm.wheel.elfcode import code_sections, function_symbols
     from farm.wheel.entrypoints import read_entry_points
     from farm.wheel.fatbin import find_fatbins, read_fatbins
     from farm.wheel.initscan import scan_starts

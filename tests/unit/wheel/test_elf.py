@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
-from farm.wheel.elf import function_symbols, read_elf, section_ranges, symbol_name
+from farm.wheel.elf import read_elf, section_ranges, symbol_name
+from farm.wheel.elfcode import function_symbols
 
 
 @pytest.fixture(scope="session")
