@@ -4,26 +4,6 @@
 versions of one major one (CUDA C++ Programming Guide, "Compute Capabilities", "Family- and Architecture-Specific").
 """
 
-import re
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
-
-from farm.catalog.binary import sass_runs
-
-_SPECIFIC = "[0-9]{1,4}[af]"
-
-
-def _checked(value: int | str) -> int | str:
-    if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
-        msg = f"{value!r} is not an architecture: write 90, '90a' or '100f'"
-        raise ValueError(msg)
-    return value
-
-
-_DESCRIBED = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_SPECIFIC}$"}]}
-Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=lambda schema: schema.update(_DESCRIBED))]
-
 
 def number(arch: int | str) -> int:
     """90 of 90 and of `90a`."""
@@ -37,6 +17,8 @@ def order(arch: int | str) -> tuple[int, str]:
 
 def runs_on(gpu: int | str, code: int | str) -> bool:
     """Whether machine code for `code` runs on a GPU (`farm.catalog.binary`); code of one GPU runs on that one alone."""
+    from farm.catalog.binary import sass_runs  # noqa: PLC0415 (slow to import, and repair does without)
+
     if isinstance(gpu, str):
         return gpu == code
     return sass_runs(number(code), gpu, order(code)[1])

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.library import Library, magics, read_library
-from farm.wheel.link import read_link
 from farm.wheel.partial import PartialMember, TooFarInsideError
-from farm.wheel.pesymbols import DllSymbols
-from farm.wheel.symbols import Symbols
 from farm.wheel.zipformat import Entry
+
+if TYPE_CHECKING:
+    from farm.wheel.pesymbols import DllSymbols
+    from farm.wheel.symbols import Symbols
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
 _NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
@@ -33,7 +35,7 @@ class Contents:
     files: dict[str, tuple[str, int]]
     libraries: tuple[Library, ...]
     dependencies: tuple[Library, ...] = ()
-    symbols: Mapping[str, Symbols | DllSymbols] = field(default_factory=dict)
+    symbols: "Mapping[str, Symbols | DllSymbols]" = field(default_factory=dict)
 
 
 def read_contents(
@@ -56,6 +58,7 @@ def read_contents(
         InfrastructureError: The disk failed or is full.
     """
     from farm.wheel.isolated import read_in_process  # noqa: PLC0415 (slow to import, and repair does without)
+    from farm.wheel.link import read_link  # noqa: PLC0415 (as above)
 
     symbols: dict[str, Symbols | DllSymbols] = {}
 

@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from farm.errors import UsageError
 from farm.platforms.facts import PLATFORMS
-from farm.wheel.arch import Arch
 from farm.wheel.isalevels import level_names
 from farm.wheel.models import Frozen, Printable
 from farm.yamlfile import plain
@@ -29,6 +28,21 @@ def defaults(what: str) -> tuple[str, ...]:
 
 
 _OR_NULL: dict[str, Any] = {"type": ["array", "null"]}  # what the validator below makes of null
+
+
+_SPECIFIC = "[0-9]{1,4}[af]"
+
+
+def _checked(value: int | str) -> int | str:
+    if isinstance(value, str) and not re.fullmatch(_SPECIFIC, value, re.ASCII):
+        msg = f"{value!r} is not an architecture: write 90, '90a' or '100f'"
+        raise ValueError(msg)
+    return value
+
+
+_DESCRIBED = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": f"^{_SPECIFIC}$"}]}
+Arch = Annotated[int | str, AfterValidator(_checked), Field(json_schema_extra=lambda schema: schema.update(_DESCRIBED))]
+"""See `farm.wheel.arch`."""
 
 
 class Rules(Frozen):

@@ -47,6 +47,11 @@ def test_what_is_typed_all_day_imports_nothing_slow(project, words):
     assert modules(project, *words)[1] == []
 
 
+def test_repair_imports_hardly_more(project):
+    """Its start is a third of what a repair of a large wheel costs."""
+    assert modules(project, "repair", "--help")[1] == ["packaging"]
+
+
 def test_status_reads_the_journal_that_submit_writes(project):
     text, _ = modules(project, "status")
     assert text.splitlines()[1].split()[1:4] == ["hello", "cpu-avx-py311", "success"]
