@@ -98,6 +98,7 @@ class Archive:
         self._lenient = lenient
         self.limits = limits or Limits()
         try:
+            # Windows has no pread: there a seek and a read must stay together.
             self._lock = threading.Lock()
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:

@@ -26,7 +26,10 @@ from farm.wheel.magic import ELF_MAGIC
 
 FATBIN_SECTION = ".nv_fatbin"
 UNUSED_SECTION = "__nv_relfatbin"
+# A container: magic, version, bytes of this header, bytes of what follows.
 _CONTAINER = struct.Struct("<IHHQ")
+# An entry: kind, (version), bytes of its header and of its body, bytes that are used if it is compressed, …, sm, …,
+# flags.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _MAGIC = 0xBA55ED50
 _KINDS: dict[int, Literal["ptx", "sass"]] = {1: "ptx", 2: "sass"}
@@ -120,6 +123,8 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
             compressed = bool(flags & (_FLAG_LZ4 | _FLAG_ZSTD))
             unpacked = length
             if compressed:
+                # Longer headers have the unpacked size in their last word; without it nothing is unpacked, so nothing
+                # is promised.
                 unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= 64 else 0
             size = packed if compressed else length
             stub = length == 0 or (kind == 2 and _is_stub(data, body, size, unpacked, flags))
@@ -133,6 +138,8 @@ def _is_stub(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> 
     if not flags & (_FLAG_LZ4 | _FLAG_ZSTD):
         head = data[start : start + 20]
         if size > LOOKED_INTO:
+            # Each kernel has a section `.text.<name>`: a name in the table of names answers without reading the
+            # symbols.
             return not (head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0)
         return not has_kernel(data[start : start + size])
     if unpacked > LOOKED_INTO:
@@ -150,6 +157,7 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Contain
     found: list[Container] = []
     position = -1
     while (position := data.find(_START, position + 1, len(data))) >= 0:
+        # The bytes of a known section were read by its headers already.
         inside = next((end for start, end in known if start <= position < end), None)
         if inside is not None:
             position = inside - 1

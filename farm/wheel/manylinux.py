@@ -146,11 +146,13 @@ def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:
         VerificationFailedError: No level does; names the library and the version, or the machine.
     """
     wanted = list(needs)
+    # musl has no symbol versions, so nothing shows an older level: the newest known is the only safe one.
     if any(for_musl(need.who, need.libraries) for need in wanted):
         return musl_policies()[-1]
     candidates = [policy for policy in policies() if machine in policy.versions]
     if not candidates:
         raise VerificationFailedError(f"no manylinux level exists for {machine}")
+    # Oldest glibc first: the first that fits is the widest promise.
     for policy in candidates:
         if not any(unmet_needs(policy, need, machine) for need in wanted):
             return policy
@@ -177,8 +179,10 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
     missing = []
     for version in need.versions:
         family, _, number = version.partition("_")
+        # A family that no level knows (a library's own versions) is nothing that a level could promise.
         if family in families and number not in families[family]:
             missing.append(version)
+    # Only what some level lists is held against this one; other libraries are drivers or were excluded.
     known = policies()[-1].libraries
     missing += [name for name in need.libraries if name in known and name not in policy.libraries]
     missing += [symbol for symbol in need.internals if _internal_of(policy, need, symbol)]

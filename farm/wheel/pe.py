@@ -104,6 +104,8 @@ class _Reader:
     def read(self) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
             raise _damaged("no DOS header")
+        # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF File Header" and
+        # behind.
         (header,) = self._at("I", 0x3C)
         if self._slice(header, 4) != b"PE\0\0":
             raise _damaged("no PE header")
@@ -118,9 +120,11 @@ class _Reader:
         if count > _MAX_SECTIONS:
             raise _damaged(f"{count} sections; more than {_MAX_SECTIONS} are refused")
         (entry,) = self._at("I", optional + 16)
+        # PE32 has BaseOfData before it, so the 32-bit field stands four bytes further.
         (base,) = self._at("Q", optional + 24) if wide else self._at("I", optional + 28)
         table = optional + (112 if wide else 96)
         (directories,) = self._at("I", table - 4)
+        # A file may declare more directories than the loader reads, or than fit into its header.
         directories = min(directories, 16, (optional + optional_size - table) // 8)
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
@@ -171,6 +175,7 @@ class _Reader:
         name = raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace")
         if not name.isprintable():
             name = name.encode("unicode_escape").decode("ascii")
+        # PointerToRawData is rounded down to 512, whatever alignment the header declares.
         start = offset - offset % _RAW_ALIGNMENT  # as the loader does
         if raw_size and start + min(raw_size, size or raw_size) > len(self.data):
             raise _damaged(f"section {name!r} reaches beyond the end")
@@ -191,8 +196,10 @@ class _Reader:
         for index in range(_MAX_IMPORTS):
             record = self.slice_address(table + index * size, size)
             (name,), (thunk,) = struct.unpack_from("<I", record, name_at), struct.unpack_from("<I", record, thunk_at)
+            # The end is a record of zeros; the loader stops at either field.
             if not name or not thunk:
                 return tuple(dict.fromkeys(found))
+            # Bit 0 of the attributes: addresses are relative to the image base (Visual C++ 7 and newer).
             if base is not None and not record[0] & 1:
                 name -= base
             found.append(self.string(name, _MAX_DLL_NAME))

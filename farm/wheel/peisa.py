@@ -84,16 +84,20 @@ class _Image:
         """Addresses that run on loading, each once."""
         entries = [*self._callbacks(), *([self.base + self.pe.entry] if self.pe.entry else [])]
         loaded: list[int] = []
+        # The CRT calls its tables of initialisers through _initterm(first, last): what is sought are the two addresses.
         Walk(self.data, self, Sweep(level), loaded).descend(entries, _TO_INITTERM)
         found = dict.fromkeys(entries)
         for part in self.pe.sections:
+            # MinGW keeps this section, all of it pointers; Microsoft's linker merges it into `.rdata`.
             if part.name == ".CRT":
                 found |= dict.fromkeys(self._pointers(self.base + part.address, self.base + part.address + part.size))
+        # The two ends of a table are loaded one right after the other, in either order.
         for left, right in pairwise(loaded):
             low, high = sorted((left, right))
             if not low % 8 and not high % 8 and 0 < high - low <= 8 * _MAX_TABLE:
                 found |= dict.fromkeys(self._pointers(low, high))
         for address in dict.fromkeys(loaded):
+            # MinGW's __CTOR_LIST__ begins with -1 and ends with 0.
             if self._word(address) == _ALL_ONES:
                 found |= dict.fromkeys(self._list(address + 8))
         return [address for address in found if self.offset(address) is not None]
@@ -101,6 +105,7 @@ class _Image:
     def functions(self) -> Iterator[tuple[int, int]]:
         """(offset, end) of the functions in `.pdata`, each piece of code once; all code where there is no table."""
         table, size = self.pe.directories[_FUNCTIONS]
+        # No table: a DLL without unwinding data. All code counts, data between it included.
         if not table or size < _FUNCTION.size:
             yield from ((start, start + behind - first) for first, behind, start in self.code)
             return
@@ -114,6 +119,7 @@ class _Image:
             place = self.offset(self.base + low)
             if place is None or high <= low:
                 continue
+            # Entries may overlap; each byte is decoded once.
             start, stop = max(place[0], reached), min(place[0] + high - low, place[1])
             if start < stop:
                 yield start, stop
@@ -127,6 +133,7 @@ class _Image:
         at, end = self.pe.place(table)
         if at + 40 > end:
             raise _damaged("its export directory is cut off")
+        # Behind the flags, time, versions, name and base of the export directory: two counts and three tables.
         functions, count, addresses, names, ordinals = struct.unpack_from("<5I", self.data, at + 20)
         if count > _MAX_EXPORTS or functions > _MAX_EXPORTS:
             raise _damaged(f"more than {_MAX_EXPORTS} exports")
@@ -159,6 +166,7 @@ class _Image:
         at, end = self.pe.place(table)
         if at + 32 > end:
             raise _damaged("its TLS directory is cut off")
+        # AddressOfCallBacks is the fourth word of IMAGE_TLS_DIRECTORY64, an absolute address.
         (callbacks,) = struct.unpack_from("<Q", self.data, at + 24)
         return self._list(callbacks)[:_MAX_CALLBACKS] if callbacks else []
 

@@ -99,6 +99,7 @@ def _hexadecimal(digits: bytes) -> str:
 
 def render_record(rows: Iterable[Row]) -> bytes:
     """The file's bytes: LF line ends, quotes only where a path needs them."""
+    # LF on every system: the same wheel must come out on Windows.
     text = io.StringIO(newline="")
     all_rows = list(rows)
     # All hashes at once, each with a byte more, so that they make a whole number of digits.

@@ -76,6 +76,7 @@ def rewrite(
     _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
     try:
         with ExitStack() as stack:
+            # In the target's folder: a rename between file systems would be a copy, which can be seen half done.
             temporary = dest.parent / f".wheel-{os.urandom(8).hex()}.tmp"
             handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             stack.callback(temporary.unlink, missing_ok=True)
@@ -87,10 +88,12 @@ def rewrite(
                 for member in new:
                     written[member.name] = writer.add(member)
                     rows.append(Row(member.name, *written[member.name]))
+                # Last, since archivers are asked to put `.dist-info` at the end (PEP 427); it lists itself without a hash.
                 rows.append(Row(record, None, None))
                 writer.add(NewMember(record, render_record(rows)))
                 writer.finish()
                 os.fsync(file.fileno())
+            # It was 0600 while it was being written: nobody else reads half a wheel.
             temporary.chmod(0o644)
             retry_while_open(temporary.replace, dest)
             _sync_folder(dest.parent)
@@ -110,6 +113,8 @@ class _Writer:
         position = self.file.tell()
         for entry, name in kept:
             plain = entry.is_plain and name == entry.name
+            # The run ends here: what was gathered goes in one call, which file systems with shared extents do without
+            # copying.
             if run_end and not (plain and entry.header_offset == run_end):
                 self._copy_range(source, run_start, run_end)
                 run_end = 0
@@ -137,6 +142,8 @@ class _Writer:
         """Deflate a new member, then write its header over the room left for it."""
         offset = self.file.tell()
         length = len(member.content) if isinstance(member.content, bytes) else member.content.stat().st_size
+        # The header is written before the data, so the ZIP64 field must be reserved before the compressed size is
+        # known.
         wide = needs_zip64(length + (length >> 8) + 1024)  # deflate adds 5 bytes in 16 KiB at worst
         mode = stat.S_IFREG | member.mode
         blank = Entry(member.name, DEFLATED, *DOS_EPOCH, 0, 0, 0, mode << 16, MADE_BY_UNIX, offset)

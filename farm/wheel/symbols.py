@@ -45,6 +45,7 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
     if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
         return Symbols()
     start, names = elf.file_offset(tags[_DT_SYMTAB]), elf.file_offset(tags[_DT_STRTAB])
+    # The dynamic table has no tag for its length: it follows from the hash table.
     count = _count(data, elf, tags)
     if count > _MAX_SYMBOLS:
         raise _damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
@@ -58,6 +59,7 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
         _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
     ):
         binding = info >> 4
+        # The first symbol is empty, and local ones are no offer to others.
         if not name or binding == _LOCAL:
             continue
         end = text.find(b"\0", name)
@@ -67,6 +69,7 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
         if section:
             defined.add(symbol)
         elif binding != _WEAK:
+            # The highest bit hides a symbol from plain references; the rest is the version's index.
             version = elf.version_names.get(versions[index] & 0x7FFF, ("", "")) if versions else ("", "")
             undefined[symbol] = version
     return Symbols(undefined, frozenset(defined))
@@ -79,6 +82,7 @@ def taken(data: View, elf: Elf, names: Iterable[str], prefix: str) -> set[str]:
         return set()
     start = elf.file_offset(tags[_DT_STRTAB])
     end = min(start + tags.get(_DT_STRSZ, 0), len(data))
+    # A search in the table of names first: most libraries take none, and need no reading of their symbols.
     wanted = [*(name.encode() + b"\0" for name in names), b"\0" + prefix.encode()]
     if not any(data.find(each, start, end) >= 0 for each in wanted):
         return set()
@@ -97,10 +101,12 @@ def _versions(data: View, elf: Elf, tags: dict[int, int], count: int) -> tuple[i
 
 def _count(data: View, elf: Elf, tags: dict[int, int]) -> int:
     if _DT_HASH in tags:
+        # The second word of the classic hash table is the number of its chains: one for each symbol.
         at = elf.file_offset(tags[_DT_HASH])
         return int.from_bytes(data[at + 4 : at + 8], "little")
     if _DT_GNU_HASH in tags:
         return _gnu_count(data, elf.file_offset(tags[_DT_GNU_HASH]))
+    # Neither table: linkers put the names right behind the symbols.
     return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
 
 
@@ -108,6 +114,7 @@ def _gnu_count(data: View, at: int) -> int:
     """One more than the highest index: the end of the chain that begins last."""
     if at + 16 > len(data):
         raise _damaged("its hash table is cut off")
+    # GNU's hash table: buckets, index of the first hashed symbol, words of the Bloom filter, its shift.
     buckets, first, bloom, _ = struct.unpack("<IIII", data[at : at + 16])
     table = at + 16 + 8 * bloom
     chains = table + 4 * buckets
@@ -120,6 +127,7 @@ def _gnu_count(data: View, at: int) -> int:
         place = chains + 4 * (last - first)
         if place + 4 > len(data) or last > _MAX_SYMBOLS:
             raise _damaged("its hash table has no end")
+        # The lowest bit of a chain's word marks its end.
         if int(data[place]) & 1:
             return last + 1
         last += 1

@@ -133,6 +133,7 @@ def vendor(
         info = read_dist_info(archive)
         raw_record = archive.read(info.record, RECORD_LIMIT)
         record = parse_record(raw_record)
+        # The hashes of RECORD save reading members that stay; `record_corrected` reports rows that proved wrong.
         believed = _listed(record, but=f"{info.folder}/")
         believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
         contents = read_needs(archive, believed)
@@ -243,6 +244,7 @@ def _collect(
 ) -> list[_Found]:
     """Everything that is missing, and what that misses in turn."""
     found = dict(given)
+    # Each round may bring libraries with needs of their own; a real chain has a handful of steps.
     for _ in range(_MAX_ROUNDS):
         libraries = [*contents.libraries, *(item.library for item in found.values())]
         needs = resolve([library for library in libraries if library.machine == machine], options.exclude)
@@ -307,6 +309,7 @@ def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> No
                     f"{need.who} needs {need.name}, which goes into {folder}, where Windows does not look for it",
                     hint="vendor into the folder of the library that needs it, or into one that the package adds",
                 )
+            # From the library's own folder up to the root of the wheel, then down again.
             ups = "/".join([".."] * len(PurePosixPath(need.who).parent.parts))
             raise VerificationFailedError(
                 f"{need.who} needs {need.name}, which goes into {folder}, but its RUNPATH does not lead there",
@@ -324,6 +327,7 @@ def _platforms(
     from farm.wheel.manylinux import earned_policy, why_linux_only  # noqa: PLC0415 (wheels for Windows do without)
 
     libraries = [*contents.libraries, *(item.library for item in found)]
+    # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
     asked = system_needs(libraries, needs)
@@ -350,6 +354,7 @@ def _write(
     rename = _renames(archive, info, version)
     new_folder = rename.get(f"{folder}/METADATA", f"{folder}/METADATA").partition("/")[0]
     new = [NewMember(item.library.path, item.source, 0o755) for item in found]
+    # Signatures of the old RECORD go with it: they would be false.
     drop = {f"{folder}/RECORD", f"{folder}/RECORD.jws", f"{folder}/RECORD.p7s"}
     if version is not None or requires:
         drop.add(f"{folder}/METADATA")
