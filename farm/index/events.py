@@ -71,6 +71,7 @@ def read_events(store: Store, target: str) -> list[Event]:
         ForeignObjectError: One of them is not ours, or is not about the target.
     """
     found: list[Event] = []
+    # Numbers have no gaps, since each is created only if it is free: the first that is missing ends the list.
     while (stored := store.get(key := event_key(target, len(found) + 1))) is not None:
         found.append(_parse(stored.data, key, target, len(found) + 1))
     return found
@@ -169,6 +170,7 @@ def _record(store: Store, filename: str) -> Record:
     if found is None:
         raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
     record = parse_record(found.data, key)
+    # The record comes before the page: between the two a publish is under way, or was killed.
     for group in record.groups if not read_state(store, filename).removed else ():
         page = store.get(pages.json_key(group, record.project))
         if page is None or filename not in pages.parse_page(page.data, key).entries:
@@ -205,6 +207,7 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime
         if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
             return now
         key = event_key(target, number)
+        # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
         if store.create(key, event.render(), content_type="application/json"):
             return after
         stored = store.get(key)  # somebody else's, or ours with the answer lost
@@ -235,6 +238,7 @@ def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:
     changed = {}
     for name, file in page.entries.items():
         state = states.get(name)
+        # A page notes the last event that it shows, so a slow writer never takes a newer one back.
         if state is not None and (file.event or 0) < state.number:
             shows = {"yanked": state.yanked, "quarantined": state.quarantined, "event": state.number}
             changed[name] = file.model_copy(update=shows)

@@ -50,6 +50,7 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
     listed: dict[tuple[str, str], dict[str, State]] = defaultdict(dict)
     records = [_record(store, filename) for filename in filenames]
     for record in records:
+        # The event first: it decides, and everything after it can be repeated by a second call.
         state = add_event(store, record.filename, "remove", reason, now)
         for group in groups_of(record, state):
             listed[group, record.project][record.filename] = state
@@ -64,6 +65,7 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
 
         shown |= listing.change(group, project, change).pages
     for record in records:
+        # After all pages: an installer that read a page a moment ago at worst gets a 404.
         delete_bytes(store, record.filename)
     return shown
 
@@ -133,6 +135,7 @@ def prunable(store: Store, rules: Retention, *, now: datetime | None = None, gro
         if group in {None, place}:
             taken |= {file.filename: file for file in _taken(page, rules)}
     old = [name for name, file in taken.items() if file.upload_time and _time(file.upload_time) < before]
+    # In two groups: somebody promoted it, and a rule for one group does not take it out of another.
     return sorted(name for name in old if len(places[name]) == 1)
 
 
@@ -153,11 +156,13 @@ def _taken(page: ProjectPage, rules: Retention) -> Iterator[File]:
         _name, version, tags = file.filename.removesuffix(".whl").split("-", 2)
         parsed = pages.parse_wheel_name(file.filename)[1]
         if rules.rebuilds:
+            # A line is what replaces one another: rebuilds of one version with the same tags.
             lines[without_rebuild(version), tags][version].append(file)
         if parsed.is_prerelease if rules.pre else not rules.rebuilds:
             lines[("",)][without_rebuild(version)].append(file)
     for line in lines.values():
         ordered = sorted(line.values(), key=lambda files: pages.parse_wheel_name(files[0].filename)[1])
+        # The newest `keep` of each line stay; several files of one version count once.
         for files in ordered[: -rules.keep]:
             yield from files
 

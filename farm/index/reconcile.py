@@ -58,6 +58,7 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         InfrastructureError: The store failed; run it again.
     """
     prove(store)
+    # One listing for all: what comes later is a publisher's, and each page is looked at again before it is written.
     present = frozenset(store.list(""))
     with ThreadPoolExecutor(READERS) as pool:
         records = list(pool.map(lambda key: _record(store, key), _below(present, "records/")))
@@ -78,6 +79,7 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
     groups: dict[str, dict[str, ProjectPage]] = defaultdict(dict)
     for (group, project), theirs in sorted(listed.items()):
         groups[group][project] = writer.page(group, project, theirs, states)
+    # Projects of which no record is left: their pages stay, empty, so that installers get no 404 in place of an answer.
     for key in _below(present, "whl/"):
         parts = key.split("/")
         if parts[2:3] == ["v1-json"] and len(parts) == 5 and parts[3] not in groups[parts[1]]:
@@ -87,12 +89,15 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
                 groups[parts[1]][parts[3]] = page if links else writer.page(parts[1], parts[3], [], states)
     for group, projects in sorted(groups.items()):
         writer.derived(group, projects)
+    # The tree of variants has no records of its own (`farm.index.variants`), but stands on the list of groups.
     writer.groups({*groups, *({"variant"} if any(key.startswith("whl/variant/") for key in present) else ())})
     writer.catalogue(groups)
     for filename in sorted(removed):
         if {pages.wheel_key(filename), pages.metadata_key(filename)} & present:
+            # A removal that was killed before its bytes went is finished here.
             delete_bytes(store, filename)
     if signer is not None:
+        # Last: signatures cover the pages as they are now.
         sign_everything(store, signer)
     return Reconciled(tuple(writer.written), tuple(missing), attested)
 
@@ -164,13 +169,17 @@ class _Writer(NamedTuple):
                 self.keep_name(group, project, file)
             gone = lost | {name: file for name, file in known.items() if states.get(name, State()).removed is not None}
             wanted = {name: file for name, file in known.items() if name not in gone and name not in self.missing}
+            # On the page and not among our records: published since the listing, so its record is read now.
             meanwhile = {name: self.published(name) for name in entries if name not in {*known, *gone}}
             files = wanted | {name: file for name, file in meanwhile.items() if file is not None}
+            # A page that says the right things keeps its generation: nothing derived from it needs to be written.
             fits = entries.keys() - gone.keys() == files.keys() and all(
                 _fits(file, files[name], states.get(name, State())) for name, file in entries.items() if name in files
             )
             if page is None or not fits or not pages.is_sound(page, project):
                 ever = None if page is None else page.removed
+                # Above every generation that a reader may have seen, so that no derived page takes itself for the newer
+                # one.
                 page = pages.rebuilt(project, files, after=self.highest(group, project, page))
                 page = page.model_copy(update={"removed": ever})
             return with_states(pages.without(page, gone), states).render()

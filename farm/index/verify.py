@@ -106,6 +106,7 @@ class _Verifier:
         groups = self._groups()
         for group in sorted(groups):
             problems += self._signed_pages(pages.links_key(group))
+        # No group ever leaves the list: one that did is reported like a broken page.
         gone = before - {_folder(key) for key in (GROUPS_KEY, *map(pages.links_key, groups))}
         problems += [f"{GROUPS_KEY}: {name} was on it before, and is not now" for name in sorted(gone)]
         problems += self._catalogue()
@@ -150,6 +151,8 @@ class _Verifier:
         folder = self.state / _folder(where)
         folder.mkdir(parents=True, exist_ok=True)
         try:
+            # TUF's own client decides: it checks versions, expiry and the chain of roots, and keeps what it saw in the
+            # folder.
             updater = Updater(
                 str(folder), "https://index.invalid/", fetcher=_Parts(self.reader, signature), bootstrap=self.first
             )
@@ -168,6 +171,7 @@ class _Verifier:
             raise InfrastructureError(f"{where}: {error}") from error
         self.root = Metadata[Root].from_file(str(folder / "root.json")).signed
         targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
+        # A true signature of another group would pass all checks but this one.
         if scope_of(targets) != where or any(signature_key(key) != where for key in targets.targets):
             raise VerificationFailedError(f"{where}: its signature is about {scope_of(targets):.80}")
         return targets
@@ -185,6 +189,8 @@ class _Verifier:
         if hashlib.sha256(plain).hexdigest() != digest:
             self.unsound.add(key)
             try:
+                # A publish writes pages first and signs last: a newer page without its digest is most often one under
+                # way.
                 newer = page_generation(key, data) > generation
             except pages.ForeignObjectError:
                 newer = False
@@ -247,6 +253,7 @@ class _Verifier:
             if _is_about(document, file, record):
                 return
             why = f"{where} is about something else"
+        # Only for the message: what a revoked key signed counts as nothing.
         if any(_names(envelope, revoked) for envelope in envelopes.values()):
             why += "; there is one by a revoked key"
         yield f"{file.filename}: {why}"

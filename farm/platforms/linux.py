@@ -77,6 +77,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
     if toolkit:
         scripts += TOOLKIT_SCRIPTS[toolkit.provider]
         image_env = base.env if toolkit.provider == "debian" else provider.env
+        # The image's digest follows from these files: two plans with the same toolkit share an image.
         files["scripts/toolkit.json"] = json_lines(_manifest(plan, toolkit, plan.base))
     values = {
         "base": plan.base,
@@ -91,6 +92,7 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "lowest_sm": min(cuda.sm) if cuda else None,
     }
     files["Dockerfile"] = templates.fill(DOCKERFILE, values)
+    # Each script once: providers share some.
     return files | {f"scripts/{name}": templates.script(name) for name in dict.fromkeys(scripts)}
 
 

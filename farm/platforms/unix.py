@@ -57,6 +57,7 @@ def compilers(stack: Stack, where: str, cc: str, cxx: str) -> Variables:
     The flags reach host C and C++ only: nvcc gets the GPU's architectures and nothing of the CPU.
     """
     flags = " ".join(catalog.cpu_levels()[stack.variant.cpu].gcc)
+    # CUDAHOSTCXX: else CMake's nvcc takes the first g++ of the PATH, which may be newer than CUDA allows.
     words = {"CC": cc, "CXX": cxx} | ({"CUDAHOSTCXX": f"/usr/bin/{cxx}"} if stack.cuda else {})
     return {
         f"base {where}": words,

@@ -94,6 +94,7 @@ def environment(home: str, *, tree: bool) -> dict[str, str]:  # noqa: ARG001 the
     """What a job sees of this process's environment, with a profile and temporary files below `home`."""
     own = {name: os.environ[name] for name in KEPT if name in os.environ}
     root = own.get("SystemRoot", r"C:\Windows")
+    # cmd.exe, tar.exe and curl.exe are found here; a service's PATH need not have it.
     needed = [rf"{root}\System32", root, rf"{root}\System32\Wbem", rf"{root}\System32\WindowsPowerShell\v1.0"]
     have = {entry.rstrip("\\").lower() for entry in own.get("PATH", "").split(";")}
     own["PATH"] = ";".join([*filter(None, [own.get("PATH")]), *(e for e in needed if e.lower() not in have)])
@@ -111,6 +112,7 @@ def started(pid: int) -> str:
         OSError: It cannot be read, as of a process of another user.
     """
     process = win32.open_process(win32.PROCESS_QUERY_LIMITED_INFORMATION, False, pid)
+    # OpenProcess gives ERROR_INVALID_PARAMETER for a pid that nobody has, ERROR_ACCESS_DENIED for another user's.
     if not process and ctypes.get_last_error() == win32.ERROR_INVALID_PARAMETER:
         return ""  # nobody has this pid
     win32.sure(process)
@@ -172,6 +174,7 @@ def _free(folder: Path) -> None:
 
 def is_plain(status: os.stat_result) -> bool:
     """Whether a file's own status (lstat) is that of a file or folder, and not of a link or a junction."""
+    # Junctions are no links to Python 3.11, but they lead elsewhere as well: the attribute shows both.
     link = status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
     return not link and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
@@ -228,10 +231,13 @@ class Tree:
         Raises:
             OSError: It cannot be started.
         """
+        # By the job's own PATH, not by that of this process.
         program = shutil.which(command[0], path=environment["PATH"])
         if program is None:  # Windows would also look beside this Python
             raise FileNotFoundError(errno.ENOENT, "no such program", command[0])
         self._memory = memory
+        # The order matters: limits, then the port for their messages, then the process, suspended until it is in the
+        # job.
         self._job = win32.sure(win32.create_job(None, None))
         limits = win32.ExtendedLimits(job_memory=memory)
         limits.basic.flags = LIMITS
@@ -278,6 +284,7 @@ class Tree:
             OSError: The kernel refuses.
         """
         deadline = time.monotonic() + END_S
+        # Again until it is empty: a process may start another one while the job is being ended.
         while self._pids() and time.monotonic() < deadline:
             win32.sure(win32.terminate_job(self._job, 1))
             time.sleep(POLL_S)
@@ -299,6 +306,7 @@ def _run_threads(pid: int) -> None:
         entry = win32.Thread(size=ctypes.sizeof(win32.Thread))
         found = win32.first_thread(snapshot, ctypes.byref(entry))
         while found:
+            # The snapshot has the threads of all processes of the machine.
             if entry.owner == pid:
                 thread = win32.sure(win32.open_thread(win32.THREAD_SUSPEND_RESUME, False, entry.id))
                 win32.resume(thread)

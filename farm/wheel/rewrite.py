@@ -88,7 +88,7 @@ def rewrite(
                 for member in new:
                     written[member.name] = writer.add(member)
                     rows.append(Row(member.name, *written[member.name]))
-                # Last, since archivers are asked to put `.dist-info` at the end (PEP 427); it lists itself without a hash.
+                # Last: archivers put `.dist-info` at the end (PEP 427). RECORD lists itself without a hash.
                 rows.append(Row(record, None, None))
                 writer.add(NewMember(record, render_record(rows)))
                 writer.finish()

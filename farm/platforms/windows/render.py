@@ -30,6 +30,7 @@ def cmd_text(value: str) -> str:
     Raises:
         UsageError: It holds what no batch file can: a quote, or a character that is not ASCII.
     """
+    # A batch file has no escape for a quote inside quotes, and is read in the machine's own code page.
     if '"' in value or not value.isascii() or not value.isprintable():
         raise UsageError(f"{value!r} cannot stand in a batch file", hint="quotes and letters beyond ASCII cannot")
     return value.replace("%", "%%")
@@ -50,11 +51,13 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
 
     def made(name: str) -> str:
         text = templates.fill(f"{name}.j2", filled)
+        # cmd.exe mistakes labels and long blocks in files with bare line feeds.
         return text.replace("\n", "\r\n") if name.endswith(".cmd") else text
 
     image = {"Dockerfile": made("Dockerfile")}
     image |= {f"scripts/{name}": made(name) for name in IMAGE_TEMPLATES}
     image |= {f"scripts/{name}": text for name, text in common.items()}
+    # Before image.cmd is made, which holds the digest itself.
     whole = json.dumps(image, sort_keys=True)
     filled["image_digest"] = hashlib.sha256(whole.encode()).hexdigest()  # of all that image.cmd builds from
     image["image.cmd"] = made("image.cmd")
