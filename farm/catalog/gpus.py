@@ -36,7 +36,7 @@ class TooOld(Model):
 class Gpus(Model):
     """`gpus.yaml`; the texts of `sources` are what `Group.source` names.
 
-    `others`: how names of other makers' cards begin, in lower case.
+    `others`: how names of other makers' cards begin, `chips`: how names of chips begin; in lower case.
     """
 
     sources: dict[str, str]
@@ -45,6 +45,8 @@ class Gpus(Model):
     renamed: dict[Sm, Sm]
     renamed_source: str
     others: dict[str, list[str]]
+    chips: dict[str, Sm]
+    chips_source: str
     noise: list[str]
     groups: list[Group]
 
@@ -81,13 +83,20 @@ def find(name: str) -> tuple[Card, ...]:
     Case, spaces, punctuation, vendor words, trade marks, memory sizes and form factors do not count, and the words
     GeForce, Quadro, Tesla, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line of
     `lspci`. Several cards come back when the name was sold with several chips (GT 730), or when words were left out
-    that tell cards apart.
+    that tell cards apart. A line of `lspci` names the chip, which decides between them.
     """
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
         if found:
-            return found
+            return tuple(card for card in found if card.sm == _sm_of_chip(name)) or found
     return ()
+
+
+def _sm_of_chip(line: str) -> Sm | None:
+    """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
+    chip = re.search(r"\b(g[fkmp]\d{3})\w{0,4} \[", line[:200].lower(), re.ASCII)
+    begun = [known for known in gpus().chips if chip and chip[1].startswith(known)]
+    return gpus().chips[max(begun, key=len)] if begun else None
 
 
 def maker(name: str) -> str | None:

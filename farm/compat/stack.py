@@ -130,9 +130,9 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def reaches(driver: str, floor: str) -> bool:
-    """Whether a driver is at least `floor`; a branch alone counts as its newest release."""
-    have, need = number(driver), number(floor)
-    return have[0] >= need[0] if len(have) == 1 else have >= need
+    """Whether a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
+    have = number(driver)
+    return have >= number(floor)[: len(have)]
 
 
 def sm_name(sm: int) -> str:

@@ -81,6 +81,30 @@ ERRORS = [
     ("sm72-armv8_2-py310", {"cuda": "13.0"}, "cuda-sm"),  # N: 13.0 dropped Xavier
     ("sm110-armv9-py312", {"cuda": "12.9"}, "cuda-sm"),  # N: sm_110 is the name since 13.0
     ("sm75-avx2-py311", {"torch": "2.6.0", "switches": frozenset({"USE_FLASH_ATTENTION"})}, "switch-flash-attention"),
+    ("sm86-avx2-py311", {"cuda": "12.0", "gcc": 13}, "cuda-gcc"),  # H, this and the next four
+    ("sm86-avx2-py311", {"cuda": "12.6", "gcc": 14}, "cuda-gcc"),
+    ("sm86-avx2-py313", {"cuda": "13.0", "gcc": 16}, "cuda-gcc"),
+    ("sm61-avx2-py39", {"cuda": "10.2", "gcc": 9}, "cuda-gcc"),
+    ("sm86-avx2-py39", {"cuda": "11.3", "gcc": 11}, "cuda-gcc"),
+    ("sm75-avx2-py39", {"cuda": "10.2", "driver": "418.40.04", "gpu": 75}, "driver-cuda"),  # N: 10.2, 440.33
+    ("sm70-avx512-py312", {"cuda": "12.8", "driver": "590.48.01", "gpu": 70}, "driver-gpu"),  # D: 580 is the last
+    ("sm37-avx-py310", {"cuda": "11.4", "driver": "495.44", "gpu": 37}, "driver-gpu"),  # D: 470 is the last
+    ("sm80-avx2-py311", {"cuda": "11.8", "driver": "450.51.06", "gpu": 80}, "driver-cuda"),  # M: 11.x needs 450.80.02
+    ("sm103-avx512-py313", {"cuda": "12.9", "driver": "570.133.20", "gpu": 103}, "driver-gpu-old"),  # N: 12.9, 575
+    ("sm121-armv9-py313", {"cuda": "13.0", "driver": "570.86.10", "gpu": 121}, "driver-cuda"),
+    ("sm86-avx2-py311", {"torch": "1.12.1", "cuda": "11.6"}, "torch-python"),  # R: 1.12 is for 3.7 to 3.10
+    ("sm120-avx2-py311", {"torch": "2.1.2", "cuda": "12.8"}, "arch-list"),
+    ("sm90-avx2-py312", {"torch": "2.7.1", "cuda": "12.8", "arch_list": "9.0a+PTX", "gpu": 120}, "arch-list-gpu"),
+    ("sm70-armv8_2-py310", {"torch": "2.0.1", "cuda": "11.8", "arch_list": "7.0", "gpu": 72}, "arch-list-gpu"),  # Tegra
+    ("sm80-armv8_2-py310", {"torch": "2.1.2", "cuda": "12.1", "arch_list": "8.0", "gpu": 87}, "arch-list-gpu"),
+    ("sm120-armv9-py313", {"torch": "2.9.1", "cuda": "13.0", "arch_list": "12.0", "gpu": 110}, "arch-list-gpu"),
+    ("sm100-avx2-py313", {"torch": "2.9.1", "cuda": "13.0", "arch_list": "10.0", "gpu": 120}, "arch-list-gpu"),
+    ("sm103-avx2-py313", {"torch": "2.9.1", "cuda": "13.0", "arch_list": "10.3", "gpu": 100}, "arch-list-gpu"),
+    ("sm52-avx2-py311", {"cuda": "11.8", "arch_list": "5.2+PTX", "gpu": 61, "driver": "470.256"}, "ptx-driver"),
+    ("cpu-avx2-py311", {"torch": "2.0.1", "numpy": "1.19.5"}, "numpy-python"),
+    ("sm86-avx-py311", {"torch": "2.6.0", "cuda": "12.4", "switches": frozenset({"USE_FBGEMM"})}, "switch-fbgemm"),
+    ("sm89-avx2-py310", {"torch": "1.12.1", "cuda": "11.4"}, "cuda-sm"),
+    ("sm90-avx2-py310", {"torch": "2.0.1", "cuda": "11.7", "arch_list": "9.0"}, "cuda-sm"),
 ]
 WINDOWS_ERRORS = [
     ("sm86-avx2-py311", {"cuda": "12.1", "torch": "2.1.2", "msvc": "14.40"}, "cuda-msvc"),  # H: below 1940
@@ -90,8 +114,19 @@ WINDOWS_ERRORS = [
     ("sm86-avx2-py312", {"cuda": "13.0", "driver": "576.57", "gpu": 86}, "driver-cuda"),
     ("sm86-avx2-py311", {"cuda": "12.4", "switches": frozenset({"USE_FLASH_ATTENTION"})}, "switch-flash-attention"),
     ("sm61-avx2-py311", {"cuda": "13.0"}, "cuda-sm"),
+    ("sm61-avx2-py39", {"cuda": "10.2", "msvc": "2022"}, "cuda-msvc"),  # H
+    ("sm86-avx2-py311", {"cuda": "13.0", "msvc": "14.16"}, "cuda-msvc"),  # H: VS 2017 was dropped
+    ("sm89-avx2-py311", {"cuda": "11.8", "driver": "516.94", "gpu": 89}, "driver-gpu-old"),  # N: 11.8, 520
+    ("sm75-avx2-py311", {"cuda": "11.8", "driver": "451.82", "gpu": 75}, "driver-cuda"),  # M: 11.x needs 452.39
+    ("sm75-avx2-py311", {"cuda": "12.1", "driver": "516.94", "gpu": 75}, "driver-cuda"),  # M: 12.x needs 528.33
 ]
 WINDOWS_CLEAN = [
+    ("sm86-avx2-py39", {"cuda": "11.6", "msvc": "14.31"}),  # H: the first for VS 2022
+    ("sm86-avx2-py311", {"cuda": "12.8", "msvc": "14.29"}),
+    ("sm89-avx2-py311", {"cuda": "11.8", "driver": "528.49", "gpu": 89}),
+    ("sm86-avx2-py313", {"cuda": "13.0", "driver": "581.15", "gpu": 86}),
+    ("sm61-avx2-py312", {"cuda": "12.6", "driver": "576.02", "gpu": 61}),
+    ("sm35-avx-py310", {"cuda": "11.4", "driver": "474.30", "gpu": 35}),
     ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "msvc": "14.40"}),
     ("sm86-avx2-py311", {"cuda": "11.7", "torch": "2.0.1", "msvc": "2019"}),
     ("sm86-avx2-py313", {"cuda": "12.4", "torch": "2.6.0"}),
@@ -140,6 +175,17 @@ CLEAN = [
     ("sm86-avx2-py311", {"cuda": "12.4", "torch": "2.6.0", "arch_list": "Ampere"}),
     ("sm121-armv9-py312", {"cuda": "13.0", "torch": "2.9.1", "driver": "580.95.05"}),
     ("sm70-avx2-py313", {"cuda": "12.8", "torch": "2.9.1", "cudnn": "9.10.2", "driver": "580.95.05"}),
+    ("sm86-avx2-py311", {"cuda": "12.0", "gcc": 12}),  # H
+    ("sm70-avx512-py312", {"cuda": "12.8", "driver": "580.82.07", "gpu": 70}),
+    ("sm52-avx2-py312", {"cuda": "12.6", "driver": "580.82.07", "gpu": 52}),
+    ("sm37-avx-py310", {"cuda": "11.4", "driver": "470.256.02", "gpu": 37}),
+    ("sm90-avx512-py311", {"cuda": "11.8", "driver": "520.61.05", "gpu": 90}),
+    ("sm120-avx2-py312", {"cuda": "12.8", "driver": "570.86.16", "gpu": 120}),
+    ("sm86-avx2-py311", {"torch": "1.13.1", "cuda": "11.7"}),
+    ("sm86-avx2-py313", {"torch": "2.6.0", "cuda": "11.8"}),
+    ("sm86-avx2-py312", {"torch": "2.7.1", "cuda": "12.8", "arch_list": "8.6+PTX", "gpu": 120, "driver": "570.133"}),
+    ("sm70-avx2-py311", {"torch": "2.0.1", "cuda": "11.8", "arch_list": "7.0", "gpu": 75}),
+    ("sm90-avx512-py312", {"torch": "2.6.0", "cuda": "12.4", "switches": frozenset({"USE_FLASH_ATTENTION"})}),
     ("sm86-avx2-py313t", {"cuda": "12.6", "torch": "2.7.1"}),  # names of the published wheels, this and the next three
     ("sm86-avx2-py313t", {"cuda": "12.8", "torch": "2.8.0"}),
     ("sm86-avx2-py314t", {"cuda": "12.8", "torch": "2.9.1"}),
@@ -155,6 +201,10 @@ LIMITED = [
     ("sm86-avx2-py311", {"cuda": "12.9", "driver": "570.86", "gpu": 86}),
     ("sm75-avx2-py311", {"cuda": "11.8", "driver": "460.91.03", "gpu": 75}),  # G: trak#68
     ("sm70-avx2-py310", {"cuda": "11.7", "driver": "510.47.03", "gpu": 70}),  # G: GeneFacePlusPlus#192
+    ("sm75-avx2-py312", {"cuda": "12.8", "driver": "525.60.13", "gpu": 75}),
+    ("sm80-avx2-py311", {"cuda": "11.8", "driver": "450.80.02", "gpu": 80}),
+    ("sm80-avx2-py311", {"cuda": "11.8", "driver": "450.80", "gpu": 80}),  # as people write 450.80.02
+    ("sm90-avx512-py312", {"cuda": "12.8", "driver": "525.60.13", "gpu": 90}),
 ]
 DRIVERS = {
     # N, table 3 (13.2 Update 2): the row of the release that the catalogue has; 13.0: of its GA, whose PTX is the same

@@ -78,6 +78,49 @@ def test_spellings(spelling, name):
     assert {card.name for card in find(spelling)} == {name}
 
 
+# Names from public lists and lspci that are in no table above, with NVIDIA's compute capability (developer.nvidia.com,
+# CUDA GPUs and legacy GPUs; pci.ids for the chip of what those lists leave out).
+FURTHER = """
+52: Titan X Maxwell, GeForce GTX 980M, Quadro M6000 24GB, Tesla M40 24GB
+50: Tesla M10, Quadro K620, GeForce GTX 745, GeForce MX130, GeForce 830M, NVS 810, GM108M [GeForce 940MX]
+50: Quadro M600M
+61: P106-090, P104-100, P102-100, Tesla P6, Quadro P520, GP107M [GeForce GTX 1050 Ti Mobile], GP102 [TITAN X]
+61: GeForce GTX 1060 3GB
+60: Tesla P100-PCIE-16GB
+70: Tesla V100S-PCIE-32GB, Quadro GV100
+75: NVIDIA CMP 30HX, CMP 50HX, GeForce GTX 1630, NVIDIA T400 4GB, T1200 Laptop GPU, Quadro T2000 with Max-Q Design
+75: TU117GLM [Quadro T1000 Mobile]
+75: TU116M [GeForce GTX 1660 Ti Mobile] (rev a1), GeForce MX550, Tesla T40 24GB
+80: NVIDIA CMP 170HX, A800-SXM4-80GB, A100X, A30X, NVIDIA A800 40GB Active
+86: NVIDIA CMP 90HX, CMP 70HX, NVIDIA A16, NVIDIA A2, NVIDIA RTX A400, GA107M [GeForce RTX 3050 Ti Mobile], A40-48Q
+86: RTX A4500 Embedded
+86: GA106 [GeForce RTX 3060 Lite Hash Rate]
+89: NVIDIA L20, NVIDIA L2, RTX 4090 D, RTX 5880 Ada Generation, RTX 2000E Ada Generation
+89: AD107M [GeForce RTX 4060 Max-Q / Mobile], RTX 4000 SFF Ada
+90: NVIDIA H20, NVIDIA H800 PCIe, NVIDIA H100 NVL, H100 80GB HBM3 MIG 1g.10gb
+103: NVIDIA B300 SXM6 AC
+120: GeForce RTX 5090 D v2, RTX 5050 Laptop GPU, RTX PRO 5000 72GB Blackwell
+120: RTX PRO 500 Blackwell Generation Laptop GPU
+120: 01:00.0 VGA compatible controller: NVIDIA Corporation GB202 [GeForce RTX 5090] (rev a1)
+35: Quadro K610M, GeForce 910M, GK208B [GeForce GT 730], GK208B [GeForce GT 710], GTX TITAN Z
+37: 03:00.0 3D controller: NVIDIA Corporation GK210GL [Tesla K80] (rev a1)
+30: GK107 [GeForce GT 730], GRID K520, GeForce GTX 690, Quadro K4200, NVS 510, Tesla K8, GK104M [GeForce GTX 860M]
+21: GF108 [GeForce GT 730], NVS 315
+87: Orin (nvgpu), Jetson Orin Nano Super Developer Kit
+72: Jetson Xavier NX
+62: Jetson TX2
+110: NVIDIA Jetson T5000, DRIVE AGX Thor
+"""
+
+
+@pytest.mark.parametrize(
+    ("sm", "name"),
+    [(line.split(":")[0], name) for line in FURTHER.split("\n") if line for name in line.split(": ", 1)[1].split(", ")],
+)
+def test_further_names(sm, name):
+    assert {card.sm for card in find(name)} == {f"sm{sm}"}
+
+
 def test_names_sold_with_several_chips_say_so():
     assert [card.sm for card in find("NVIDIA GeForce GT 730")] == ["sm21", "sm30", "sm35"]
     assert [card.sm for card in find("GTX 860M")] == ["sm30", "sm50"]
