@@ -72,3 +72,36 @@ def caddy(folder: Path, root: Path) -> Iterator[str]:
     command = [program, "run", "--adapter", "caddyfile", "--config", folder / "Caddyfile"]
     with serving(command, port, folder / "out", env={"HOME": str(folder)}) as url:
         yield url
+
+
+APACHE = """\
+ServerRoot {folder}
+DefaultRuntimeDir {folder}
+PidFile {folder}/pid
+ErrorLog {folder}/error.log
+TypesConfig {folder}/mime.types
+Listen 127.0.0.1:{port}
+User nobody
+Group nogroup
+"""
+APACHE_MODULES = "alias authz_core deflate dir filter headers mime mpm_event rewrite setenvif"
+
+
+@contextlib.contextmanager
+def apache(folder: Path, root: Path) -> Iterator[str]:
+    """Apache httpd with docs/servers/apache.conf before a folder; gives its URL. It serves as nobody, who must see that."""
+    tree = unpacked("apache2-bin", "usr/sbin/apache2").parents[2]
+    port, text = free_port(), (CONFIGURATIONS / "apache.conf").read_text()
+    modules = "".join(
+        f"LoadModule {name}_module {tree}/usr/lib/apache2/modules/mod_{name}.so\n" for name in APACHE_MODULES.split()
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mime.types").write_text("text/html html\napplication/json json\n")
+    (folder / "apache.conf").write_text(
+        modules + APACHE.format(folder=folder, port=port)
+        + text.replace("*:80", f"127.0.0.1:{port}").replace("/srv/wheels", str(root))
+    )  # fmt: skip
+    command = [tree / "usr/sbin/apache2", "-D", "FOREGROUND", "-f", folder / "apache.conf"]
+    libraries = tree / "usr/lib/x86_64-linux-gnu"
+    with serving(command, port, folder / "out", env={"LD_LIBRARY_PATH": str(libraries)}) as url:
+        yield url

@@ -1,10 +1,11 @@
-"""The configurations of docs/servers: real nginx and Caddy, before a folder and before Ceph, read by real clients."""
+"""The configurations of docs/servers: real nginx, Caddy and Apache, before a folder and before Ceph, read by real clients."""
 
 import hashlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -50,18 +51,26 @@ def fill(store, folder, signer):
     record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
 
 
-@pytest.fixture(params=["nginx", "caddy", "ceph", "ceph-decoded"])
+@pytest.fixture
+def readable():
+    """A folder that every user can look into, which pytest's are not: Apache serves as nobody."""
+    with tempfile.TemporaryDirectory(prefix="farm-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(params=["nginx", "caddy", "apache", "ceph", "ceph-decoded"])
 def served(request, tmp_path, key, require):
     """The URL of an index with a yanked and another wheel; `ceph-decoded`: a proxy that always decodes pages."""
     try:
-        if request.param in {"nginx", "caddy"}:
-            fill(open_store(str(tmp_path / "index")), tmp_path, key[0])
-            root = tmp_path / "index"
-            server = (
-                web.nginx(tmp_path / "nginx", "nginx-folder.conf", **{"/srv/wheels": str(root)})
-                if request.param == "nginx"
-                else web.caddy(tmp_path / "caddy", root)
-            )
+        if request.param in {"nginx", "caddy", "apache"}:
+            root = request.getfixturevalue("readable") / "index"
+            fill(open_store(str(root)), tmp_path, key[0])
+            server = {
+                "nginx": lambda: web.nginx(tmp_path / "nginx", "nginx-folder.conf", **{"/srv/wheels": str(root)}),
+                "caddy": lambda: web.caddy(tmp_path / "caddy", root),
+                "apache": lambda: web.apache(tmp_path / "apache", root),
+            }[request.param]()
         else:
             ceph = request.getfixturevalue("ceph")
             store = open_store(make_bucket(ceph.http, "web"))
