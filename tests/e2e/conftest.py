@@ -29,16 +29,25 @@ VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
 
 
+# The groups that take longest begin first (docs/benchmarks.md has the times): begun last, one would run alone at the end.
+LONGEST = ("e2e/docker", "e2e/wine", "e2e/distributions", "e2e/servers", "e2e/dispatch", "integration/index")
+
+
+def group_of(nodeid: str) -> str:
+    """A folder is a group."""
+    if "[windows_host" in nodeid:  # with the tests that have the Wine prefix
+        return "e2e/wine"
+    return "/".join(Path(nodeid.partition("::")[0]).parts[1:3])
+
+
 class GroupScheduling(LoadScopeScheduling):
-    """A folder is a group: groups run at the same time, the tests of one group one after another.
+    """Groups run at the same time, the tests of one group one after another.
 
     By the names of the tests: xdist's own groups (`--dist loadgroup`) do nothing with pytest 9 (xdist 3.8).
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if "[windows_host" in nodeid:  # with the tests that have the Wine prefix
-            return "e2e/wine"
-        return "/".join(Path(nodeid.partition("::")[0]).parts[1:3])
+        return group_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist`: one test, by hand
@@ -50,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.path.parent == HERE:
             raise pytest.UsageError(f"{item.path}: put it into a folder of tests/e2e; a folder is a group")
+    ranks = {group: rank for rank, group in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
 
 
 def need(what: str, reason: str) -> None:
