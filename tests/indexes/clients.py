@@ -21,7 +21,7 @@ from farm.index.dependencies import link_dependencies, stacks
 from farm.index.events import record_event
 from farm.index.probe import keep_proof
 from farm.index.serve import server
-from tests.indexes.fixtures import build_wheel, name_credentials, new_bucket, publish_wheel
+from tests.indexes.fixtures import build_wheel, publish_wheel
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
 
 WHEEL = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -181,12 +181,7 @@ def filled(request, tmp_path_factory):
     """A place with three wheels. It is shared by the tests that only read, so nothing else is published there."""
     folder = tmp_path_factory.mktemp(request.param)
     with pytest.MonkeyPatch.context() as patch:
-        if request.param == "s3":
-            name_credentials(patch)
-            made = _bucket(
-                new_bucket(request.getfixturevalue("moto_url"), request.getfixturevalue("s3_owner")), known=True
-            )
-        elif request.param == "ceph":
+        if request.param == "ceph":
             for name, value in {**KEYS, **ISOLATED}.items():
                 patch.setenv(name, value)
             made = _bucket(make_bucket(request.getfixturevalue("running_ceph").http, "clients-filled"), known=False)
