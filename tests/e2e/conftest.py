@@ -29,7 +29,7 @@ VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
 
 
-# The groups that take longest begin first (docs/benchmarks.md has the times): begun last, one would run alone at the end.
+# The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run alone at the end.
 LONGEST = ("e2e/docker", "e2e/wine", "e2e/distributions", "e2e/servers", "e2e/dispatch", "integration/index")
 
 

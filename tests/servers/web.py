@@ -89,7 +89,7 @@ APACHE_MODULES = "alias authz_core deflate dir filter headers mime mpm_event rew
 
 @contextlib.contextmanager
 def apache(folder: Path, root: Path) -> Iterator[str]:
-    """Apache httpd with docs/servers/apache.conf before a folder; gives its URL. It serves as nobody, who must see that."""
+    """Apache httpd with docs/servers/apache.conf before a folder that nobody (the user) may read; gives its URL."""
     tree = unpacked("apache2-bin", "usr/sbin/apache2").parents[2]
     port, text = free_port(), (CONFIGURATIONS / "apache.conf").read_text()
     modules = "".join(

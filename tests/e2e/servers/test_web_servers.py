@@ -1,4 +1,4 @@
-"""The configurations of docs/servers: real nginx, Caddy and Apache, before a folder and before Ceph, read by real clients."""
+"""The configurations of docs/servers: nginx, Caddy and Apache, before a folder and before Ceph, read by clients."""
 
 import hashlib
 import json
