@@ -67,7 +67,7 @@ class Watched:
         return self._call("replace", arguments, options)
 
     def __getattr__(self, name):
-        """What costs no request: urls, guesses of tags, quirks."""
+        """What costs no request: urls, predictions of tags, traits."""
         return getattr(self._store, name)
 
 

@@ -15,7 +15,7 @@ from farm.index.pages import File, Hashes
 from farm.index.s3 import S3Store
 from farm.index.serve import byte_range, media_type
 from farm.index.stores import Stored
-from farm.index.swap import guessed
+from farm.index.swap import predicted
 
 WHEEL = "canary-1.0-py3-none-any.whl"
 
@@ -137,13 +137,13 @@ def test_a_tag_is_guessed_from_how_another_was_made(tmp_path):
     folder = DirectoryStore(tmp_path)
     assert folder.create("a", b"a", content_type="text/plain")
     sample = folder.get("a")
-    guess = guessed(folder, sample, b"b")
+    guess = predicted(folder, sample, b"b")
     assert folder.replace("b", b"b", None, content_type="text/plain")
     assert guess.stored == folder.get("b")
-    assert guessed(folder, Stored(b"a", '"0cc175b9c0f1b6a831c399e269772661-2"'), b"b") is None  # another kind of tag
+    assert predicted(folder, Stored(b"a", '"0cc175b9c0f1b6a831c399e269772661-2"'), b"b") is None  # another kind of tag
 
     bucket = S3Store("wheels", endpoint_url="http://127.0.0.1:9")
     of_a, of_b = hashlib.md5(b"a").hexdigest(), hashlib.md5(b"b").hexdigest()
-    assert guessed(bucket, Stored(b"a", f'"{of_a}"'), b"b").stored.etag == f'"{of_b}"'
-    assert guessed(bucket, Stored(b"a", of_a), b"b").stored.etag == of_b
-    assert guessed(bucket, Stored(b"a", f'"{of_a}-2"'), b"b") is None
+    assert predicted(bucket, Stored(b"a", f'"{of_a}"'), b"b").stored.etag == f'"{of_b}"'
+    assert predicted(bucket, Stored(b"a", of_a), b"b").stored.etag == of_b
+    assert predicted(bucket, Stored(b"a", f'"{of_a}-2"'), b"b") is None
