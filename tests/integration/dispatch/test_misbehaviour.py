@@ -129,7 +129,7 @@ def test_a_node_that_is_down_is_not_asked(manager, logs):
 
 
 def test_a_node_that_does_not_answer_is_given_up(manager, logs, monkeypatch):
-    monkeypatch.setattr(swarm, "SAID_S", 0.5)
+    monkeypatch.setattr(swarm, "OUTPUT_S", 0.5)
     manager.task["Status"] = {"State": "rejected", "Err": "No such image"}
     assert logs() == b""
     assert manager.asked_for_logs == 1
