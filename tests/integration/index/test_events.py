@@ -116,7 +116,7 @@ def test_an_event_that_no_page_shows_yet_is_shown_by_saying_it_again_or_by_recon
         ("none-1.0-py3-none-any.whl", "yank", "is not in the index"),
         ("../x.whl", "yank", "not the file name of a wheel"),
         ("torch", "quarantine", "no project 'torch'"),
-        (FIRST, "yank", "no line of at most 500"),
+        (FIRST, "yank", "one line of at most 500"),
     ],
 )
 def test_mistakes_change_nothing(index, target, kind, message):
