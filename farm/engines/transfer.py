@@ -154,8 +154,8 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
     """Write the regular files of a zip below `dest`; returns them. Sizes are counted, not believed.
 
     Raises:
-        RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, or a name that points outside or
-            stands twice.
+        RefusedOutputError: It is larger than `max_bytes` inside, or holds a link, a name that points outside or
+            stands twice, or a file by another method than store and deflate.
         LocalDiskError: It cannot be written here.
         InfrastructureError: The file is not a zip or is damaged.
     """
@@ -175,6 +175,11 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                 if bad or kind not in (0, stat.S_IFREG):
                     raise RefusedOutputError(
                         f"the job's output holds {member.filename!r}, which is not a plain file below its folder"
+                    )
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    # Not GitHub's doing; and what the decoders of bzip2 and LZMA raise looks like a failing disk's.
+                    raise RefusedOutputError(
+                        f"{member.filename!r} of the job's output is compressed by method {member.compress_type}"
                     )
                 path = dest.joinpath(*parts)
                 with storing(member.filename, path):

@@ -5,6 +5,7 @@ import io
 import os
 import random
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from farm.engines import transfer
 from farm.engines.output import LocalDiskError, RefusedOutputError
-from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack
+from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack, unpack_zip
 from farm.errors import InfrastructureError
 
 LIMIT = 1 << 20
@@ -253,6 +254,42 @@ def test_a_mutated_tar_never_writes_outside(tmp_path_factory, seed, count, base,
     else:
         assert all(p.is_relative_to(dest) and ".." not in p.parts for p in written)
     assert {p for p in here.rglob("*") if not p.is_dir()} == {p for p in dest.rglob("*") if not p.is_dir()}
+    assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())
+
+
+def zipped(method=zipfile.ZIP_DEFLATED):
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", method) as archive:
+        for name in ("wheel/a.whl", "lib/b.so"):
+            archive.writestr(name, bytes(range(256)) * 9)
+    return bytearray(made.getvalue())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_by_a_method_that_github_does_not_use_is_refused(tmp_path, method):
+    """Damaged, their decoders raise errors of their own; bzip2's are those of a disk, which the farm would wait for."""
+    data = zipped(method)
+    data[60:80] = bytes(20)
+    (tmp_path / "out.zip").write_bytes(data)
+    with pytest.raises(RefusedOutputError, match="is compressed by method"):
+        unpack_zip(tmp_path / "out.zip", tmp_path / "dest", LIMIT)
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 6), method=st.sampled_from([0, 8]))
+def test_a_mutated_zip_never_writes_outside_and_is_never_the_disks_fault(tmp_path_factory, seed, count, method):
+    chance, data = random.Random(seed), zipped(method)
+    for _ in range(count):
+        data[chance.randrange(len(data))] = chance.choice([0, 1, 8, 9, 12, 14, 46, 47, 80, 255, chance.randrange(256)])
+    here = tmp_path_factory.mktemp("mutated")
+    (here / "out.zip").write_bytes(data[: len(data) - chance.choice([0, 0, 1, 30])])
+    dest = here / "deep" / "dest"
+    try:
+        unpack_zip(here / "out.zip", dest, LIMIT)
+    except LocalDiskError as error:
+        raise AssertionError(error) from error
+    except (InfrastructureError, RefusedOutputError):
+        pass
+    assert [p.name for p in here.rglob("*") if p.is_file() and not p.is_relative_to(dest)] == ["out.zip"]
     assert all(p.is_file() and not p.is_symlink() for p in dest.rglob("*") if not p.is_dir())
 
 
