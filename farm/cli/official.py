@@ -2,6 +2,7 @@
 
 import argparse
 import platform as system
+from pathlib import Path
 from typing import Any
 
 from farm import catalog
@@ -9,6 +10,7 @@ from farm.cli import show
 from farm.cli.why import sm_of
 from farm.compat import official
 from farm.compat.official import Answer
+from farm.compat.stack import number
 from farm.errors import UsageError
 from farm.variant import PYTHONS, Variant
 
@@ -45,7 +47,27 @@ def run(args: argparse.Namespace) -> int:
         show.json_document(_document(args.gpu, sm, about, newest, ours))
     else:
         _explain(args, sm, about, newest, ours)
+        if about is None or not about.runs:
+            for channel in _channels(args, Variant.parse(ours)):
+                show.say(channel)
     return 0 if about is not None and about.runs else TOO_OLD
+
+
+def _channels(args: argparse.Namespace, variant: Variant) -> list[str]:
+    """The channels that offer the card a torch, newest torch first, as options of `farm why`."""
+    from farm.matrix import load_matrix
+    from farm.project import find_project
+
+    found = {
+        (number(str(channel.text.options["torch"])), channel.name): channel
+        for channel in load_matrix(find_project(args.project or Path.cwd())).channels.values()
+        if "torch" in channel.packages and args.platform in channel.platforms
+        if variant.gpu in channel.gpus and variant.cpu in channel.cpus
+    }
+    return [
+        f"  --channel {channel.name}: torch {channel.text.options['torch']}, CUDA {', '.join(channel.cuda)}"
+        for _, channel in sorted(found.items(), reverse=True)[:3]
+    ]
 
 
 def _python(name: str | None) -> str | None:

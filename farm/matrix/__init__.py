@@ -37,8 +37,8 @@ class Matrix:
             raise UsageError(f"unknown channel {name!r}", hint=f"nearest: {', '.join(near)}")
         return self.channels[name]
 
-    def default_channel(self, package: str, variant: Variant, platform: str) -> str:
-        """The first channel that offers the package and the variant on the platform.
+    def default_channel(self, package: str, variant: Variant, platform: str, torch: str | None = None) -> str:
+        """The first channel that offers the package and the variant on the platform, with this PyTorch where one does.
 
         When none offers the variant, the first that offers the same GPU and CPU, then the first with the GPU,
         then the first with the package: its rules then say why not.
@@ -50,6 +50,9 @@ class Matrix:
         if not fitting:
             raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
         nearness: tuple[Callable[[Channel], bool], ...] = (
+            lambda c: (
+                torch is not None and c.text.options.get("torch") == torch and bool(c.cudas(package, variant, platform))
+            ),
             lambda c: bool(c.cudas(package, variant, platform)),
             lambda c: any(b.variant.group == variant.group for b in c.builds if b.platform == platform),
             lambda c: variant.gpu in c.gpus,

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,10 @@ def candidate(
     matrix = load_matrix(project)
     package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
-    name = channel_name or selectors.channel or matrix.default_channel(package, variant, selectors.platform)
+    wanted = options.get("torch") if OPTIONS["torch"].applies(recipe(selectors.package)) else None
+    torch = catalog.find(catalog.torch_releases(), _text(wanted) or "")
+    default = partial(matrix.default_channel, package, variant, selectors.platform, torch)
+    name = channel_name or selectors.channel or default()
     channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))
     recipe_ = recipe(pins.recipe)

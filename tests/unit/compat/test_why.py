@@ -64,6 +64,15 @@ def test_titan_x_is_two_cards(why):
         assert (code, f"(sm_{sm})" in said.out) == (0, True)
 
 
+def test_no_official_wheel_leads_to_the_channels_that_have_one(why):
+    code, said = why("--official", "--gpu", "GTX 1080 Ti", "--torch", "2.15.0")
+    assert code == 3
+    assert said.out.splitlines()[-3:][0] == "  --channel legacy-2.14.1: torch 2.14.1, CUDA 12.6"
+    code, said = why("--official", "--gpu", "K40")
+    assert (code, "--channel debian-2.6.0: torch 2.6.0, CUDA 11.8" in said.out) == (3, True)
+    assert "--channel" not in why("--official", "--gpu", "RTX 4090")[1].out
+
+
 def test_gb10_is_arm_alone_and_only_a_warning(why):
     code, said = why("--variant", "sm121-avx512-py313", "--json")
     assert (code, "gpu-arm" in said.out) == (0, True)

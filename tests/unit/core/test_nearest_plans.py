@@ -111,6 +111,21 @@ def test_old_cards_on_a_current_torch(gpu, cpu):
     assert {archive.component for archive in plan.toolkit.archives} >= {"cuda_nvcc", "cudnn"}
 
 
+@pytest.mark.parametrize(
+    ("variant", "torch", "channel"),
+    [
+        ("sm61-avx2-py311", "2.14.1", "legacy-2.14.1"),
+        ("sm61-avx2-py314t", "2.14", "legacy-2.14.1"),
+        ("sm61-avx2-py311", "2.0.1", "kepler-2.0.1"),
+        ("sm61-avx2-py311", "2.15.0", "main"),
+        ("sm61-avx2-py311", None, "debian-2.6.0"),
+    ],
+)
+def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torch, channel):
+    options = {"torch": Choice(torch, "--torch")} if torch else {}
+    assert resolve(ROOT, Selectors(Variant.parse(variant), options=options)).channel == channel
+
+
 def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
     options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
     plan = resolve(
