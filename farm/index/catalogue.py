@@ -88,8 +88,11 @@ class Catalogue(Model):
 
     def listed(self, group: str, channel: str | None = None) -> set[str]:
         """The names on a list of projects: of a group, or of a channel in it."""
-        found = {name for name, each in self.groups.get(group, {}).items() if channel in {None, *each.channels}}
-        return found | {name for name, has in self.links.get(group, {}).items() if channel in {None, *has}}
+        sections, links = self.groups.get(group, {}), self.links.get(group, {})
+        if channel is None:
+            return {*sections, *links}
+        found = {name for name, each in sections.items() if channel in each.channels}
+        return found | {name for name, has in links.items() if channel in has}
 
     def section(self, group: str, project: str) -> CatalogueSection | None:
         return self.groups.get(group, {}).get(project)
