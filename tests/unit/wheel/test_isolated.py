@@ -47,7 +47,7 @@ def test_the_same_as_in_this_process(wheel, raw, dispatching):
 
 def test_a_process_that_ends_badly_is_no_answer(wheel, monkeypatch):
     monkeypatch.setattr("farm.wheel.isolated.sys.executable", shutil.which("false"))
-    with Archive(wheel) as archive, pytest.raises(InfrastructureError, match=r"own/.*process of its own ended with 1"):
+    with Archive(wheel) as archive, pytest.raises(InfrastructureError, match=r"own/.*its own process ended with 1"):
         read_contents(archive, lambda _: "avx")
 
 
