@@ -5,10 +5,10 @@
 For maintainers: `make generate` runs it. A test says so when it was forgotten.
 """
 
-import argparse
 from pathlib import Path
 
 from farm.options import markdown
+from tools.generated import write
 
 OUT = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -25,9 +25,7 @@ This table is written by `make generate` from `farm/options.py`.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.parse_args().out.write_text(PAGE.format(table=markdown()), encoding="utf-8")
+    write(__doc__, OUT, PAGE.format(table=markdown()))
 
 
 if __name__ == "__main__":

@@ -5,28 +5,21 @@
 For maintainers: run it when the models in farm/settings.py change. A test says so when it was forgotten.
 """
 
-import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from farm.settings import Runners
-from tools.matrix_schema import without_titles
+from tools.generated import schema_text, write
 
 OUT = Path(__file__).parent.parent / "ci" / "runners.schema.json"
 
 
 def schema() -> str:
     """The JSON schema as text."""
-    made: dict[str, Any] = Runners.model_json_schema()
-    made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return json.dumps(without_titles(made), indent=2) + "\n"
+    return schema_text(Runners.model_json_schema())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.parse_args().out.write_text(schema(), encoding="utf-8")
+    write(__doc__, OUT, schema())
 
 
 if __name__ == "__main__":
