@@ -7,7 +7,7 @@ from typing import Any
 
 from farm import catalog
 from farm.cli import show
-from farm.cli.why import sm_of
+from farm.cli.cards import sm_of
 from farm.compat import official
 from farm.compat.official import Answer
 from farm.compat.stack import number

@@ -1,8 +1,6 @@
 """`farm why`: can it be built? Also with a card, a driver, compilers, an arch list, numpy or PyTorch's switches."""
 
 import argparse
-import re
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from farm.cli.options import add_selectors
@@ -82,47 +80,12 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
+        from farm.cli.cards import sm_of
+
         asked["gpu"] = sm_of(args.gpu, variant.architectures)
         asked["gpu_name"] = args.gpu
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
-
-
-def sm_of(name: str, architectures: Collection[str] = ()) -> int:
-    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
-
-    Raises:
-        UsageError: No card is called so, or several chips are.
-    """
-    from farm import catalog
-    from farm.catalog import gpus
-    from farm.errors import UsageError
-
-    number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
-    if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
-        return int(number[1] + number[2])
-    known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
-    if not known and (company := gpus.maker(name)):
-        raise UsageError(
-            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
-            hint="for its CPU: --variant cpu-avx2-py311",
-        )
-    if not known:
-        near = gpus.nearest_names(name)
-        raise UsageError(
-            f"the catalogue has no card {name!r}",
-            hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
-        )
-    if known <= set(gpus.gpus().too_old):
-        return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
-    ours = known & set(architectures)
-    if len(known) > 1 and not ours:
-        raise UsageError(
-            f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
-            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: "
-            + " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sorted(known)),
-        )
-    return int(min(ours or known).removeprefix("sm"))
 
 
 def switch(name: str) -> str:

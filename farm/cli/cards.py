@@ -1,0 +1,41 @@
+"""The cards that `--gpu` names."""
+
+import re
+from collections.abc import Collection
+
+from farm import catalog
+from farm.catalog import gpus
+from farm.errors import UsageError
+
+
+def sm_of(name: str, architectures: Collection[str] = ()) -> int:
+    """The SM of a card by name or number; of a name with several chips, the one among `architectures`.
+
+    Raises:
+        UsageError: No card is called so, or several chips are.
+    """
+    number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
+    if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
+        return int(number[1] + number[2])
+    known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
+    if not known and (company := gpus.maker(name)):
+        raise UsageError(
+            f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
+            hint="for its CPU: --variant cpu-avx2-py311",
+        )
+    if not known:
+        near = gpus.nearest_names(name)
+        raise UsageError(
+            f"the catalogue has no card {name!r}",
+            hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
+        )
+    if known <= set(gpus.gpus().too_old):
+        return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
+    ours = known & set(architectures)
+    if len(known) > 1 and not ours:
+        raise UsageError(
+            f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
+            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: "
+            + " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sorted(known)),
+        )
+    return int(min(ours or known).removeprefix("sm"))

@@ -1,0 +1,47 @@
+"""No circle of imports between files, nor one that an import inside a function hides."""
+
+import ast
+from pathlib import Path
+
+from farm.pack import ROOT
+
+LEFT_OUT = {"recipes", "example"}  # written for other programs
+
+
+def imports(root):
+    """Module name -> the modules of the same tree that it imports, anywhere in the file."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in root.joinpath("farm").rglob("*.py")
+        if not LEFT_OUT & set(path.parts)
+    }
+    found = {}
+    for name, path in files.items():
+        named = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                named |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                each = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= (each & files.keys()) | ({node.module} if each - files.keys() else set())
+        found[name] = (named & files.keys()) - {name}
+    return found
+
+
+def circles(graph):
+    """What is left when modules go that import nothing of the rest, again and again."""
+    left = {name: set(names) for name, names in graph.items()}
+    while done := {name for name, names in left.items() if not names & left.keys()}:
+        left = {name: names for name, names in left.items() if name not in done}
+    return set(left)
+
+
+def test_no_circle_of_imports():
+    assert circles(imports(ROOT)) == set()
+
+
+def test_the_search_finds_a_circle(tmp_path):
+    (tmp_path / "farm").mkdir()
+    for name, text in {"one": "from farm import two", "two": "def f():\n    import farm.one", "three": ""}.items():
+        Path(tmp_path, "farm", f"{name}.py").write_text(text)
+    assert circles(imports(tmp_path)) == {"farm.one", "farm.two"}
