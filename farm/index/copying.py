@@ -60,6 +60,7 @@ def copy_index(
         if group is not None and group not in record.groups:
             continue
         theirs = _record(destination, key) if key in present else record
+        # A name is never given to other bytes, in a copy neither: the destination's stay, and the name is reported.
         if theirs.sha256 != record.sha256:
             taken.append(record.filename)
             continue
@@ -82,6 +83,7 @@ def copy_index(
                 _events(source, destination, target, present)
         _links(source, destination, group, present)
         _keys(source, destination, signer)
+        # Pages are not copied: they follow from records and events, and the destination may have wheels of its own.
         reconcile(destination, signer)
     return Copied(tuple(copied), tuple(taken))
 
@@ -123,6 +125,7 @@ def _keys(source: Store, destination: Store, signer: Signer | None) -> None:
     newest = newest_root(source)
     if newest is None or (signer is not None and signer.keyid not in online_keys(newest.signed)):
         return
+    # In order: a user's client follows the chain of roots from the first on.
     for number in range(1, newest.signed.version + 1):
         key = root_key(number)
         if (found := source.get(key)) is None:
@@ -141,6 +144,7 @@ def _copy(source: Store, destination: Store, key: str, sha256: str) -> None:
             for chunk in source.chunks(key):
                 digest.update(chunk)
                 file.write(chunk)
+        # Before it is stored, since what is stored under a name stays.
         if digest.hexdigest() != sha256:
             raise VerificationFailedError(
                 f"{source.url(key)} does not match its record", hint="farm index check lists what else is broken there"

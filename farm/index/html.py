@@ -23,6 +23,7 @@ class Section(NamedTuple):
 
 def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     """The HTML page that shows `page`: all of it, or the files of one channel as seen from that channel's root."""
+    # Relative links: an index works at any URL, in a folder, and after a move.
     up = "../" if channel else ""  # it lies one folder deeper
     files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
     anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
@@ -57,6 +58,7 @@ _SIGNATURE = re.compile(rb'^<script type="application/json" id="signature">(.*)<
 
 def with_signature(page: bytes, signature: Mapping[str, Any]) -> bytes:
     """The page with a signature in its head, as data that browsers and installers skip; in place of any before."""
+    # `<` escaped: `</script>` inside the data would end the element early.
     text = json.dumps(signature, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
     line = f'<script type="application/json" id="signature">{text}</script>\n'.encode()
     return without_signature(page).replace(b"<title>", line + b"<title>", 1)
@@ -111,6 +113,7 @@ def parse_links(html: bytes, key: str) -> dict[str, Section]:
     found: dict[str, tuple[int, list[str]]] = {}
     lines = None
     for line in _body(html, key):
+        # Only the very form that `links_html` writes: a page that something else made must not be taken for ours.
         if heading := re.fullmatch(r'<h2 id="([a-z0-9-]+)" data-generation="([1-9][0-9]{0,17})">\1</h2>', line):
             lines = found.setdefault(heading[1], (int(heading[2]), []))[1]
         elif lines is not None and line.startswith("<a "):

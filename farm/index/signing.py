@@ -46,6 +46,8 @@ class Signer:
 
     def envelope(self, document: Mapping[str, Any], payload_type: str) -> bytes:
         """A signed envelope around a JSON document; the same document gives the same bytes."""
+        # Canonical: a repeated publish makes the same envelope, so nothing has to be written again (ed25519 is
+        # deterministic).
         payload = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
         envelope = Envelope(payload, payload_type, {})
         envelope.sign(self.signer)
@@ -63,6 +65,7 @@ def new_key(private: Path) -> Path:
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         for path, data, mode in ((public, Signer(key).public_pem, 0o644), (private, secret, 0o600)):
+            # O_EXCL never writes over a key; the mode is set with the file, so that nobody can read it in between.
             with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:  # noqa: PTH123
                 file.write(data)
     except FileExistsError as error:
@@ -120,6 +123,7 @@ def opened(envelope: bytes, trusted: Keys, payload_type: str, where: str) -> tup
         parsed.pae()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError) as error:
         raise VerificationFailedError(f"{where} is not a signed envelope") from error
+    # The type is part of what is signed: an envelope of another kind by the same key is no statement about wheels.
     if parsed.payload_type != payload_type:
         raise VerificationFailedError(f"{where} holds {parsed.payload_type!r:.80}, not {payload_type}")
     if not trusted:

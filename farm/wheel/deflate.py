@@ -47,6 +47,7 @@ def _threaded(chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             waiting.append(pool.submit(_block, chunk, before))
             before = chunk[-_WINDOW:]
+            # One chunk more than threads: none of them waits, and memory stays bounded.
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -59,4 +60,5 @@ def _block(chunk: bytes, before: bytes) -> bytes:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
     else:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    # A sync flush ends at a byte's border with an empty stored block, so that chunks can be put one behind the other.
     return packer.compress(chunk) + packer.flush(zlib.Z_SYNC_FLUSH)

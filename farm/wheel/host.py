@@ -25,6 +25,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     platform, machine = split_platform(policy.platform)
     if not platform.in_images:  # no level of manylinux to earn
         return _check_tags(platform, machine, tags)
+    # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
     musl = is_musl(contents.libraries)

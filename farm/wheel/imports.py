@@ -45,6 +45,7 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
     for library in (*loadable, *others):
         for name in (posixpath.basename(library.path), library.soname):
             if name:
+                # By file name and by SONAME: the loader compares needs with the SONAMEs of what is loaded already.
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     needs = []
@@ -69,6 +70,7 @@ def _resolve(
     *,
     musl: bool,
 ) -> Need:
+    # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
     for folder in inside:
         for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
             by = where.get((posixpath.join(folder, name), library.machine))
@@ -96,6 +98,7 @@ def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> 
     by_path = {library.path: library for library in libraries}
     found: dict[str, list[str]] = {}
     waiting = [library for library in libraries if not library.has_runpath and library.search_path]
+    # RPATHs pass from library to library until nothing new arrives; the bound is for wheels that are made to go on.
     for _ in range(len(libraries) * _MAX_ROUNDS):
         if not waiting:
             break
@@ -122,6 +125,7 @@ def search_folders(library: Library) -> list[str]:
     origin = posixpath.dirname(installed_path(library.path))
     folders = []
     for entry in library.search_path:
+        # Entries without $ORIGIN lead out of the wheel: to the system, or to the machine that built it.
         for word in ("$ORIGIN", "${ORIGIN}"):
             rest = entry.removeprefix(word)
             if rest != entry and (not rest or rest.startswith("/")):

@@ -73,6 +73,7 @@ def scan_isa(data: Buffer, elf: Elf, level: str) -> IsaResult:
     for section, start, end in code_sections(data, elf):
         first = bisect_right(addresses, section.address)
         last = bisect_right(addresses, section.address + section.size - 1)
+        # Decoding starts again at each function, so that data between two of them spoil at most the rest of one.
         within = (addresses[index] for index in range(first, last))
         for low, high in pairwise(chain([section.address], within, [section.address + end - start])):
             sweep.piece(data, start + low - section.address, start + high - section.address, low)
@@ -108,9 +109,12 @@ class Sweep:
             stop = min(start + _BLOCK + _LONGEST, end)
             decoder = self.decoder(64, data[start:stop], ip=address)
             for instruction in decoder:
+                # Asked once for each kind of instruction: a library has millions of instructions of some thousand
+                # kinds.
                 if instruction.code not in harmless:
                     see(instruction)
             done = stop - start
+            # Blocks bound the memory; the few bytes beyond keep instructions whole that cross their border.
             if stop < end and decoder.last_error == self.cut:
                 self.undecodable -= 1  # an instruction across the border: the next block begins with it
                 done = instruction.ip - address

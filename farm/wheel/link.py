@@ -67,10 +67,12 @@ def _undefined(
     symbols: Mapping[str, Symbols | DllSymbols],
     given: frozenset[str],
 ) -> Iterator[tuple[str, str]]:
+    # A name without a version may come from any library that is loaded: it is missing only if all of them are known.
     closed = _all_known(library.path, needs)
     by_name = {need.name: need.by for need in needs.get(library.path, []) if need.answer is Answer.WHEEL}
     lost: list[str] = []
     for name, (file, version) in own.undefined.items():
+        # A versioned name says which library it is to come from, so that one alone is asked.
         if file:
             theirs = symbols.get(by_name.get(file) or "")
             if isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined:
@@ -99,6 +101,7 @@ def _all_known(member: str, needs: Mapping[str, list[Need]]) -> bool:
                     waiting.append(need.by)
             elif not (need.answer is Answer.SYSTEM and _VERSIONED.fullmatch(need.name)):
                 return False
+    # A module that needs no library at all gets its names from the program that loads it.
     return len(reached) > 1 or bool(needs.get(member))
 
 

