@@ -35,6 +35,7 @@ _CONFIG = Config(
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
+# S3's error codes (API reference, "Error responses"); the second set is worth another try, whatever the status.
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
 _RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
@@ -104,6 +105,7 @@ class Bucket:
 
     def again(self, key: str, once: Callable[[], _T]) -> _T:
         """Calls until it works or fails for good; the last error as one of the farm's."""
+        # Around the retries, not inside them: an error of the farm's is never tried again.
         with self.failures(key):
             return self.raw(once)
 
@@ -146,6 +148,7 @@ class Bucket:
                     hint="set the clock (timedatectl set-ntp true) and run it again",
                 ) from error
             hint = "the same command can be run again"
+            # Also what a quota or a missing right to list gives, where S3 hides whether the object exists.
             if status in {401, 403}:
                 hint = "do the bucket's policy and quota allow this? (docs/index-stores.md)"
             raise InfrastructureError(f"{where}: the store answered {status} {code:.60}", hint=hint) from error

@@ -187,6 +187,7 @@ class ProjectPage(Model):
 
     def generation_in(self, channel: str | None) -> int:
         """The generation of the last change that one channel's wheels saw; of the page, for no channel."""
+        # A channel's page changes only with its own wheels, or each publish would write the pages of all channels.
         changes = [file.generation or 1 for file in self._ever if file.channel == channel]
         return max(changes, default=self.generation) if channel else self.generation
 
@@ -255,6 +256,7 @@ def channel_root(channel: str, group: str) -> str:
 
 def page_url(filename: str) -> str:
     """The wheel as seen from a project's page, JSON or HTML: both lie three folders deep below `whl/`."""
+    # Relative, so that pages stay true in a copy, behind another name and in a folder.
     return f"../../../files/{quote(filename, safe='')}"
 
 
@@ -305,6 +307,7 @@ def rebuilt(project: str, files: Mapping[str, File], *, after: int) -> ProjectPa
     Events are to be applied again.
     """
     base = empty(project)
+    # `_assembled` adds one: the result is above everything that was shown.
     meta = base.meta.model_copy(update={"generation": max(after, 1)})
     return _assembled(base.model_copy(update={"meta": meta}), project, files, files)
 

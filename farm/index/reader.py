@@ -62,6 +62,7 @@ class _Http:
             data += chunk
             if len(data) > MAX_GET:
                 raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
+        # No page begins with these two bytes, so something encoded it twice.
         if data.startswith(GZIP):
             raise InfrastructureError(
                 f"{self.root}/{key} is still gzip-encoded once its Content-Encoding is taken off",
@@ -76,6 +77,8 @@ class _Http:
     def _chunks(self, key: str) -> Iterator[bytes] | None:
         """The object's bytes; None for 404. Where pages lie at keys that end in a slash, they are found there."""
         check_key(key)
+        # A web server answers the folder with its index.html; a bucket with `pages=slash` has the page at that very
+        # key.
         places = [key, key.removesuffix("index.html")] if key.endswith("/index.html") else [key]
         for place in places:
             url = f"{self.root}/{quote(place)}"
@@ -127,6 +130,7 @@ def _gunzipped(url: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
                     decoder = zlib.decompressobj(wbits=31)
                 if data := decoder.decompress(left, CHUNK):
                     yield data
+                # At most CHUNK at a time, since a few bytes may expand to gigabytes: the rest of the input comes again.
                 left = decoder.unconsumed_tail or decoder.unused_data
     except zlib.error as error:
         raise InfrastructureError(f"{url} is declared as gzip-encoded but is not: {error}") from error

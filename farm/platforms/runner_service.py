@@ -44,6 +44,7 @@ def _config(program: str, what: Registration, url: str, token: str) -> str:
 
 def _systemd(what: Registration, url: str, token: str) -> str:
     user, groups = shlex.quote(what.user), " --groups docker" if what.builds else ""
+    # The name that svc.sh gives its unit: owner, repository and runner.
     unit = f"actions.runner.{'-'.join(url.split('/')[-2:])}.{what.name}.service"
     return f"""set -e
 id {user} >/dev/null 2>&1 || useradd --create-home{groups} {user}
@@ -69,6 +70,7 @@ cd {shlex.quote(what.folder)}
 
 
 def _windows(what: Registration, url: str, token: str) -> str:
+    # NETWORK SERVICE: an account without a password and with few rights, which exists on every Windows.
     account = '--runasservice --windowslogonaccount "NT AUTHORITY\\NETWORK SERVICE"'
     return f"""$ErrorActionPreference = "Stop"
 Set-Location -LiteralPath '{_quoted(what.folder)}'

@@ -24,6 +24,7 @@ def has_kernel(cubin: bytes) -> bool:
     """Whether the symbol table names a function; False for what is not a cubin."""
     if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
         return False
+    # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     table, size, count = (
         int.from_bytes(cubin[40:48], "little"),
         int.from_bytes(cubin[58:60], "little"),
@@ -78,6 +79,7 @@ def _unpack_lz4(data: bytes, size: int) -> bytes | None:
             match, at = _length(data, at, token & 15)
             if not 0 < distance <= len(out) or len(out) + match + 4 > size:
                 break
+            # Byte by byte: a match may overlap what it writes, which repeats it. Four is the shortest match.
             for _ in range(match + 4):
                 out.append(out[-distance])
     except IndexError:

@@ -36,6 +36,7 @@ def resolve_dlls(
     added: set[str] = set()
     theirs = {library.path for library in dependencies}
     for library in (*loadable, *dependencies):
+        # Windows' names do not tell cases apart, and neither does its loader.
         folder, name = posixpath.split(installed_path(library.path).lower())
         places[folder, name, library.machine] = library.path
         names.setdefault((name, library.machine), library.path)
@@ -43,6 +44,7 @@ def resolve_dlls(
             added.add(folder)
     needs = []
     for library in loadable:
+        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that the package adds.
         folders = [posixpath.dirname(installed_path(library.path).lower()), *sorted(added)]
         for name, when in wants(library):
             keys = ((folder, name.lower(), library.machine) for folder in folders)

@@ -52,6 +52,7 @@ def _descriptors(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
         lookup, _, _, name, address = struct.unpack("<IIIII", _bytes(data, pe, table + 20 * index, 20))
         if not name or not address:
             return
+        # Old linkers leave the lookup table out; the address table holds the same until it is bound.
         yield _text(data, pe, name), lookup or address
 
 
@@ -68,6 +69,7 @@ def _delayed(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
 
 def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
     width = 8 if pe.wide else 4
+    # The highest bit of a thunk: the function is taken by its ordinal, in the low 16 bits.
     top = 1 << (8 * width - 1)
     start, end = pe.place(table)
     names: list[int] = []
@@ -82,6 +84,7 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
         if value & top:
             yield f"#{value & 0xFFFF}"
         else:
+            # Past the hint, two bytes before the name.
             names.append((value & 0x7FFFFFFF) + 2)
     raise _damaged(f"more than {_MAX_FUNCTIONS} imports")
 
@@ -101,6 +104,8 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
     for index, name in enumerate(_texts(data, pe, starts)):
         found.add(name)
         place = places[indices[index]] if index < len(indices) and indices[index] < functions else 0
+        # An address inside the export directory is no function but the text `DLL.name` (Microsoft, "Export Address
+        # Table").
         if table <= place < table + size:
             forwards[name] = _text(data, pe, place)
     return frozenset(found), forwards
