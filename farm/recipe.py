@@ -51,6 +51,7 @@ class GitSource(Model):
 
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$")]
 PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")]
 
@@ -149,9 +150,10 @@ class Recipe(Model):
     `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
     and on Linux with a standalone Python; a recipe without them is built with the Pythons of base images alone.
     `gcc` is the newest host compiler that it takes; `cuda` stands for the newest that the CUDA of the base image takes,
-    for builds without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages whose wheels
-    for the same variant the build imports, `build_requires` wheels of the Python index that it imports: they are
-    fetched beforehand, since the build itself has no network, and installed with pip (`python3-pip` in `apt`).
+    for builds without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages (folders of
+    recipes, as channels list them) whose wheels of the farm for the same variant the build imports,
+    `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
+    no network, and installed with pip (`python3-pip` in `apt`).
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `requires` are requirements that repair adds to METADATA where the build did not write them.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
@@ -182,7 +184,7 @@ class Recipe(Model):
     env_cuda: dict[str, str] = {}
     env_platform: dict[PlatformName, dict[str, str]] = {}
     switches: list[str] = []
-    needs: list[Literal["torch"]] = []
+    needs: list[FolderName] = []
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")

@@ -1,4 +1,4 @@
-"""The published wheels that a build needs: torch of the same variant for torchvision and torchaudio."""
+"""The published wheels that a build needs, of the same variant: torch for torchvision and torchaudio."""
 
 import hashlib
 import shutil
@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from farm import sources
 from farm.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
 from farm.index.pages import File, json_key, parse_page, wheel_key
 from farm.index.stores import Store
+from farm.matrix import load_matrix
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.platforms.facts import facts
+from farm.recipe import names, recipe
 from farm.retrying import retry_while_open
 from farm.runs import Journal, OpenRun
 
@@ -60,24 +62,36 @@ def published(workspace: Workspace, plan: Plan) -> dict[str, File]:
     """
     if not plan.needs:
         return {}  # most builds: the index is not even opened
-    return _published(open_store(workspace.index_url), plan)
+    return _published(open_store(workspace.index_url), plan, workspace.project)
 
 
-def _published(store: Store, plan: Plan) -> dict[str, File]:
-    return {need: _find(store, plan, Requirement(need)) for need in plan.needs}
+def _published(store: Store, plan: Plan, project: Path) -> dict[str, File]:
+    return {need: _find(store, plan, Requirement(need), project) for need in plan.needs}
 
 
-def _find(store: Store, plan: Plan, need: Requirement) -> File:
-    key = json_key(plan.parsed_variant.group, need.name)
+def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
+    key = json_key(plan.parsed_variant.group, canonicalize_name(need.name))
     page = store.get(key)
     for file in parse_page(page.data, key).files if page else ():
         if file.url is not None and file.yanked is False and _fits(file.filename, plan, need):
             return file
-    chosen = f"--variant {plan.variant} --package {need.name} --platform {plan.platform} --channel {plan.channel}"
     raise UsageError(
         f"{plan.package} is built against {need}, and the index has no such wheel for {plan.variant}",
-        hint=f"build it first: farm submit {chosen}",
+        hint=f"build it first: farm submit {_how(plan, need, project)}",
     )
+
+
+def _how(plan: Plan, need: Requirement, project: Path) -> str:
+    """The options that make it: by the name of its recipe, from the same channel where that has it."""
+    channel = load_matrix(project).channels.get(plan.channel)
+    called = [name for name in names() if recipe(name).package == need.name]
+    listed = [name for name in called if channel and name in channel.packages]
+    package = (listed or [name for name in called if name == need.name] or called or [need.name])[0]
+    chosen = f"--variant {plan.variant} --package {package} --platform {plan.platform}"
+    if listed:
+        return f"{chosen} --channel {plan.channel}"
+    torch = plan.options.get("torch")
+    return f"{chosen} --torch {torch}" if need.name == "torch" and torch else chosen
 
 
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
@@ -106,7 +120,7 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     if not plan.needs:
         return {}
     store = open_store(workspace.index_url)
-    wheels = _published(store, plan)
+    wheels = _published(store, plan, workspace.project)
     for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")
         digest = hashlib.sha256()

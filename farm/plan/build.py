@@ -12,7 +12,7 @@ from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.plan import inputs
-from farm.plan.environment import environment, filled, placeholders
+from farm.plan.environment import environment, filled, needs, placeholders
 from farm.plan.file import Plan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.pythons import debian_packages, python_plan, wheels
@@ -99,7 +99,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
-        needs=[f"{name}=={values['torch_version']}" for name in recipe.needs],
+        needs=needs(wanted),
         build_requires=[*wheels(stack), *inputs.build_requires(pins.recipe, recipe, system.facts)],
         vendor_into=recipe.vendor_into,
         repair=recipe.repair,

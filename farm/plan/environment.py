@@ -10,6 +10,8 @@ from farm.plan.inputs import source_version
 from farm.plan.selectors import Candidate
 from farm.platforms.base import Variables
 from farm.platforms.registry import platform
+from farm.recipe import folder, names, recipe
+from farm.text import nearest
 from farm.variant import Variant
 
 BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
@@ -34,6 +36,19 @@ def arch_list(variant: Variant, *, ptx: bool) -> str:
     return ";".join(entries)
 
 
+def cmake_architectures(variant: Variant, *, ptx: bool) -> str:
+    """CMAKE_CUDA_ARCHITECTURES: `35-real;37-real`, with `-virtual` of the highest where PTX is wanted."""
+    names = [name.removeprefix("sm") for name in variant.architectures]
+    return ";".join([*(f"{name}-real" for name in names), *(f"{name}-virtual" for name in names[-1:] if ptx)])
+
+
+def gencode(variant: Variant, *, ptx: bool) -> str:
+    """The same as flags of nvcc."""
+    names = [name.removeprefix("sm") for name in variant.architectures]
+    codes = [(name, f"sm_{name}") for name in names] + [(name, f"compute_{name}") for name in names[-1:] if ptx]
+    return " ".join(f"-gencode=arch=compute_{name},code={code}" for name, code in codes)
+
+
 def placeholders(candidate: Candidate) -> dict[str, str]:
     """What `{version}`, `{blas}`, … of a recipe stand for in this build."""
     stack, system = candidate.stack, platform(candidate.stack.platform)
@@ -47,7 +62,33 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "use_cudnn": "1" if stack.cudnn else "0",
         "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
         "cuda_home": system.cuda_home(stack),
+        "arch_list": arch_list(stack.variant, ptx=stack.ptx) if stack.cuda else "",
+        "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",
+        "gencode": gencode(stack.variant, ptx=stack.ptx) if stack.cuda else "",
     }
+
+
+def needs(candidate: Candidate) -> list[str]:
+    """The requirements `name==version` of the farm's own wheels that the build imports: of the same variant and CUDA.
+
+    Raises:
+        UsageError: One has no recipe, or is what is built.
+    """
+    stack, found = candidate.stack, []
+    for name in candidate.recipe.needs:
+        if name not in names() or name in (candidate.package, candidate.pins.recipe):
+            fault = "cannot need itself" if name in names() else f"no recipe for package {name!r}"
+            near = nearest(name, [other for other in names() if other != candidate.package])
+            raise UsageError(
+                f"{folder(candidate.pins.recipe) / 'recipe.yaml'}: needs: {fault}",
+                hint=f"nearest: {', '.join(near)}" if near else f"known: {', '.join(names())}",
+            )
+        listed = name in candidate.channel.packages
+        pins = candidate.channel.pins(name, stack.variant, stack.platform, stack.cuda)
+        other = recipe(pins.recipe if listed else name)
+        base = stack.torch if other.package == "torch" and stack.torch else source_version(other, stack.torch)
+        found.append(f"{other.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}")
+    return found
 
 
 def filled(text: str, values: Mapping[str, str], where: str) -> str:

@@ -185,7 +185,7 @@ class Plan(Model):
     tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
-    needs: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,40}==[0-9a-z.+]{1,60}$")]]
+    needs: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+]{1,60}$")]]
     build_requires: list[SourcePlan] = Field(default=[], description="wheels of the Python index, for the build alone")
     vendor_into: Text
     repair: Literal["beside", "tools"]

@@ -11,11 +11,15 @@ from farm.cli.main import main
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
+from farm.pipeline.needs import published
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.plan.inputs import build_requires
 from farm.platforms.facts import facts
 from farm.recipe import names, recipe, use_project
 from farm.render import render
+from farm.settings import Settings
 from farm.variant import Variant
 
 
@@ -167,6 +171,62 @@ def test_what_no_plan_can_hold_is_named_with_its_file(own):
     use_project(own.parent)
     with pytest.raises(UsageError, match=r"odd/recipe\.yaml: .*version"):
         plan_of(own, package="odd")
+
+
+def needing(own, *needed):
+    """The example, whose build imports other packages of the farm."""
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    file.write_text(file.read_text() + f"needs: [{', '.join(needed)}]\n")
+    use_project(own.parent)
+
+
+def test_a_build_may_need_any_package_of_the_farm(own):
+    named(own, "base_lib", "Base.Lib")
+    file = own / "recipes" / "base_lib" / "recipe.yaml"
+    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "3.1"'))
+    needing(own, "base_lib", "canary")
+    plan = plan_of(own, "sm35-avx-py311")
+    assert plan.needs == ["Base.Lib==3.1+cu118.sm35.avx", "canary==0.1.0+cu118.sm35.avx"]
+    assert "Base.Lib==3.1+cu118.sm35.avx" in render(own, plan).job["build.sh"]
+    settings = Settings(artifacts="artifacts", index="artifacts/index")
+    with pytest.raises(UsageError, match=r"built against Base\.Lib==3\.1.*no such wheel") as refused:
+        published(Workspace(own, settings, Silent()), plan)
+    assert str(refused.value.hint).endswith("--package base_lib --platform linux --channel mine")
+
+
+def test_what_a_build_needs_may_come_from_another_channel(own):
+    needing(own, "torch")
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(file.read_text().replace('cuda: "11.8"', 'cuda: "11.8"\n    torch: "2.6.0"'))
+    plan = plan_of(own)
+    assert plan.needs == ["torch==2.6.0+cpu.avx"]
+    with pytest.raises(UsageError) as refused:
+        published(Workspace(own, Settings(), Silent()), plan)
+    words = str(refused.value.hint).split("farm submit ")[1].split()
+    chosen = dict(zip(words[::2], words[1::2], strict=True))
+    choices = {"torch": Choice(chosen["--torch"], "test")}
+    made = resolve(own, Selectors(Variant.parse(chosen["--variant"]), chosen["--package"], options=choices))
+    assert f"{made.package}=={made.version}" == plan.needs[0]
+
+
+@pytest.mark.parametrize(("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")])
+def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
+    needing(own, needed)
+    with pytest.raises(UsageError, match=rf"hello/recipe\.yaml: needs: .*{fault}"):
+        plan_of(own)
+
+
+def test_the_variants_gpus_stand_in_variables_as_builds_want_them(own):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    wanted = '{A: "{arch_list}", CUDAARCHS: "{cmake_architectures}", NVCC_APPEND_FLAGS: "{gencode}"}'
+    file.write_text(file.read_text().replace('env: {FARM_VERSION: "{version}"}', f"env: {wanted}"))
+    use_project(own.parent)
+    env = plan_of(own, "sm35-avx-py311", ptx=True).env
+    assert (env["A"], env["CUDAARCHS"]) == ("3.5+PTX", "35-real;35-virtual")
+    assert env["NVCC_APPEND_FLAGS"] == (
+        "-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35"
+    )
+    assert plan_of(own).env["CUDAARCHS"] == ""
 
 
 COMMIT = "c0ffee" + "0" * 34
