@@ -78,6 +78,9 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
     packages = debian_packages(system.packages(recipe, stack), stack)
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
+    patch_files = [name for name in job_files(pins.recipe) if name.startswith("patches/")]
+    if patch_files and system.facts.in_images:
+        packages.append("patch")
     return Plan(
         package=recipe.package,
         version=values["version"],
@@ -94,7 +97,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         recipe=pins.recipe,
         source=inputs.source(pins.recipe, recipe, stack.torch),
         parts=inputs.parts(recipe, pins.base),
-        patch_files=[name for name in job_files(pins.recipe) if name.startswith("patches/")],
+        patch_files=patch_files,
         job_files=job_digest(pins.recipe),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         memory_per_job_gb=recipe.memory_per_job_gb,

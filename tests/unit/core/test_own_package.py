@@ -229,6 +229,16 @@ def test_the_variants_gpus_stand_in_variables_as_builds_want_them(own):
     assert plan_of(own).env["CUDAARCHS"] == ""
 
 
+def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
+    before = plan_of(own)
+    folder = own / "recipes" / "hello" / "job" / "patches"
+    folder.mkdir(parents=True)
+    (folder / "one.patch").write_text("--- a/hello.cpp\n+++ b/hello.cpp\n")
+    plan = plan_of(own)
+    assert set(plan.apt) - set(before.apt) == {"patch"}
+    assert "patches/one.patch" in render(own, plan).job["build.sh"]
+
+
 COMMIT = "c0ffee" + "0" * 34
 
 
