@@ -10,7 +10,9 @@ _IN_WHEEL = Path(__file__).parent / "_shipped"
 ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[1]
 """The folder that has `ci/matrix.yaml` and `dockerfiles/`."""
 
-EXAMPLE = Path(__file__).parent / "example"
+FOLDER = Path(__file__).parent
+"""The package itself; `schemas/` says what `--json` prints."""
+EXAMPLE = FOLDER / "example"
 """What `farm init` copies. Its `ci/farm.yaml` and `ci/runners.yaml` are also the defaults of a project without them."""
 
 

@@ -6,6 +6,7 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 """
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -139,6 +140,26 @@ def _environment() -> str:
     return table("| variable | what |", [*rows, *((f"`{name}`", text) for name, text in VARIABLES.items())])
 
 
+def _json() -> str:
+    """The schemas of what `--json` prints: their version and the keys of the document."""
+    rows = []
+    for file in sorted((shipped.FOLDER / "schemas").glob("*.schema.json")):
+        schema = json.loads(file.read_text(encoding="utf-8"))
+        forms = [_form(one) for one in schema.get("oneOf", [schema])]
+        command = schema["title"].removeprefix("What ").removesuffix(" prints")
+        rows.append(
+            (command, str(schema["version"]), " or ".join(forms), f"[{file.name}](../farm/schemas/{file.name})")
+        )
+    return table("| command | version | document | schema |", rows)
+
+
+def _form(schema: dict[str, Any]) -> str:
+    if schema["type"] == "array":
+        return f"a list of {_form(schema['items'])}" if schema.get("items") else "a list"
+    keys = ", ".join(f"`{name}`" for name in schema.get("properties", {}))
+    return keys or {"object": "a mapping", "string": "text"}.get(str(schema["type"]), "values")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "gpus": _gpus,
     "cpus": _cpus,
@@ -148,6 +169,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "runner": lambda: keys(Runner),
     "environment": _environment,
     "exit-codes": lambda: table("| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]),
+    "json": _json,
     "commands": commands,
 }
 

@@ -63,6 +63,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 
 COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 
+TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch")
+"""Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
+
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "smoke": {"--limit": "--time-limit"},
     "submit": {"--carried": "--from-bundle"},
@@ -131,7 +134,7 @@ def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
     for name in commands:
         text = COMMANDS[name]
         one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
-        if name not in ("index", "completion", "help"):  # each subcommand has one; text is not JSON
+        if name not in TEXT_ONLY:
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
         module(name).add_arguments(one)
     return top

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from farm.errors import UsageError
+from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_version
 from farm.wheel.record import parse_record
@@ -48,14 +48,19 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
         }
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
         rows = parse_record(archive.read(f"{folder}/RECORD", 64 << 20))
+        hashes = {row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None}
+        dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA"))
+        if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:
+            raise VerificationFailedError(
+                f"{wheel.name}: RECORD has no sha256 and size of {bare[0]}",
+                hint=f"farm repair {wheel.name} writes it anew",
+            )
         rewrite(
             archive,
             target,
             record=f"{new_stem}.dist-info/RECORD",
-            hashes={
-                row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None
-            },
-            drop=frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA")),
+            hashes=hashes,
+            drop=dropped,
             rename=rename,
             new=[
                 NewMember(f"{new_stem}.dist-info/METADATA", metadata),

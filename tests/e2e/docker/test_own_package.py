@@ -1,4 +1,4 @@
-"""Packages that nobody here wrote, by data alone: the tutorial's every line, then one with CUDA and one that needs torch.
+"""Packages that nobody here wrote, by data alone: the tutorial's every line, one with CUDA, one that needs torch.
 
 In an empty folder with the farm from its own wheel. Two toolchain images are made the first time (3 minutes); with them
 the tests take about a minute and a half.
@@ -6,7 +6,6 @@ the tests take about a minute and a half.
 
 import base64
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ import pytest
 
 from farm.smoke.environment import make_environment
 from tests.e2e.conftest import ROOT, TIMEOUT_S, containers_of
+from tests.schemas import valid
 
 PAGE = ROOT / "docs" / "your-package.md"
 RECIPES = Path(__file__).parent / "own_packages"
@@ -108,8 +108,11 @@ def test_every_line_of_the_tutorial(own, tmp_path):
     python = own.installed(pip[-1], tmp_path / "env")
     shown = own.run(str(python), "-c", "import Levenshtein; print(Levenshtein.distance('kitten', 'sitting'))")
     assert shown == "3\n"
-    runs = json.loads(own.run("farm", "status", "--json"))["runs"]
-    assert {run["state"] for run in runs} == {"succeeded"}
+    runs = valid("status", own.run("farm", "status", "--json"))
+    assert {run["result"] for run in runs} == {"success"}
+    valid("status", own.run("farm", "status", runs[0]["id"], "--json"))
+    smoke = ("farm", "smoke", "--variant", "cpu-avx-py311", "--package", "levenshtein", "--json")
+    assert valid("smoke", own.run(*smoke))["reports"]
 
 
 def test_cuda_built_by_setuptools(own, tmp_path):
@@ -124,14 +127,13 @@ def test_cuda_built_by_setuptools(own, tmp_path):
 """,
     )
     submit = ("farm", "submit", "--variant", "sm35-avx-py311", "--package", "kage-cucounter")
-    built = json.loads(own.run(*submit, "--no-smoke", "--json"))
+    own.run(*submit, "--no-smoke")
     own.run("farm", "index", "dependencies")
-    result = json.loads(own.run(*submit, "--json"))
-    assert result["wheel"] == built["wheel"]
-    assert "smoke" in [step["name"] for step in result["steps"] if step["outcome"] == "done"]
-    shown = json.loads(own.run("farm", "inspect", str(next(own.folder.glob("artifacts/index/**/kage*.whl"))), "--json"))
-    (library,) = shown["device_code"]
-    assert library["sass"] == [35]
+    result = valid("submit", own.run(*submit, "--json"))
+    assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]
+    wheel = next(own.folder.glob("artifacts/index/**/kage*.whl"))
+    shown = valid("inspect", own.run("farm", "inspect", str(wheel), "--json"))
+    assert [code["sass"] for library in shown["libraries"] for code in library["fatbins"]] == [[35]]
     python = own.installed(result["pip"], tmp_path / "env")
     own.run(str(python), "-c", "import cucounter_backend; cucounter_backend.HashTable")
 
@@ -156,8 +158,8 @@ def test_an_extension_that_needs_torch(own, tmp_path):
     own.run("farm", "index", "adopt", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
     own.run(*submit, "--no-smoke")
     own.run("farm", "index", "dependencies")
-    result = json.loads(own.run(*submit, "--json"))
-    assert "smoke" in [step["name"] for step in result["steps"] if step["outcome"] == "done"]
+    result = valid("submit", own.run(*submit, "--json"))
+    assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]
 
 
 def torch_of_the_farm(folder: Path) -> Path:

@@ -8,6 +8,7 @@ import pytest
 from farm.cli.main import main
 from farm.engines.registration import site_of
 from tests.integration.github.fake import REPOSITORY
+from tests.schemas import valid
 
 SECRET = "AABF3JGZDX3P5PMEXLND6TS6FCWO6"
 
@@ -61,7 +62,7 @@ def test_one_that_is_not_in_the_file_comes_with_the_line_for_it(add):
 def test_an_ephemeral_one_takes_one_job(fake, add):
     code, out, _ = add("k40", "--ephemeral", "--json")
     assert code == 0
-    assert json.loads(out)["commands"].endswith("./run.sh --jitconfig eyJhIjoxfQ==\n")
+    assert valid("runners", out)["commands"].endswith("./run.sh --jitconfig eyJhIjoxfQ==\n")
     assert [runner["name"] for runner in fake.runners] == ["k40"]
     assert fake.sent("POST", "registration-token") == []
 

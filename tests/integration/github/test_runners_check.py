@@ -1,11 +1,10 @@
 """`farm runners check` against the fake of GitHub in fake.py."""
 
-import json
-
 import pytest
 
 from farm.cli.main import main
 from tests.integration.github.conftest import BUILDER, K40
+from tests.schemas import valid
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def check(on_the_fake, monkeypatch, capsys):
     def run(*words):
         code = main(["--project", str(project), "runners", "check", "--json", *words])
         out = capsys.readouterr()
-        return code, json.loads(out.out) if out.out else out.err
+        return code, valid("runners", out.out) if out.out else out.err
 
     return run
 

@@ -223,9 +223,7 @@ def test_the_variants_gpus_stand_in_variables_as_builds_want_them(own):
     use_project(own.parent)
     env = plan_of(own, "sm35-avx-py311", ptx=True).env
     assert (env["A"], env["CUDAARCHS"]) == ("3.5+PTX", "35-real;35-virtual")
-    assert env["NVCC_APPEND_FLAGS"] == (
-        "-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35"
-    )
+    assert env["NVCC_APPEND_FLAGS"] == ("-gencode=arch=compute_35,code=sm_35 -gencode=arch=compute_35,code=compute_35")
     assert plan_of(own).env["CUDAARCHS"] == ""
 
 

@@ -1,0 +1,84 @@
+"""What commands print with `--json` is what the shipped schemas say.
+
+What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/docker/test_own_package.py.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from farm.cli.main import main
+from tests.faults.campaign import make_wheel
+from tests.schemas import valid
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch, capsys):
+    """Runs a command in a project of its own; its document, held to the schema."""
+    assert main(["init", str(tmp_path / "own")]) == 0
+    monkeypatch.chdir(tmp_path / "own")
+    capsys.readouterr()
+
+    def run(command: str, *arguments: str, codes: tuple[int, ...] = (0,)):
+        code = main([*command.split(), *arguments, "--json"])
+        said = capsys.readouterr()
+        assert code in codes, (command, said.err)
+        return valid(command, said.out)
+
+    return run
+
+
+HELLO = ("--variant", "cpu-avx-py311", "--package", "hello")
+
+
+def test_plans_and_answers(ask):
+    ask("init", "../other")
+    ask("plan", *HELLO)
+    ask("plan", "--variant", "sm35-avx-py311")
+    ask("render", *HELLO, "-o", "../context")
+    assert ask("status") == []
+    ask("matrix", "--package", "hello")
+    ask("why", "--variant", "sm35-avx-py311", "--gpu", "K40")
+    assert ask("why", "--variant", "sm35-avx-py311", "--torch", "2.9.1", codes=(3,))["buildable"] is False
+    ask("runners", "list")
+    Path("source").mkdir()
+    ask("patches", "source")
+    ask("detect")
+    ask("doctor", *HELLO[:2], codes=(0, 4))
+
+
+def test_wheels_and_the_index(ask, tmp_path):
+    wheel = make_wheel(tmp_path, 1)
+    ask("inspect", str(wheel))
+    ask("inspect", str(wheel), "--explain", "ImportError: libx.so.1: cannot open shared object file")
+    ask("verify", str(wheel), codes=(0, 6))
+    ask("repair", str(wheel), "--tools", "-o", "../repaired")
+    assert ask("index adopt", str(wheel), "--to", "sm35-avx")["wheels"] == [wheel.name]
+    for command, *more in (
+        ("index check",),
+        ("index reconcile",),
+        ("index probe",),
+        ("index yank", wheel.name, "--reason", "old"),
+        ("index unyank", wheel.name),
+        ("index quarantine", wheel.name, "--reason", "odd"),
+        ("index quarantine", wheel.name, "--reason", "odd", "--lift"),
+        ("index promote", wheel.name, "--to", "sm35-sse41"),
+        ("index prune", "--keep", "1", "-n"),
+        ("index dependencies",),
+        ("index copy", "--to", str(tmp_path / "copy")),
+        ("index variant", str(next(Path("../repaired").iterdir())), "--variant", "sm50-avx-py311"),
+        ("index key new", "../root.key"),
+        ("index key new", "../one.key"),
+        ("index key new", "../two.key"),
+        ("index key init", "../one.key.pub", "--root-key", "../root.key"),
+        ("index reconcile", "--signing-key", "../one.key"),
+        ("index sign", "--signing-key", "../one.key"),
+        ("index verify", Path("artifacts/index").absolute().as_uri(), "--key", "../root.key.pub"),
+        ("index key renew", "--root-key", "../root.key"),
+        ("index key rotate", "../one.key.pub", "../two.key.pub", "--root-key", "../root.key"),
+        ("index key revoke", "../two.key.pub", "--root-key", "../root.key", "--reason", "lost"),
+        ("index remove", wheel.name, "--reason", "old", "--signing-key", "../one.key"),
+        ("site", "build"),
+        ("clean", "--dry-run"),
+    ):
+        ask(command, *more)
