@@ -3,14 +3,17 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from farm.errors import VerificationFailedError
-from farm.plan import Plan
 from farm.wheel.report import Report
 from farm.wheel.verify import verify
 
+if TYPE_CHECKING:
+    from farm.plan import Plan
 
-def check_wheel(wheel: Path, plan: Plan, report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
+
+def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequence[Path] = ()) -> Report:
     """Verify a wheel against its plan and leave the report in `report_file`.
 
     `dependencies`: wheels, or folders of wheels, that it leaves libraries to.

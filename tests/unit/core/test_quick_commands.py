@@ -24,12 +24,17 @@ print(json.dumps([code, sorted(sys.modules)]))
 """
 
 
-def modules(project, *arguments):
+def loaded(project, *arguments):
     command = [sys.executable, "-c", PROGRAM, "--project", str(project), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    code, loaded = json.loads(done.stdout.splitlines()[-1])
+    code, names = json.loads(done.stdout.splitlines()[-1])
     assert not code, done.stderr
-    return done.stdout, [name for name in SLOW if name in loaded]
+    return done.stdout, names
+
+
+def modules(project, *arguments):
+    text, names = loaded(project, *arguments)
+    return text, [name for name in SLOW if name in names]
 
 
 @pytest.fixture
@@ -50,6 +55,10 @@ def test_what_is_typed_all_day_imports_nothing_slow(project, words):
 def test_repair_imports_hardly_more(project):
     """Its start is a third of what a repair of a large wheel costs."""
     assert modules(project, "repair", "--help")[1] == ["packaging"]
+
+
+def test_verify_of_a_wheel_needs_no_plan(project):
+    assert not {"farm.plan", "farm.settings", "rich"} & set(loaded(project, "verify", "--help")[1])
 
 
 def test_status_reads_the_journal_that_submit_writes(project):
