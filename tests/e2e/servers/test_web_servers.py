@@ -1,5 +1,6 @@
 """The configurations of docs/servers: nginx, Caddy and Apache, before a folder and before Ceph, read by clients."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -19,7 +20,7 @@ from farm.index.signing import load_public, load_signer, new_key
 from farm.index.verify import verify_index
 from tests.indexes.fixtures import build_wheel, publish_wheel
 from tests.servers import web
-from tests.servers.buckets import make_bucket
+from tests.servers.buckets import ISOLATED, KEYS, make_bucket
 from tests.servers.process import MissingError, environment
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -37,21 +38,26 @@ PUBLIC = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def key(tmp_path):
-    public = load_public(new_key(tmp_path / "farm.key"))
-    return load_signer(tmp_path / "farm.key"), {public.keyid: public}
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    path = tmp_path_factory.mktemp("key") / "farm.key"
+    public = load_public(new_key(path))
+    return load_signer(path), {public.keyid: public}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where the wheels were made."""
+    return tmp_path_factory.mktemp("made")
 
 
 def fill(store, folder, signer):
     for name in (FIRST, SECOND):
-        publish_wheel(
-            store, build_wheel(folder / "made", name), channel="kepler", signer=signer, provenance={"slsa": {}}
-        )
+        publish_wheel(store, build_wheel(folder, name), channel="kepler", signer=signer, provenance={"slsa": {}})
     record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def readable():
     """A folder that every user can look into, which pytest's are not: Apache serves as nobody."""
     with tempfile.TemporaryDirectory(prefix="farm-") as folder:
@@ -59,33 +65,48 @@ def readable():
         yield Path(folder)
 
 
-@pytest.fixture(params=["nginx", "caddy", "apache", "ceph", "ceph-decoded"])
-def served(request, tmp_path, key, require):
+@contextlib.contextmanager
+def before_a_folder(kind, work, root, made, signer):
+    fill(open_store(str(root)), made, signer)
+    server = {
+        "nginx": lambda: web.nginx(work, "nginx-folder.conf", **{"/srv/wheels": str(root)}),
+        "caddy": lambda: web.caddy(work, root),
+        "apache": lambda: web.apache(work, root),
+    }[kind]()
+    with server as url:
+        yield url
+
+
+@contextlib.contextmanager
+def before_a_bucket(kind, work, ceph, made, signer):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**KEYS, **ISOLATED}.items():
+            patch.setenv(name, value)
+        store = open_store(make_bucket(ceph.http, "web"))
+        for old in list(store.list("")):
+            store.client.delete_object(Bucket="web", Key=store.full(old))
+        fill(store, made, signer)
+        store.client.put_bucket_policy(Bucket="web", Policy=json.dumps(PUBLIC))
+    words = {
+        "127.0.0.1:7480": ceph.http.removeprefix("http://"),
+        "http://farm_store/wheels": "http://farm_store/web",
+        "/var/cache/nginx/wheels": str(work / "cache"),
+    }
+    if kind == "ceph-decoded":
+        words["gunzip on;"] = 'gunzip on; proxy_set_header Accept-Encoding ""; gzip off;'
+    with web.nginx(work, "nginx-bucket.conf", **words) as url:
+        yield url
+
+
+@pytest.fixture(scope="module", params=["nginx", "caddy", "apache", "ceph", "ceph-decoded"])
+def served(request, tmp_path_factory, key, made, readable, require):
     """The URL of an index with a yanked and another wheel; `ceph-decoded`: a proxy that always decodes pages."""
+    kind, work = request.param, tmp_path_factory.mktemp(request.param)
     try:
-        if request.param in {"nginx", "caddy", "apache"}:
-            root = request.getfixturevalue("readable") / "index"
-            fill(open_store(str(root)), tmp_path, key[0])
-            server = {
-                "nginx": lambda: web.nginx(tmp_path / "nginx", "nginx-folder.conf", **{"/srv/wheels": str(root)}),
-                "caddy": lambda: web.caddy(tmp_path / "caddy", root),
-                "apache": lambda: web.apache(tmp_path / "apache", root),
-            }[request.param]()
+        if kind.startswith("ceph"):
+            server = before_a_bucket(kind, work, request.getfixturevalue("running_ceph"), made, key[0])
         else:
-            ceph = request.getfixturevalue("ceph")
-            store = open_store(make_bucket(ceph.http, "web"))
-            for old in list(store.list("")):
-                store.client.delete_object(Bucket="web", Key=store.full(old))
-            fill(store, tmp_path, key[0])
-            store.client.put_bucket_policy(Bucket="web", Policy=json.dumps(PUBLIC))
-            words = {
-                "127.0.0.1:7480": ceph.http.removeprefix("http://"),
-                "http://farm_store/wheels": "http://farm_store/web",
-                "/var/cache/nginx/wheels": str(tmp_path / "cache"),
-            }
-            if request.param == "ceph-decoded":
-                words["gunzip on;"] = 'gunzip on; proxy_set_header Accept-Encoding ""; gzip off;'
-            server = web.nginx(tmp_path / "nginx", "nginx-bucket.conf", **words)
+            server = before_a_folder(kind, work, readable / kind, made, key[0])
         with server as url:
             yield url
     except MissingError as error:
@@ -186,7 +207,7 @@ for accept in (ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY):
 """
 
 
-def test_pypi_simple_reads_both_forms(served, tmp_path, require):
+def test_pypi_simple_reads_both_forms(served, made, require):
     try:
         python = environment("pypi-simple", "pypi-simple") / "python"
     except MissingError as error:
@@ -195,6 +216,6 @@ def test_pypi_simple_reads_both_forms(served, tmp_path, require):
         [python, "-c", READ, f"{served}/whl/sm35-avx/simple/"], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    digests = [hashlib.sha256((tmp_path / "made" / name).read_bytes()).hexdigest() for name in (FIRST, SECOND)]
+    digests = [hashlib.sha256((made / name).read_bytes()).hexdigest() for name in (FIRST, SECOND)]
     wanted = str([(FIRST, digests[0], False, True), (SECOND, digests[1], True, True)])
     assert done.stdout.splitlines() == [wanted, wanted]
