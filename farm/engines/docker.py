@@ -92,11 +92,12 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
                 f"this user may not use the Docker engine at {where}: no permission for its socket",
                 hint="as root: usermod -aG docker USER; then log in again",
             ) from error
-        silent = "timed out" in str(error).lower()  # the reason is a text where the client is made
-        hint = (
-            "something listens there and says nothing: look at the engine's log, restart it" if silent else INSTALL_HINT
-        )
-        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=hint) from error
+        if "timed out" in str(error).lower():  # the reason is a text where the client is made
+            raise NoRunnerError(
+                f"no Docker engine answers at {where}: what listens there said nothing for {FIRST_S} s",
+                hint="look at the engine's own log, restart it",
+            ) from error
+        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
     return client
 
 

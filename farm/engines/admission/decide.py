@@ -269,7 +269,8 @@ def _busy(groups: list[_Group], now: float) -> str:
     if ahead:
         time, name = min(ahead)
         when = f"; {name} is expected to be free in {max(0.0, time - now) / 60:.0f} min"
-    return f"jobs before it have taken the {count} slots that fit{when}"
+    slots = "one slot that fits" if count == 1 else f"{count} slots that fit"
+    return f"jobs before it have taken the {slots}{when}"
 
 
 def _why_none(needs: Needs, workers: Collection[Worker]) -> str:

@@ -5,27 +5,20 @@ What is GitHub's (actions, artifacts, environments, OIDC) is stood in for by cop
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import docker
 import pytest
 import yaml
 
-from tests.e2e.conftest import ROOT, TIMEOUT_S, Farm, containers_of, make_project
+from tests.e2e.conftest import Farm, containers_of
+from tests.e2e.workflow import carry_out, checkout, of_entry, outputs
 
 CHANNEL = "kepler-debian"
 Job = Callable[..., Path]
-
-
-def scripts(workflow: str, job: str) -> list[str]:
-    steps = yaml.safe_load((ROOT / ".github" / "workflows" / workflow).read_text())["jobs"][job]["steps"]
-    return [step["run"] for step in steps if "run" in step]
 
 
 @pytest.fixture
@@ -34,53 +27,23 @@ def job(tmp_path: Path, client: docker.DockerClient) -> Iterator[Job]:
     checkouts: list[Path] = []
 
     def run(workflow: str, name: str, before: dict[str, Path] | None = None, fails: bool = False, **env: str) -> Path:
-        checkout = make_project(tmp_path / f"{len(checkouts)}-{name}")
-        checkouts.append(checkout)
-        shutil.copytree(ROOT / "tools", checkout / "tools")
-        farm_yaml = checkout / "ci" / "farm.yaml"
-        farm_yaml.write_text(farm_yaml.read_text().replace("index: artifacts/index", f"index: {tmp_path / 'index'}"))
-        for target, source in (before or {}).items():
-            shutil.copytree(source, checkout / target)
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("FARM_", "GITHUB_"))}
-        environ |= {
-            "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
-            "CI": "true",
-            "RUNNER_TEMP": str(tmp_path),
-            "GITHUB_OUTPUT": str(checkout / "outputs"),
-            "GITHUB_STEP_SUMMARY": str(checkout / "summary"),
-            **env,
-        }
-        for script in scripts(workflow, name):
-            done = subprocess.run(
-                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-                cwd=checkout,
-                env=environ,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
-            assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return checkout
+        made = checkout(tmp_path / f"{len(checkouts)}-{name}", tmp_path / "index", before)
+        checkouts.append(made)
+        carry_out(workflow, name, made, path=Path(sys.executable).parent, fails=fails, environ=os.environ, **env)
+        return made
 
     yield run
-    for checkout in checkouts:
-        for folder in (checkout / "artifacts" / "runs").glob("*"):
+    for made in checkouts:
+        for folder in (made / "artifacts" / "runs").glob("*"):
             for container in containers_of(client, folder.name):
                 client.containers.get(container).remove(force=True)
-
-
-def outputs(checkout: Path) -> dict[str, Any]:
-    lines = (checkout / "outputs").read_text().splitlines()
-    return {name: json.loads(value) for name, value in (line.split("=", 1) for line in lines)}
 
 
 def test_build_wheels_from_the_plan_to_the_pip_line(job: Job, tmp_path: Path) -> None:
     asked = {"CHANNEL": CHANNEL, "PACKAGE": "canary", "VARIANT": "sm35-avx-*", "CHUNK": "0"}
     matrix = outputs(job("build-wheels.yml", "plan", **asked))
     (entry,) = matrix["build"]["include"]
-    env = {name.upper(): entry[name] for name in ("variant", "package", "platform", "channel")}
-    env["FARM_CUDA"] = entry["cuda"]
+    env = of_entry(entry)
 
     built = job("build-wheels.yml", "build", **env) / "farm-out"
     (wheel,) = built.glob("*.whl")

@@ -1,23 +1,25 @@
-"""The canary for Windows, compiled: `farm submit --platform windows --on host` in Windows' Python under Wine.
+"""The canary for Windows, compiled: build-wheels.yml as it stands there, its Windows runner a Python under Wine.
 
 What is real and what is not says windows_toolchain.py. MSVC, NVIDIA's nvcc.exe and Windows itself are not.
 """
 
 import json
+import os
+import shlex
+import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from farm.plan import Selectors, resolve
+from farm.runs import EventKind, Journal
 from farm.variant import Variant
-from tests.e2e.conftest import make_project
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path
 from tests.e2e.wine.windows_toolchain import Toolchain
-
-TIMEOUT_S = 900
-CANARY = ("--variant", "sm35-avx-py311", "--package", "canary", "--platform", "windows")
+from tests.e2e.workflow import carry_out, checkout, command, of_entry, outputs
 
 
 @pytest.fixture(scope="module")
@@ -35,39 +37,69 @@ def toolchain(wine, windows_python, require, plan, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def submitted(toolchain, windows_python, require, tmp_path_factory):
-    """What `farm submit` said, and its project."""
-    folder = tmp_path_factory.mktemp("canary")
-    project = make_project(folder / "project")
+def runner(toolchain, windows_python, require, tmp_path_factory):
+    """The folder for PATH of a Windows runner: its `farm` runs in Windows' Python."""
+    folder = tmp_path_factory.mktemp("runner")
     windows_python.install(require, "pip")
     packages = site(folder / "site", require, "-r", str(ROOT / "requirements.lock"))
     environment = {
         "PYTHONPATH": ";".join(map(windows_path, (ROOT, packages))),
         "FARM_PYTHON": windows_path(windows_python.exe),
-        "CI": "true",
         "PYTHONUTF8": "1",
     }
-    words = ("-m", "farm.cli.main", "--project", project, "submit", *CANARY, "--on", "host", "--json")
-    process = windows_python.start(*words, env=environment, cwd=folder)
-    out, err = process.communicate("", timeout=TIMEOUT_S)
-    log = Path(toolchain.c / "farm/out").rglob("build.log")
-    assert process.returncode == 0, err + out + "".join(path.read_text(errors="replace")[-6000:] for path in log)
-    return json.loads(out), project
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    # From a pipe: Wine gives Python no valid handle for /dev/null.
+    line = f': | {words} wine {shlex.quote(str(windows_python.exe))} -m farm.cli.main "$@"'
+    return command(folder / "bin", line)
 
 
-def test_the_wheel_goes_all_the_way_to_the_smoke_test(submitted):
-    told, _ = submitted
-    steps = {step["step"]: step for step in told["steps"]}
-    done = ["render", "toolchain", "build", "repair", "verify", "publish", "install", "smoke"]
+@dataclass(frozen=True)
+class Released:
+    """What the jobs of build-wheels.yml left, each in a checkout of its own; `smoke` is what the last one printed."""
+
+    built: Path
+    published: Path
+    index: Path
+    smoke: str
+
+
+@pytest.fixture(scope="module")
+def released(runner, plan, windows_python, tmp_path_factory):
+    """build-wheels.yml, job after job: build and smoke on the Windows runner, the others on this machine."""
+    folder, index = tmp_path_factory.mktemp("workflow"), tmp_path_factory.mktemp("index") / "index"
+    env = {"CHANNEL": plan.channel, "PACKAGE": "canary", "VARIANT": plan.variant, "CHUNK": "0"}
+
+    def job(name, before, path, environ):
+        made = checkout(folder / name, index, before)
+        return made, carry_out("build-wheels.yml", name, made, path=path, environ=environ, **env)
+
+    here = Path(sys.executable).parent
+    planned, _ = job("plan", {}, here, os.environ)
+    (entry,) = (each for each in outputs(planned)["build"]["include"] if each["platform"] == "windows")
+    assert "windows" in entry["runs_on"]
+    env = of_entry(entry)
+    built, _ = job("build", {}, runner, windows_python.wine)
+    job("verify", {"wheel": built / "farm-out"}, here, os.environ)
+    published, _ = job("publish", {"wheel": built / "farm-out"}, here, os.environ)
+    _, said = job("smoke", {"published": published / "published"}, runner, windows_python.wine)
+    return Released(built, published, index, said)
+
+
+def test_the_workflow_goes_all_the_way_to_the_smoke_test(released, windows_python):
+    with Journal(released.built / "artifacts/farm.db") as journal:
+        (run,) = journal.runs()
+        steps = {e.data["name"]: e.data for e in journal.events(run.id) if e.kind == EventKind.STEP}
+    assert (run.result, run.request.on) == ("success", "host")
+    done = ["render", "toolchain", "build", "repair", "verify"]
     assert [name for name, step in steps.items() if step["outcome"] == "done"] == done
-    assert {step["outcome"] for step in steps.values()} == {"done", "not run"}  # an emulated CPU is for Linux
     assert steps["repair"]["result"] == "added cudart64_110.dll; its tag is kept"
-    assert steps["smoke"]["result"] == "8 passed; cuda not run: no NVIDIA driver"
+    told = json.loads((released.published / "published/published.json").read_text())
+    assert told["changed"] is True
+    assert "8 passed; cuda not run: no NVIDIA driver" in released.smoke
 
 
-def test_verify_saw_machine_code_for_the_card_and_the_cpu(submitted):
-    _, project = submitted
-    [report] = (project / "artifacts/runs").glob("*/verify.json")
+def test_verify_saw_machine_code_for_the_card_and_the_cpu(released):
+    [report] = (released.built / "artifacts/runs").glob("*/verify.json")
     checks = {check["id"]: check for check in json.loads(report.read_text())["checks"]}
     assert {name: checks[name]["status"] for name in ("sass", "cpu", "imports", "platform")} == {
         "sass": "passed", "cpu": "passed", "imports": "passed", "platform": "passed",
@@ -76,10 +108,9 @@ def test_verify_saw_machine_code_for_the_card_and_the_cpu(submitted):
     assert checks["platform"]["note"] == "win_amd64"
 
 
-def test_the_wheel_holds_the_compilers_own_words(submitted):
+def test_the_wheel_holds_the_compilers_own_words(released):
     """AVX in the code of the CPU, and a real cubin: an ELF file for CUDA with both kernels."""
-    _, project = submitted
-    [wheel] = (project / "artifacts/index/whl").rglob("*.whl")
+    [wheel] = (released.index / "whl").rglob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         cpu, cuda = (archive.read(f"canary/lib/{name}.dll") for name in ("canary", "canary_cuda"))
     assert b"Clang " in cpu

@@ -16,9 +16,8 @@ def silent():
 
 def test_a_first_question_is_given_up_long_before_others_are(silent, monkeypatch):
     monkeypatch.setattr(docker, "FIRST_S", 0.1)
-    with pytest.raises(NoRunnerError, match="no Docker engine answers at tcp://") as found:
+    with pytest.raises(NoRunnerError, match=r"no Docker engine answers at tcp://.* said nothing for") as found:
         docker.connect(silent)
-    assert "says nothing" in found.value.hint
     assert "apt-get" not in found.value.hint
 
 
