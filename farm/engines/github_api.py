@@ -93,14 +93,14 @@ class GithubApi:
         self._cache: OrderedDict[str, tuple[str, bytes, str | None]] = OrderedDict()
         self._budget = Budget(clock, sleep)
         self._turn = threading.Lock()  # "make requests serially": runs are followed by a thread each
-        self._ahead = 0.0
+        self._ahead = time.time() - time.monotonic()
 
     def close(self) -> None:
         self._http.close()
 
     def now(self) -> datetime:
-        """The time at GitHub, by the Date of its last answer: the clock here may be wrong."""
-        return datetime.fromtimestamp(time.time() + self._ahead, UTC)
+        """The time at GitHub, by the Date of its last answer: the clock here may be wrong, or jump."""
+        return datetime.fromtimestamp(time.monotonic() + self._ahead, UTC)
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class GithubApi:
         finally:
             answer.close()
         if (date := parsed_date(answer.headers.get("date"))) is not None:
-            self._ahead = date.timestamp() - time.time()
+            self._ahead = date.timestamp() - time.monotonic()
         kept = {name: value for name, value in answer.headers.items() if name.lower() != "content-encoding"}
         return httpx.Response(answer.status_code, headers=kept, content=bytes(read), request=request)
 

@@ -120,6 +120,7 @@ class HostEngine:
             "cpus": job.limits.cpus,
             "memory": job.limits.memory,
             "timeout_s": job.timeout_s,
+            "submitted": time.monotonic(),
         }
         (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
         with (folder / "supervisor.log").open("wb") as log:
@@ -196,7 +197,8 @@ class HostEngine:
         return data
 
     def observe(self, handle: str) -> Observation:
-        if self._read(handle, "job.json") is None:
+        job = self._read(handle, "job.json")
+        if job is None:
             return Observation("lost", why="the engine does not know the job")
         pid = self._read(handle, "pid")
         alive = False
@@ -207,18 +209,12 @@ class HostEngine:
             cause = Cause[ended["cause"]] if ended["cause"] else None
             state: State = "cancelled" if cause is Cause.CANCELLED else "done"
             return Observation(state, why=ended["detail"], exit_code=ended["code"], cause=cause)
-        if pid is None and self._age(handle) > 2 * START_S:
+        # By the time since the machine was started, which no clock that jumps changes; it is less after a reboot.
+        if pid is None and not 0 <= time.monotonic() - job.get("submitted", 0.0) <= 2 * START_S:
             return Observation("lost", why="its supervisor never started")
         if pid is None:
             return Observation("starting", why="its supervisor starts")
         return Observation("running") if alive else Observation("lost", why="its supervisor was killed")
-
-    def _age(self, handle: str) -> float:
-        """Seconds since a job was submitted."""
-        try:
-            return time.time() - (self._jobs / handle / "job.json").stat().st_mtime
-        except FileNotFoundError:
-            return 0.0
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
         path = self._jobs / handle / "log"

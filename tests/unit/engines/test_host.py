@@ -146,6 +146,20 @@ def test_the_memory_limit_holds(tmp_path, start):
     assert seen.cause is Cause.OUT_OF_MEMORY
 
 
+def test_how_long_a_supervisor_may_take_is_counted_by_no_clock_that_jumps(engine, start, monkeypatch):
+    handle = start("true")
+    end(engine, handle)
+    for name in ("pid", "exit.json"):  # as while it starts
+        (engine._jobs / handle / name).unlink()
+    now, since = time.time(), time.monotonic()
+    for hours in (1, -1):
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + hours * 3600)
+        assert engine.observe(handle).state == "starting"
+    for later in (61, -1e6):  # time has gone; the machine was started again
+        monkeypatch.setattr(time, "monotonic", lambda later=later: since + later)
+        assert engine.observe(handle) == Observation("lost", why="its supervisor never started")
+
+
 def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start, tmp_path):
     notes = tmp_path / "pid"
     handle = start(f"echo $$ > {notes}; sleep 300")
