@@ -37,11 +37,14 @@ class Matrix:
             raise UsageError(f"unknown channel {name!r}", hint=f"nearest: {', '.join(near)}")
         return self.channels[name]
 
-    def default_channel(self, package: str, variant: Variant, platform: str, torch: str | None = None) -> str:
-        """The first channel that offers the package and the variant on the platform, with this PyTorch where one does.
+    def default_channel(
+        self, package: str, variant: Variant, platform: str, torch: str | None = None, cuda: str | None = None
+    ) -> str:
+        """The first channel that offers the package and variant on the platform, with the PyTorch and CUDA asked for.
 
-        When none offers the variant, the first that offers the same GPU and CPU, then the first with the GPU,
-        then the first with the package: its rules then say why not.
+        When none has both, the first with the PyTorch, then with the CUDA, then any. When none offers the variant, the
+        first that offers the same GPU and CPU, then the first with the GPU, then the first with the package: its rules
+        then say why not.
 
         Raises:
             UsageError: No channel builds the package for the platform.
@@ -49,11 +52,14 @@ class Matrix:
         fitting = [c for c in self.channels.values() if package in c.packages and platform in c.platforms]
         if not fitting:
             raise UsageError(f"no channel of ci/matrix.yaml builds {package!r} for {platform}")
+        offers = {c.name: c.cudas(package, variant, platform) for c in fitting}
+        has_torch: Callable[[Channel], bool] = lambda c: torch in (None, c.text.options.get("torch"))  # noqa: E731
+        has_cuda: Callable[[Channel], bool] = lambda c: cuda is None or cuda in offers[c.name]  # noqa: E731
         nearness: tuple[Callable[[Channel], bool], ...] = (
-            lambda c: (
-                torch is not None and c.text.options.get("torch") == torch and bool(c.cudas(package, variant, platform))
-            ),
-            lambda c: bool(c.cudas(package, variant, platform)),
+            lambda c: bool(offers[c.name]) and has_torch(c) and has_cuda(c),
+            lambda c: bool(offers[c.name]) and has_torch(c),
+            lambda c: bool(offers[c.name]) and has_cuda(c),
+            lambda c: bool(offers[c.name]),
             lambda c: any(b.variant.group == variant.group for b in c.builds if b.platform == platform),
             lambda c: variant.gpu in c.gpus,
         )

@@ -54,15 +54,16 @@ def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None =
 def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) -> tuple[Candidate, Judgement]:
     """The candidate of the channel that was asked for; else of the default channel, else of the first that fits.
 
-    Where none fits, the first of those with the least against the channel itself: what a channel does not have must
-    not be the reason against a build that asked for no channel.
+    Channels with the CUDA that was asked for come before others. Where none fits, the first of those with the least
+    against the channel itself: what a channel does not have must not be the reason against a build that asked for none.
     """
     first = candidate(project, selectors, asked)
     judged = judgement(first)
     if selectors.channel or judged.complete:
         return first, judged
     best = first, judged
-    for name, channel in load_matrix(project).channels.items():
+    cuda = selectors.options.get("cuda", (None,))[0]
+    for name, channel in sorted(load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda):
         if name != first.channel.name and first.package in channel.packages:
             other = candidate(project, selectors, asked, name)
             if (found := judgement(other)).complete:

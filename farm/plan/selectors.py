@@ -76,7 +76,7 @@ def candidate(
     system = platform(selectors.platform)
     wanted = options.get("torch") if OPTIONS["torch"].applies(recipe(selectors.package)) else None
     torch = catalog.find(catalog.torch_releases(), _text(wanted) or "")
-    default = partial(matrix.default_channel, package, variant, selectors.platform, torch)
+    default = partial(matrix.default_channel, package, variant, selectors.platform, torch, _text(options.get("cuda")))
     name = channel_name or selectors.channel or default()
     channel = matrix.channel(name)
     pins = channel.pins(package, variant, selectors.platform, _text(options.get("cuda")))

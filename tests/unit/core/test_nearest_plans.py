@@ -126,6 +126,19 @@ def test_the_channel_with_the_torch_that_was_asked_for_comes_first(variant, torc
     assert resolve(ROOT, Selectors(Variant.parse(variant), options=options)).channel == channel
 
 
+@pytest.mark.parametrize(
+    ("variant", "cuda", "channel"),
+    [
+        ("sm61-avx2-py311", "12.6", "legacy-2.14.1"),
+        ("sm90-avx2-py313", "13.0", "pytorch-2.10-python313"),
+        ("sm90-avx2-py313", "12.9", "pytorch-2.9-python313"),
+    ],
+)
+def test_a_channel_with_the_cuda_that_was_asked_for_comes_before_others(variant, cuda, channel):
+    plan = resolve(ROOT, Selectors(Variant.parse(variant), options={"cuda": Choice(cuda, "--cuda")}))
+    assert plan.channel == channel
+
+
 def test_a_cudnn_without_an_archive_comes_out_of_a_wheel():
     options = {"torch": "2.1.2", "cuda": "12.1", "cudnn": "8.9.2"}
     plan = resolve(

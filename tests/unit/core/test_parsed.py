@@ -24,6 +24,7 @@ FACTS = {
     "nvidia": models.NvidiaProvider,
     "official": models.OfficialWheels,
     "python": models.PythonVersions,
+    "standalone_pythons": models.StandalonePythons,
     "toolkit_wheels": models.WheelToolkits,
     "torch": models.TorchReleases,
     "windows": models.Windows,
