@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
     found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
-    images = old_images(before, None if args.all_projects else workspace)
+    images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace)
     if not args.dry_run:
         for path, _ in found:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -89,17 +90,22 @@ def forget(workspace: "Workspace", before: datetime, *, dry_run: bool) -> int:
         return journal.forget(before, dry_run=dry_run)
 
 
-def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
-    """Folders of runs that ended before, and of caches and build trees that nothing changed since."""
+def under_way(workspace: "Workspace") -> set[str]:
+    """The ids of the runs that have not ended: they use the caches, images and build trees."""
     from farm.pipeline.workspace import journal_path, open_journal
 
+    if not journal_path(workspace.project, workspace.settings).is_file():
+        return set()
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return {run.id for run in journal.open_runs()}
+
+
+def leftovers(workspace: "Workspace", before: datetime) -> Iterator[Path]:
+    """Folders of runs that ended before, and of caches and build trees that nothing changed since."""
     artifacts = workspace.artifacts
     if not artifacts.is_dir():
         return
-    kept: set[str] = set()
-    if journal_path(workspace.project, workspace.settings).is_file():
-        with open_journal(workspace.project, workspace.settings) as journal:
-            kept = {run.id for run in journal.open_runs()}
+    kept = under_way(workspace)
     for folder in (artifacts / "runs").glob("*"):
         if folder.name not in kept and changed(folder) <= before:
             yield folder
@@ -179,9 +185,16 @@ def _made(text: str) -> datetime:
 
 
 def remove_images(images: list[tuple[str, int]]) -> None:
+    """Removes images and build trees by name; what somebody else removed or uses by now is passed over."""
+    from docker.errors import APIError
+
     from farm.engines.docker import connect
 
     if images:
         client = connect()
         for name, _ in images:
-            client.volumes.get(name).remove() if name.startswith(TREES) else client.images.remove(name)
+            try:
+                client.volumes.get(name).remove() if name.startswith(TREES) else client.images.remove(name)
+            except APIError as error:
+                if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                    raise

@@ -1,0 +1,93 @@
+"""`farm clean` on a real engine: this project's images and build trees, and nobody else's."""
+
+import io
+import secrets
+
+import docker
+import pytest
+
+from farm.cli.clean import remove_images
+from farm.cli.main import main
+from farm.engines.images import PROJECT_LABEL
+from farm.pipeline.build import tree_volume
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
+from farm.runs import Journal, Request
+from farm.settings import Settings
+
+REQUEST = Request(package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
+
+
+@pytest.fixture
+def place(client: docker.DockerClient, tmp_path):
+    """A project; makes images and volumes with names of their own, and removes them in the end."""
+    (tmp_path / "artifacts").mkdir()
+    made = Place(client, tmp_path)
+    yield made
+    made.remove()
+
+
+class Place:
+    def __init__(self, client, project) -> None:
+        self.client, self.project = client, project
+        self.mark = secrets.token_hex(6)
+        self.ours, self.volumes, self.containers = Workspace(project, Settings(), Silent()).id, [], []
+        self.tags: list[str] = []
+
+    def image(self, name: str, project: str) -> str:
+        tag = f"farm/toolchain:{self.mark}-{name}"
+        text = f'FROM scratch\nLABEL {PROJECT_LABEL}="{project}" farm.test="{tag}"\nCMD ["/none"]\n'
+        self.client.images.build(fileobj=io.BytesIO(text.encode()), tag=tag, rm=True)
+        self.tags.append(tag)
+        return tag
+
+    def run(self, *, ended: bool) -> str:
+        """A run in the journal and its build tree; the volume's name."""
+        digest = self.mark + secrets.token_hex(26)
+        with Journal(self.project / "artifacts" / "farm.db") as journal:
+            run = journal.create_run(digest, REQUEST, {})
+            if ended:
+                journal.finish_run(run.id, "failure", 5)
+        return self.tree(digest)
+
+    def tree(self, digest: str) -> str:
+        self.volumes.append(self.client.volumes.create(tree_volume(digest)).name)
+        return self.volumes[-1]
+
+    def left(self) -> set[str]:
+        tags = {tag for image in self.client.images.list(name="farm/toolchain") for tag in image.tags}
+        return (tags & set(self.tags)) | ({volume.name for volume in self.client.volumes.list()} & set(self.volumes))
+
+    def clean(self, *options: str) -> None:
+        assert main(["--project", str(self.project), "clean", *options]) == 0
+
+    def remove(self) -> None:
+        for container in self.containers:
+            container.remove(force=True)
+        for name in self.left():
+            remove_images([(name, 0)])
+
+
+def test_images_and_trees_of_other_projects_stay(place):
+    mine, others = place.image("mine", place.ours), place.image("others", "f" * 16)
+    used = place.image("used", place.ours)
+    place.containers.append(place.client.containers.create(used))
+    tree, foreign = place.run(ended=True), place.tree("0" + secrets.token_hex(31))
+    place.clean("--older-than", "1d")
+    place.clean("--dry-run")
+    assert place.left() == {mine, others, used, tree, foreign}
+    place.clean()
+    assert place.left() == {others, used, foreign}
+
+
+def test_a_run_that_is_under_way_keeps_its_image_and_tree(place):
+    image, tree = place.image("mine", place.ours), place.run(ended=False)
+    place.clean()
+    assert place.left() == {image, tree}
+
+
+def test_what_went_away_meanwhile_or_is_in_use_by_now_is_no_error(place):
+    image, tree = place.image("mine", place.ours), place.run(ended=True)
+    place.containers.append(place.client.containers.create(image))
+    remove_images([(image, 0), (f"farm/toolchain:{place.mark}-gone", 0), (f"{tree}x", 0), (tree, 0)])
+    assert place.left() == {image}
