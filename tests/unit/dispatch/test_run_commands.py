@@ -132,9 +132,13 @@ def test_submit_detach_prints_the_id_of_a_run_for_the_dispatcher(project, swarm,
         (["--on", "mars"], "unknown engine 'mars'"),
         (["--on", "swarm"], "does not say how the swarm is reached"),
         (["--on", "github"], "github.repository is not set"),
+        (["--package", "cannary"], "unknown package 'cannary'"),
+        (["--channel", "mian"], "unknown channel 'mian'"),
     ],
 )
-def test_what_no_engine_can_do_is_refused_before_anything_is_written(project, started, detach, words, text, capsys):
+def test_what_is_unknown_or_no_engine_can_do_is_refused_before_anything_is_written(
+    project, started, detach, words, text, capsys
+):
     before = sorted(project.rglob("*"))
     assert farm(project, "submit", "--variant", "cpu-avx-py311", "--package", "canary", *words, *detach) == 2
     assert text in capsys.readouterr().err
