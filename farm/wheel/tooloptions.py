@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from farm.errors import UsageError
+from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
 from farm.wheel.archive import Archive
 from farm.wheel.needs import installed_path
 
@@ -52,8 +53,10 @@ class ToolOptions:
         others = {"--plat": self.plat} if windows else theirs
         for option, given in others.items():
             if given:
-                tool, platform = ("auditwheel", "Linux") if windows else ("delvewheel", "Windows")
-                raise UsageError(f"{option} is an option of {tool}, for wheels for {platform}; this one is not")
+                tool, platform = ("auditwheel", DEFAULT) if windows else ("delvewheel", WINDOWS)
+                raise UsageError(
+                    f"{option} is an option of {tool}, for wheels for {PLATFORMS[platform].title}; this one is not"
+                )
         for name in self.namespaces:
             if not _DOTTED.fullmatch(name):
                 raise UsageError(f"--namespace-pkg {name!r} is no package's name", hint="such as google.cloud")
