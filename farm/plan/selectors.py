@@ -98,7 +98,7 @@ def candidate(
     )
     stack = system.completed(stack)
     free = {"base", "cudnn"} - set(options)
-    settled = _with_python(stack, settle(stack, free, check), recipe_, free)
+    settled = _with_python(stack, settle(stack, free, check), recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
         chosen["cudnn"] = Choice(
             settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
@@ -115,18 +115,22 @@ def candidate(
     )
 
 
-def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str]) -> Stack:
-    """The settled stack, or one with a standalone Python where less stands against that."""
+def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection[str], *, pinned: bool) -> Stack:
+    """The settled stack, or one with a standalone Python where less stands against that.
+
+    The base image that a channel pins is the oldest glibc that its wheels need: a standalone Python keeps it.
+    """
     known, python = catalog.debian_releases(), stack.variant.python
     against = {reason.rule for reason in check(settled) if reason.severity != "warning"}
-    if stack.base is None or not recipe_.wheels or not against:
+    moved = pinned and settled.base != stack.base
+    if stack.base is None or not recipe_.wheels or not (against or moved):
         return settled
     base = next(name for name in (stack.base, *known) if known[name].python != python)
     other = replace(stack, base=base, standalone=packages(recipe_, python))
     other = settle(other, set(free) - {"base"}, check)
     left = {reason.rule for reason in check(other) if reason.severity != "warning"}
-    better = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
-    return other if better else settled
+    fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
+    return other if fewer or (moved and not left) else settled
 
 
 def _listed(matrix: Matrix, name: str) -> str:

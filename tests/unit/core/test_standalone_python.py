@@ -61,10 +61,25 @@ def test_a_free_threaded_python_comes_by_hash_and_brings_what_the_build_imports(
 
 def test_numpy_is_one_that_the_release_can_use():
     plan = resolve(ROOT, select("sm35-avx-py39", channel="kepler-2.0.1"))
-    assert plan.python is None  # an image that has it comes first
-    old = catalog.standalone_wheel("numpy", "py39", "x86_64", 1)
-    new = catalog.standalone_wheel("numpy", "py39", "x86_64", 2)
-    assert (old.file.split("-")[1][0], new.file.split("-")[1][0]) == ("1", "2")
+    numpy = next(str(wheel.file) for wheel in plan.build_requires if wheel.package == "numpy")
+    assert numpy.startswith("numpy-1.26.4-cp39-cp39-")
+    newer = catalog.standalone_wheel("numpy", "py39", "x86_64", 2)
+    assert newer.file.startswith("numpy-2.")
+
+
+def test_the_base_image_that_a_channel_pins_stays_whatever_the_python(tmp_path):
+    """So a channel chooses the oldest glibc of its wheels: Debian 11, the oldest that Debian's mirrors have."""
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "matrix.yaml").write_text(
+        "channels:\n  old:\n    summary: x\n    platforms: [linux]\n    packages: [torch]\n    base: debian-bullseye\n"
+        "    toolkit: nvidia\n    cuda: '11.8'\n    torch: '2.6.0'\n    cudnn: '8.7.0'\n    gpus: [sm61]\n"
+        "    cpus: [avx2]\n    pythons: [py39, py312, py313]\n"
+    )
+    for python, version in (("py39", None), ("py312", "3.12."), ("py313", "3.13.")):
+        plan = resolve(tmp_path, select(f"sm61-avx2-{python}"))
+        assert plan.base == "debian-bullseye"
+        assert (plan.python is None) == (version is None)
+        assert plan.python is None or plan.python.version.startswith(version)
 
 
 @pytest.mark.parametrize(
