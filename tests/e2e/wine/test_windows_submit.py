@@ -171,7 +171,7 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
     assert [step["result"][:8] for step in told["steps"] if step["step"] == "build"] == ["taken up"]
     left = farm.folder / "farm-out"
     assert [path.parent.name for path in left.rglob("*.whl")] == ["wheel"]
-    assert [path.name for path in (left / "lib").iterdir()] == ["cudart64_110.dll"]
+    assert "cudart64_110.dll" in {path.name for path in (left / "lib").iterdir()}  # for repair
     assert len(machine.calls("cl.exe")) == 1
 
 
