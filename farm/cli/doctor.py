@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
+from farm import shipped
 from farm.cli import show
 from farm.detect.choose import choose
 from farm.detect.readings import OTHER, Readings, take
 from farm.doctor.examine import examine
 from farm.doctor.site import ThisSite
 from farm.errors import FarmError
+from farm.matrix import Build, load_matrix
 from farm.options import Choice
 from farm.plan import Plan, Selectors, resolve
 from farm.project import PROJECT_FILES, find_project
@@ -52,6 +54,16 @@ def run(args: argparse.Namespace) -> int:
     return 4 if any(finding.state == "missing" for finding in findings) else 0
 
 
+def _own_build(project: Path, channel: str | None) -> Build | None:
+    """The first build of a project's own first channel, or of `channel`; None where torch is what is built."""
+    farms = set(load_matrix(shipped.ROOT).channels)
+    matrix = load_matrix(project)
+    own = [matrix.channel(channel)] if channel else [one for name, one in matrix.channels.items() if name not in farms]
+    if not own or any("torch" in one.packages for one in own):
+        return None
+    return next(iter(own[0].builds), None)
+
+
 def _in_project(args: argparse.Namespace) -> bool:
     """Whether there is a project with a configuration of its own: who has one builds."""
     project = find_project(args.project or Path.cwd())
@@ -67,7 +79,10 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
     try:
         project = find_project(args.project or Path.cwd())
         options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
-        return resolve(project, Selectors(Variant.parse(name), platform=system, channel=args.channel, options=options))
+        own = _own_build(project, args.channel)
+        variant = Variant.parse(name) if args.variant or own is None else own.variant
+        package = own.package if own else "torch"
+        return resolve(project, Selectors(variant, package, platform=system, channel=args.channel, options=options))
     except FarmError:
         if args.variant:
             raise  # what was asked for by name must be possible

@@ -9,10 +9,13 @@ from farm.cli import show
 from farm.cli.options import add_selectors
 from farm.cli.selected import plan_of
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
+from farm.index.backends import open_store
+from farm.pipeline.published import listed
 from farm.pipeline.release import pip_source
 from farm.pipeline.report import Outcomes, Silent
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace
+from farm.plan import Plan
 from farm.smoke.report import SmokeReport
 
 
@@ -43,6 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _must_be_published(workspace: Workspace, plan: Plan) -> None:
+    """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
+    if "://" in workspace.index_url or listed(open_store(workspace.index_url), plan):
+        return
+    raise UsageError(
+        f"{plan.package} {plan.version} is not published in {workspace.index_url}",
+        hint=f"build it: farm submit --variant {plan.variant} --package {plan.recipe} --channel {plan.channel}; "
+        "or test another wheel: --wheel FILE, --index-url URL",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Install, run the probe and print the reports.
 
@@ -63,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
+        _must_be_published(workspace, plan)
         source = pip_source(workspace, plan.parsed_variant.group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")

@@ -237,6 +237,20 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     assert "patches/one.patch" in render(own, plan).job["build.sh"]
 
 
+def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys):
+    before = sorted(own.rglob("*"))
+    assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    said = capsys.readouterr().err
+    assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in said
+    assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in said
+    assert sorted(own.rglob("*")) == before
+
+
+def test_the_doctor_looks_at_the_projects_own_package(own, capsys):
+    main(["--project", str(own), "doctor"])
+    assert "to build hello 0.1.0+" in capsys.readouterr().out
+
+
 COMMIT = "c0ffee" + "0" * 34
 
 
