@@ -35,6 +35,7 @@ PLAN = SimpleNamespace(
     channel="kepler",
     options={"rebuild": None},
     source=SimpleNamespace(kind="git", url="https://git.example/canary.git", tag="v1.0", commit="c" * 40),
+    python=SimpleNamespace(url="https://archives.example/cpython-3.11.tar.gz", sha256="b" * 64),
     toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE], wheels=[]),
     parts=[],
     build_requires=[],
@@ -105,6 +106,7 @@ def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_p
     assert build["resolvedDependencies"] == [
         {"name": "source", "uri": "git+https://git.example/canary.git@v1.0", "digest": {"gitCommit": "c" * 40}},
         {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
+        {"name": "python", "uri": "https://archives.example/cpython-3.11.tar.gz", "digest": {"sha256": "b" * 64}},
         {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
         {"name": "compiler cache pack", "digest": {"sha256": "b" * 64}},
         {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
