@@ -168,6 +168,16 @@ def damaged(what: str) -> VerificationFailedError:
     return VerificationFailedError(f"damaged ELF file: {what}")
 
 
+def _hash(name: bytes) -> int:
+    """ELF's hash of a name (gABI chapter 5)."""
+    value = 0
+    for byte in name:
+        value = (value << 4) + byte
+        high = value & 0xF0000000
+        value = (value ^ (high >> 24)) & ~high
+    return value
+
+
 class _Reader:
     def __init__(self, data: View) -> None:
         self.data = data
@@ -288,7 +298,9 @@ class _Reader:
         for _ in range(min(tags.get(_DT_VERNEEDNUM, 0), _MAX_VERSIONS)):
             # Elf_Verneed: version, count, file name, offset of the first Elf_Vernaux, offset of the next entry (0:
             # last).
-            _, count, file, first, following = self._at("HHIII", position)
+            revision, count, file, first, following = self._at("HHIII", position)
+            if revision != 1:
+                raise damaged(f"it requires symbol versions in an unknown way ({revision})")
             budget -= count + 1
             if budget < 0:
                 raise damaged(f"it requires more than {_MAX_VERSIONS} symbol versions")
@@ -296,8 +308,10 @@ class _Reader:
             entry = position + first
             for _ in range(count):
                 # Elf_Vernaux: hash, flags, index that `.gnu.version` uses for a symbol, name, offset of the next.
-                _, _, number, name, step = self._at("IHHII", entry)
+                hashed, _, number, name, step = self._at("IHHII", entry)
                 names.append(self._string(strings + name))
+                if names[-1].isascii() and hashed != _hash(names[-1].encode()):
+                    raise damaged(f"the hash of the version {names[-1]!r} is wrong")
                 numbers.append(number)
                 entry += step
             library = self._string(strings + file)
@@ -305,8 +319,10 @@ class _Reader:
             for number, version in zip(numbers, names, strict=True):
                 self.version_names[number] = library, version
             if not following:
-                break
+                return found
             position += following
+        if tags.get(_DT_VERNEEDNUM):
+            raise damaged("the versions that it requires have no end")
         return found
 
     def _sections(self, table: int, size: int, count: int, names: int) -> tuple[Section, ...]:

@@ -9,6 +9,7 @@ import struct
 
 from farm.wheel.archive import View
 from farm.wheel.elf import Elf
+from farm.wheel.elftables import astray
 
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_GNU_PROPERTY = 1, 2, 4, 0x6474E553
 _PROGRAM = 56  # bytes of a program header
@@ -23,11 +24,16 @@ _TABLES = (4, 5, 6, 7, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE)
 _DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
 
 
-def refusal(data: View, elf: Elf) -> str | None:
-    """Why a loader of this library's machine refuses it, or dies of it; None: it maps it."""
+def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
+    """Why a loader of this library's machine refuses it, or dies of it; None: it maps it.
+
+    `tables`: look into those that it follows, too, which lie all over the file.
+    """
     head = data[:64]
     (version,) = struct.unpack_from("<I" if elf.little else ">I", head, 20)
     start, size, count = _table(head, elf)
+    if any(head[9:16]):
+        return "its ELF header has bytes where there must be none"
     if head[6] != 1 or version != 1:
         return "its ELF version is not 1"
     if head[7] not in (_OSABI_NONE, _OSABI_GNU) or head[8] > (_MAX_GNU_ABI if head[7] == _OSABI_GNU else 0):
@@ -36,7 +42,8 @@ def refusal(data: View, elf: Elf) -> str | None:
         return "it is a program, not a library" if elf.kind == "executable" else "it is neither a library nor a program"
     if count and size != (56 if elf.bits == 64 else 32):
         return f"its program headers have {size} bytes each"
-    return _unmapped(data, elf, [data[start + size * index : start + size * (index + 1)] for index in range(count)])
+    headers = [data[start + size * index : start + size * (index + 1)] for index in range(count)]
+    return _unmapped(data, elf, headers) or (astray(data, elf, headers) if tables else None)
 
 
 def _table(head: bytes, elf: Elf) -> tuple[int, int, int]:
@@ -95,7 +102,7 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
             kind, _, offset, address, _, stored, wanted, alignment = fields
         else:
             kind, offset, address, _, stored, wanted, _, alignment = fields
-        dynamic = dynamic or kind == _PT_DYNAMIC
+        dynamic = dynamic or (kind == _PT_DYNAMIC and stored > 0)
         if kind != _PT_LOAD:
             continue
         if stored > wanted or offset + stored > len(data):

@@ -145,7 +145,7 @@ def read_library(
         cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations,
-        refused=refusal(data, elf) if elf.machine != "cuda" else None,
+        refused=None if elf.machine == "cuda" else refusal(data, elf, tables=not isinstance(data, PartialMember)),
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,

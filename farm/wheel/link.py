@@ -28,18 +28,23 @@ from farm.wheel.windows import owner
 _VERSIONED = re.compile(
     r"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux[-\w]*\.so\.[0-9]+|ld64\.so\.[0-9]"
 )
+# Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them (libtorch.so of torch
+# 1.12), takes these without a version.
+_CXX = re.compile(
+    r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|__cxa_|__gxx_|__dynamic_cast|_Unwind_"
+)
 _PYTHON = re.compile(r"_?Py|_PyRuntime|_Graal")  # the interpreter gives these to extension modules
 _MOST = 5
 
 
 def read_link(data: Buffer) -> Symbols | DllSymbols:
-    """What a library takes and gives; nothing of one that cannot be read, which another check reports."""
+    """What a library takes and gives, or why it cannot be read."""
     try:
         if data[:2] == PE_MAGIC:
             return read_dll_symbols(data, read_pe(data))
         return read_symbols(data, read_elf(data))
-    except VerificationFailedError:
-        return Symbols()
+    except VerificationFailedError as error:
+        return Symbols(error=str(error))
 
 
 def missing_names(
@@ -54,7 +59,9 @@ def missing_names(
         own = symbols.get(library.path)
         if library.error or not library.is_loadable:
             continue
-        if isinstance(own, Symbols):
+        if isinstance(own, Symbols) and own.error:
+            yield library.path, own.error
+        elif isinstance(own, Symbols):
             yield from _undefined(library, own, by_who, symbols, given)
         elif own is not None:
             yield from _not_exported(library, own, by_who.get(library.path, []), symbols)
@@ -77,7 +84,13 @@ def _undefined(
             theirs = symbols.get(by_name.get(file) or "")
             if isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined:
                 lost.append(f"{name}@{version} of {file}")
-        elif closed and name not in given and not _PYTHON.match(name) and name not in _listed("glibc_symbols.txt"):
+        elif (
+            closed
+            and name not in given
+            and not _PYTHON.match(name)
+            and not _CXX.match(name)
+            and name not in _listed("glibc_symbols.txt")
+        ):
             lost.append(name)
     if lost:
         more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""

@@ -14,7 +14,8 @@ from farm.wheel.archive import View
 from farm.wheel.elf import Elf
 
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
-_DT_VERSYM = 0x6FFFFFF0
+_DT_VERSYM, _DT_VERDEF = 0x6FFFFFF0, 0x6FFFFFFC
+_GLOBAL = 1  # index of symbols without a version
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_SYMBOLS = 2_000_000
 _WEAK = 2
@@ -29,10 +30,12 @@ class Symbols:
         undefined: What must be found elsewhere: name to (library, version), both empty for one without version.
             Weak ones are left out: they may stay undefined.
         defined: The names that it gives to others.
+        error: Why they could not be read; then there are none.
     """
 
     undefined: dict[str, tuple[str, str]] = field(default_factory=dict)
     defined: frozenset[str] = frozenset()
+    error: str | None = None
 
 
 def read_symbols(data: View, elf: Elf) -> Symbols:
@@ -70,8 +73,10 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
             defined.add(symbol)
         elif binding != _WEAK:
             # The highest bit hides a symbol from plain references; the rest is the version's index.
-            version = elf.version_names.get(versions[index] & 0x7FFF, ("", "")) if versions else ("", "")
-            undefined[symbol] = version
+            number = versions[index] & 0x7FFF if versions else 0
+            if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
+                raise _damaged(f"a symbol is of version {number}, which is none")
+            undefined[symbol] = elf.version_names.get(number, ("", ""))
     return Symbols(undefined, frozenset(defined))
 
 

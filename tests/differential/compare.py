@@ -27,6 +27,7 @@ VERIFY_REFUSES = {
     "info-other-version": "a `.dist-info` folder of another version",
     "zip-(comment|gap|local-method|unicode-path-field|folder-with-content)": "archives that two programs read",
     "elf-cut-half": "cut off behind what is loaded",
+    "elf-load-alignment": "segments that are not aligned to pages",
     "pe-.*": "Windows' loader is asked under Wine",
 }
 NOBODY = "nobody else refuses it"

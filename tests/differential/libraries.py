@@ -57,6 +57,11 @@ def with_tag(data: bytes, tag: int, value: int) -> bytes:
     return put(data, _tags(data)[tag][0] + 8, "Q", value)
 
 
+def place_of(data: bytes, tag: int) -> int:
+    """Where in the file the table of a tag lies."""
+    return _place(data, _tags(data)[tag][1])
+
+
 def _names(data: bytes) -> tuple[int, bytes]:
     """The place of the table of names, and the table."""
     tags = _tags(data)

@@ -17,6 +17,7 @@ from tests.differential.libraries import (
     header_of,
     pe_at,
     pe_sections,
+    place_of,
     put,
     python_name,
     renamed,
@@ -570,6 +571,29 @@ elf("version-missing", "GLIBC|more than", lambda data: renamed(data, b"GLIBC_2.2
 elf("symbol-missing", "undefined symbol", lambda data: renamed(data, python_name(data), b"Zy"))
 elf("strings-nowhere", "damaged", lambda data: with_tag(data, 5, 1 << 40))
 elf("symbols-nowhere", "a table lies outside", lambda data: with_tag(data, 6, 1 << 40))
+elf("header-padding", "bytes where there must be none", lambda data: put(data, 9, "B", 1))
+elf("load-not-readable", "that cannot be read", segment(LOAD, 1, 0))
+elf("load-alignment", "not to pages", segment(LOAD, 7, 0x800))
+elf(
+    "load-larger",
+    "overlap|written where it must be",
+    lambda data: put(data, header_of(data, LOAD)[0] + 40, "Q", 1 << 30),
+)
+elf("dynamic-elsewhere", "not where its header says", segment(DYNAMIC, 3, 1))
+elf("dynamic-empty", "no dynamic section", segment(DYNAMIC, 5, 0))
+elf("init-nowhere", "outside its code", lambda data: with_tag(data, 12, 0))
+elf("init-array-nowhere", "outside its data", lambda data: with_tag(data, 25, 1))
+elf("init-array-beyond", "outside its data", lambda data: with_tag(data, 27, 1 << 30))
+elf("relocation-size", "it must be 24", lambda data: with_tag(data, 9, 32))
+elf("relocations-beyond", "table of relocations lies outside", lambda data: with_tag(data, 8, 24 << 20))
+elf("relocation-count", "DT_RELACOUNT", lambda data: with_tag(data, 0x6FFFFFF9, 1 << 30))
+elf("relocation-kind", "does not know|DT_RELACOUNT", lambda data: put(data, place_of(data, 7) + 8, "I", 255))
+elf("relocation-place", "outside its data", lambda data: put(data, place_of(data, 7), "Q", 1 << 40))
+elf("symbols-elsewhere", "begin with the empty one", lambda data: with_tag(data, 6, 0x40))
+elf("hash-filter", "hash table is damaged", lambda data: put(data, place_of(data, 0x6FFFFEF5) + 8, "I", 0))
+elf("symbol-version", "of version 99, which is none", lambda data: put(data, place_of(data, 0x6FFFFFF0) + 2, "H", 99))
+elf("version-revision", "in an unknown way", lambda data: put(data, place_of(data, 0x6FFFFFFE), "H", 9))
+elf("version-hash", "the hash of the version", lambda data: put(data, place_of(data, 0x6FFFFFFE) + 16, "I", 1))
 elf("sections-garbage", None, lambda data: put(put(data, 40, "Q", 0), 60, "HH", 0, 0))
 
 

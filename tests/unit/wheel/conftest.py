@@ -27,12 +27,21 @@ class _Strings:
         return offset
 
 
+def _hash(name: str) -> int:
+    """Of ELF, as the specification writes it (gABI chapter 5)."""
+    value = 0
+    for byte in name.encode():
+        value = (value << 4) + byte
+        value = (value ^ ((value & 0xF0000000) >> 24)) & 0x0FFFFFFF
+    return value
+
+
 def _verneed(versions: Mapping[str, Iterable[str]], strings: _Strings) -> bytes:
     blocks = []
     for file, given in versions.items():
         names = list(given)
         auxiliary = b"".join(
-            struct.pack("<IHHII", 0, 0, index + 2, strings.add(name), 16 if index + 1 < len(names) else 0)
+            struct.pack("<IHHII", _hash(name), 0, index + 2, strings.add(name), 16 if index + 1 < len(names) else 0)
             for index, name in enumerate(names)
         )
         is_last = len(blocks) + 1 == len(versions)
@@ -85,9 +94,10 @@ def build_elf(
     code = place(".text", text)
     table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
     table += [struct.pack("<IBBHQQ", names[name], 0x12, 0, 1, code + at, 1) for name, at in (symbols or {}).items()]
-    place(".dynsym", b"".join(table))
-    tags.append((5, place(".dynstr", strings.data)))
+    tags.append((6, place(".dynsym", b"".join(table))))
+    tags += [(5, place(".dynstr", strings.data)), (10, len(strings.data)), (11, 24)]
     if versions:
+        tags.append((0x6FFFFFF0, place(".gnu.version", bytes(2 * len(table)))))
         tags += [(0x6FFFFFFE, place(".gnu.version_r", verneed)), (0x6FFFFFFF, len(versions))]
     place(".dynamic", b"".join(struct.pack("<QQ", *tag) for tag in [*tags, (0, 0)]))
     starts = [code + offset for offset in init]
@@ -122,7 +132,7 @@ def build_elf(
         "<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, table_at, 0, 64, 56, 2, 64, len(headers), len(headers) - 1
     )
     offset, size = places[".dynamic"]
-    body[64:120] = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, len(body), len(body), 4096)
+    body[64:120] = struct.pack("<IIQQQQQQ", 1, 7, 0, 0, 0, len(body), len(body), 4096)
     body[120:176] = struct.pack("<IIQQQQQQ", 2, 4, offset, offset, offset, size, size, 8)
     return bytes(body)
 

@@ -147,5 +147,23 @@ def test_symbols_that_no_library_gives(found, built):
     assert wrong == [("canary/take.so", "undefined symbol: given")]
 
 
+def test_names_of_the_cxx_runtime_may_lack_a_version(found, tmp_path):
+    """As in libtorch.so of torch 1.12.1, which finds them in what the libraries that it needs have brought in."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler: real names are made with one")
+    source = tmp_path / "take.cpp"
+    source.write_text(
+        "#include <string>\n#include <typeinfo>\nint ours();\n"
+        "std::string run(std::string a) { if (a.empty()) throw std::bad_cast(); return a + a; }\n"
+    )
+    for wanted, wrong in [("", []), ("int more = ours();", ["undefined symbol: _Z4oursv"])]:
+        source.write_text(source.read_text() + wanted + "\n")
+        out = tmp_path / "take.so"
+        links = ["-nostdlib", "-lc", "-Wl,-z,lazy", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+        subprocess.run(["c++", "-shared", "-fPIC", "-o", str(out), str(source), *links], check=True)
+        files = {"canary/take.so": out.read_bytes()}
+        assert [what for _, what in found(files, "cp311-cp311-manylinux_2_39_x86_64")] == wrong
+
+
 def test_names_that_glibc_gives_without_a_version(found, make_elf):
     assert found({"canary/_C.so": make_elf(needed=["libc.so.6"])}) == []

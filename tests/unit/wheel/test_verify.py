@@ -211,7 +211,7 @@ def test_platform_tags(check, make_elf):
     assert [(f.where, f.what) for f in report.findings] == [
         ("canary/_C.so", "needs GLIBC_2.17, more than the tag manylinux_2_12_x86_64 promises")
     ]
-    new = make_elf(versions={"libc.so.6": ["GLIBC_2.99"]})
+    new = make_elf(needed=["libc.so.6"], versions={"libc.so.6": ["GLIBC_2.99"]})
     assert failed(check({"canary/a.so": new})[0]) == ["platform"]
 
 
