@@ -159,7 +159,7 @@ def test_names_of_the_cxx_runtime_may_lack_a_version(found, tmp_path):
     for wanted, wrong in [("", []), ("int more = ours();", ["undefined symbol: _Z4oursv"])]:
         source.write_text(source.read_text() + wanted + "\n")
         out = tmp_path / "take.so"
-        links = ["-nostdlib", "-lc", "-Wl,-z,lazy", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+        links = ["-nostdlib", "-Wl,--no-as-needed", "-lc", "-D_GLIBCXX_USE_CXX11_ABI=0"]
         subprocess.run(["c++", "-shared", "-fPIC", "-o", str(out), str(source), *links], check=True)
         files = {"canary/take.so": out.read_bytes()}
         assert [what for _, what in found(files, "cp311-cp311-manylinux_2_39_x86_64")] == wrong
