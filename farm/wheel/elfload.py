@@ -43,6 +43,8 @@ def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
     if count and size != (56 if elf.bits == 64 else 32):
         return f"its program headers have {size} bytes each"
     headers = [data[start + size * index : start + size * (index + 1)] for index in range(count)]
+    if any(len(raw) != size for raw in headers):
+        return "its program headers are cut off"
     return _unmapped(data, elf, headers) or (astray(data, elf, headers) if tables else None)
 
 
