@@ -18,6 +18,7 @@ import pytest
 from farm import catalog
 from farm.catalog import models
 from farm.yamlfile import load
+from tests.unit.wheel.conftest import build_elf, fat_container, fat_entry
 from tools import refresh_catalogue
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -216,6 +217,20 @@ def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a
     )
     assert (kit.driver_linux, kit.driver_windows) == (None, None)
     assert "CUDA 99.1: drivers" in said.err
+
+
+def test_code_for_one_gpu_counts_for_a_cudnns_sms(refresh, index, folder):
+    """Kernels for sm_90a and sm_103a stand beside others in cuDNN 9.28.1."""
+    specific = 0x100011  # the flag of the "a"
+    code = fat_container(fat_entry("sass", 75), fat_entry("sass", 90, flags=specific), fat_entry("sass", 120))
+    library = build_elf(fatbin=code)
+    for major in (11, 12, 13):
+        index.pages[f"nvidia-cudnn-cu{major}"] = []
+    members = {f"nvidia/cudnn/lib/libcudnn_{part}.so.9": library for part in ("cnn", "ops", "adv")}
+    index.add("nvidia-cudnn-cu13", "nvidia_cudnn_cu13-99.1.0.7-py3-none-manylinux_2_27_x86_64.whl", members)
+    assert refresh("cudnn", "--write")[::2] == (0, {"cudnn.yaml"})
+    release = load(folder / "cudnn.yaml", models.CudnnReleases).releases["99.1.0"]
+    assert (release.sm_min, release.sm_max, release.cuda_majors) == (75, 120, [13])
 
 
 def test_an_index_that_fails_changes_nothing(refresh, index):
