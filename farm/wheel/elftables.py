@@ -139,7 +139,7 @@ def _relocations(data: View, tags: Mapping[int, int], loads: list[_Part]) -> str
     moved: dict[int, int] = {}  # place to value, of what is moved with the library
     tables = ((_RELA, _RELASZ, _KNOWN), (_JMPREL, _PLTRELSZ, _KNOWN_OF_CALLS))
     pairs = ((_INIT_ARRAY, _INIT_ARRAYSZ), (_FINI_ARRAY, _FINI_ARRAYSZ))
-    arrays = [(tags[tag], tags[size]) for tag, size in pairs if tags.get(size)]
+    arrays = [(tags.get(tag, 0), tags[size]) for tag, size in pairs if tags.get(size)]
     for tag, size_tag, known in tables:
         size = tags.get(size_tag, 0)
         if not size:

@@ -19,6 +19,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.wheel.cubin import has_kernel, unpack
     from farm.wheel.elf import read_elf, section_ranges, symbol_name
     from farm.wheel.elfcode import code_sections, function_symbols
+    from farm.wheel.elfload import refusal
     from farm.wheel.entrypoints import read_entry_points
     from farm.wheel.fatbin import find_fatbins, read_fatbins
     from farm.wheel.initscan import scan_starts
@@ -123,6 +124,7 @@ def elf(data: bytes) -> None:
         symbol_name(data, name)
     code_sections(data, seen)
     read_symbols(data, seen)
+    refusal(data, seen, tables=True)
 
 
 def pe(data: bytes) -> None:
