@@ -2,8 +2,8 @@
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-MAX_LENGTH = 1000
-"""Characters of one requirement. The longest among published wheels have a few hundred."""
+MAX_LENGTH = 10_000
+"""Characters of one requirement. Markers that tools write for every platform come to some thousand."""
 
 
 def read_requirement(line: str) -> Requirement:

@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = {
     "remove": "delete wheels for good; their names stay taken (yank and quarantine can be undone)",
     "prune": "remove old wheels by a rule, or by the rules of ci/farm.yaml (retention)",
     "promote": "list wheels in a further group, without copying them",
+    "mirrors": "say which other indexes have the same project: its copies and mirrors (PEP 708)",
     "adopt": "publish wheels that lie in a folder or in another index",
     "copy": "copy an index, or what is missing, to another store: a backup, a mirror or a move",
     "dependencies": "write pages of links to the packages that the wheels need, in versions that fit",

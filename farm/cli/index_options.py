@@ -120,12 +120,13 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
     return configured_signer(project, load_settings(project))
 
 
-def add_event(args: argparse.Namespace, kind: "Kind") -> int:
+def add_event(args: argparse.Namespace, kind: "Kind", mirrors: Sequence[str] | None = None) -> int:
     """Says that something happened to `args.target`, shows it on all pages, signs these and prints them."""
     from farm.cli import show
     from farm.index.events import record_event
 
-    changed = sorted(record_event(writable_store_of(args), args.target, kind, args.reason, signer=signer_of(args)))
+    store, signer = writable_store_of(args), signer_of(args)
+    changed = sorted(record_event(store, args.target, kind, args.reason, mirrors=mirrors, signer=signer))
     if args.json:
         show.json_document({"pages": changed})
     else:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
-from farm.index.events import State, event_key, fold, groups_of, read_events
+from farm.index.events import State, alternate_locations, event_key, fold, groups_of, read_events
 from farm.index.keys import newest_root, root_key
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
@@ -168,6 +168,8 @@ class _Walk:
             yield Problem(key, f"does not show event {state.number} about {name} yet", broken=False)
         elif state.number and page.project_status.reason != state.quarantined:
             yield Problem(key, "has another status than its events say", broken=True)
+        elif state.number and page.meta.alternate_locations != alternate_locations(group, name, state):
+            yield Problem(key, "names other mirrors than its events say", broken=True)
         for file in page.files:
             yield from self._file(key, page, file)
         for file in page.removed or ():

@@ -19,14 +19,19 @@ from farm.index.records import Record, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.stores import Store
 
-Kind = Literal["yank", "unyank", "quarantine", "release", "remove", "promote"]
+Kind = Literal["yank", "unyank", "quarantine", "release", "remove", "promote", "mirrors"]
 
 MAX_EVENTS = 1000
 """About one wheel or project; more is a mistake in a script."""
+MAX_MIRRORS = 20
+Mirror = Annotated[str, StringConstraints(pattern=r"^https?://[A-Za-z0-9][^\x00-\x20\x7f\"'<>?#]{0,400}$")]
 
 
 class Event(Model):
-    """One thing that happened. `target` is the file name of a wheel, or the name of a project; `group` is promote's."""
+    """One thing that happened. `target` is the file name of a wheel, or the name of a project.
+
+    `group` is promote's; `mirrors` are the roots of indexes that have the same project.
+    """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     number: int = Field(ge=1, le=MAX_EVENTS)
@@ -35,6 +40,7 @@ class Event(Model):
     reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
     time: str
     group: Annotated[str, AfterValidator(pages.check_group)] | None = None
+    mirrors: Annotated[tuple[Mirror, ...], Field(max_length=MAX_MIRRORS)] | None = None
 
     def render(self) -> bytes:
         return json.dumps(
@@ -51,6 +57,7 @@ class State(NamedTuple):
         quarantined: The reason, or None.
         removed: The reason, or None; nothing comes after that.
         groups: Those to which it was promoted.
+        mirrors: Roots of the indexes that have the same project.
     """
 
     number: int = 0
@@ -58,6 +65,7 @@ class State(NamedTuple):
     quarantined: str | None = None
     removed: str | None = None
     groups: tuple[str, ...] = ()
+    mirrors: tuple[str, ...] = ()
 
 
 def event_key(target: str, number: int) -> str:
@@ -109,6 +117,8 @@ def fold(events: Sequence[Event]) -> State:
                 state = state._replace(number=number, groups=(*state.groups, event.group))
             case "promote":
                 state = state._replace(number=number)
+            case "mirrors":
+                state = state._replace(number=number, mirrors=event.mirrors or ())
     return state
 
 
@@ -128,21 +138,24 @@ def record_event(
     kind: Kind,
     reason: str,
     *,
+    mirrors: Sequence[str] | None = None,
     signer: Signer | None = None,
     time: datetime | None = None,
 ) -> dict[str, bytes]:
     """Adds an event and shows it on all pages, or completes what an earlier call began.
 
-    Saying again what is so already adds no event.
+    Saying again what is so already adds no event. `mirrors`, of an event of that kind: those of a project, all of them.
 
     Returns:
         The pages that show it, by key.
 
     Raises:
-        UsageError: There is no such wheel or project, or the reason is not a short line of text.
+        UsageError: There is no such wheel or project, or the reason is not a short line of text, or a mirror not a URL.
         InfrastructureError: The store failed; run it again.
     """
     listing = Listing(store, signer)
+    if target.endswith(".whl") and kind == "mirrors":
+        raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
     if target.endswith(".whl"):
         record = _record(store, target)
         before = read_state(store, target)
@@ -153,7 +166,8 @@ def record_event(
         raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is not a wheel's file name")
     else:
         groups = dict.fromkeys(_groups_of(store, target), target)
-    state = add_event(store, target, kind, reason, time or datetime.now(UTC))
+    whole = None if mirrors is None else tuple(dict.fromkeys(each.rstrip("/") for each in mirrors))
+    state = add_event(store, target, kind, reason, time or datetime.now(UTC), mirrors=whole)
     shown: dict[str, bytes] = {}
     for group, project in groups.items():
         shown |= _show(listing, group, project, target, state).pages
@@ -190,18 +204,39 @@ def _groups_of(store: Store, project: str) -> list[str]:
     return groups
 
 
-def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime, *, group: str | None = None) -> State:
+def add_event(
+    store: Store,
+    target: str,
+    kind: Kind,
+    reason: str,
+    time: datetime,
+    *,
+    group: str | None = None,
+    mirrors: tuple[str, ...] | None = None,
+) -> State:
     """The state with the new event; without one if that is the state already.
 
     Raises:
-        UsageError: The reason is not a short line of text.
+        UsageError: The reason is not a short line of text, or a mirror not a URL.
     """
     events = read_events(store, target)
     while len(events) < MAX_EVENTS:
         number = len(events) + 1
         try:
-            event = Event(number=number, kind=kind, target=target, reason=reason, time=time.isoformat(), group=group)
+            event = Event(
+                number=number,
+                kind=kind,
+                target=target,
+                reason=reason,
+                time=time.isoformat(),
+                group=group,
+                mirrors=mirrors,
+            )
         except ValidationError as error:
+            if error.errors()[0]["loc"][0] == "mirrors":
+                raise UsageError(
+                    f"mirrors must be at most {MAX_MIRRORS} addresses of indexes, such as https://mirror.example.org"
+                ) from error
             raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
         if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
@@ -222,13 +257,19 @@ def add_event(store: Store, target: str, kind: Kind, reason: str, time: datetime
 def _show(listing: Listing, group: str, project: str, target: str, state: State) -> Listed:
     def change(page: ProjectPage | None) -> ProjectPage:
         assert page is not None, "a wheel that is listed stays on its page"
-        return with_states(page, {target: state})
+        return with_states(page, group, {target: state})
 
     return listing.change(group, project, change)
 
 
-def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:
-    """The page as it is after the events about its wheels and itself, by target; the same page if it shows them all.
+def alternate_locations(group: str, project: str, state: State) -> tuple[str, ...] | None:
+    """The project's page of a group in each mirror."""
+    page = pages.html_key(group, project).removesuffix("index.html")
+    return tuple(f"{root}/{page}" for root in state.mirrors) or None
+
+
+def with_states(page: ProjectPage, group: str, states: Mapping[str, State]) -> ProjectPage:
+    """A group's page as it is after the events about its wheels and itself, by target; the same if it shows them all.
 
     One pass, since a project may have thousands of wheels.
     """
@@ -247,4 +288,6 @@ def with_states(page: ProjectPage, states: Mapping[str, State]) -> ProjectPage:
         return pages.with_changes(page, changed)
     reason = own.quarantined
     status = pages.Status(status="active") if reason is None else pages.Status(status="quarantined", reason=reason)
-    return pages.with_changes(pages.with_changes(page, changed), {}, status=status, event=own.number)
+    shown = {"event": own.number, "alternate_locations": alternate_locations(group, page.name, own)}
+    meta = page.meta.model_copy(update=shown)
+    return pages.with_changes(pages.with_changes(page, changed), {}, status=status, meta=meta)

@@ -58,10 +58,13 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
     for (group, project), states in sorted(listed.items()):
 
         def change(
-            page: ProjectPage | None, project: str = project, states: Mapping[str, State] = states
+            page: ProjectPage | None,
+            group: str = group,
+            project: str = project,
+            states: Mapping[str, State] = states,
         ) -> ProjectPage:
             # a wheel that was claimed and never listed leaves nothing but its name
-            return with_states(page or pages.empty(project), states)
+            return with_states(page or pages.empty(project), group, states)
 
         shown |= listing.change(group, project, change).pages
     for record in records:
@@ -107,7 +110,7 @@ def show(listing: Listing, record: Record, group: str, state: State) -> dict[str
     file = record.file()
 
     def change(page: ProjectPage | None) -> ProjectPage:
-        return with_states(pages.with_file(page, record.project, file), {file.filename: state})
+        return with_states(pages.with_file(page, record.project, file), group, {file.filename: state})
 
     return dict(listing.change(group, record.project, change).pages)
 

@@ -115,6 +115,7 @@ class Meta(Model):
 
     `links`: a page of links to another index (a dependency's); the roots of `channels` have it too. `tracks`: the pages
     of that index which it follows (PEP 708), so that an installer may take both for the same project.
+    `alternate_locations`: the pages of the same project in its owner's other indexes (PEP 708), mirrors for one.
     """
 
     api_version: str = Field(default=API_VERSION, alias="api-version")
@@ -123,6 +124,7 @@ class Meta(Model):
     links: Literal[True] | None = Field(default=None, alias="_links")
     channels: tuple[str, ...] | None = Field(default=None, alias="_channels")
     tracks: tuple[str, ...] | None = None
+    alternate_locations: tuple[str, ...] | None = Field(default=None, alias="alternate-locations")
 
 
 class Status(Model):
@@ -340,14 +342,13 @@ def without(page: ProjectPage, gone: Mapping[str, File]) -> ProjectPage:
 
 
 def with_changes(
-    page: ProjectPage, changed: Mapping[str, File], *, status: Status | None = None, event: int | None = None
+    page: ProjectPage, changed: Mapping[str, File], *, status: Status | None = None, meta: Meta | None = None
 ) -> ProjectPage:
-    """The next generation of the page, with these entries and this status; the same page if there are none."""
+    """The next generation of the page, with these entries, this status and meta; the same page if there are none."""
     if not changed and status is None:
         return page
     if status is not None:
-        meta = page.meta.model_copy(update={"event": event})
-        page = page.model_copy(update={"project_status": status, "meta": meta})
+        page = page.model_copy(update={"project_status": status, "meta": meta or page.meta})
     return _assembled(page, page.name, page.entries, page.entries if status is not None else changed)
 
 

@@ -182,7 +182,7 @@ class _Writer(NamedTuple):
                 # one.
                 page = pages.rebuilt(project, files, after=self.highest(group, project, page))
                 page = page.model_copy(update={"removed": ever})
-            return with_states(pages.without(page, gone), states).render()
+            return with_states(pages.without(page, gone), group, states).render()
 
         return pages.parse_page(self.swap(key, change, pages.JSON), key)
 

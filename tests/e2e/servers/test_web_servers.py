@@ -25,6 +25,7 @@ from tests.servers.process import MissingError, environment
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
+MIRRORS = ["https://wheels.example.org", "https://mirror.example.org"]
 JSON = "application/vnd.pypi.simple.v1+json"
 PIP = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -55,6 +56,7 @@ def fill(store, folder, signer):
     for name in (FIRST, SECOND):
         publish_wheel(store, build_wheel(folder, name), channel="kepler", signer=signer, provenance={"slsa": {}})
     record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
+    record_event(store, "canary", "mirrors", "", mirrors=MIRRORS, signer=signer)
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +204,9 @@ from pypi_simple import PyPISimple, ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY
 for accept in (ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY):
     with PyPISimple(sys.argv[1], accept=accept) as client:
         assert client.get_index_page().projects == ["canary"]
-        packages = client.get_project_page("canary").packages
+        page = client.get_project_page("canary")
+        packages = page.packages
+        print(page.alternate_locations)
         print([(p.filename, p.digests["sha256"], p.is_yanked, p.has_metadata) for p in packages])
 """
 
@@ -218,4 +222,5 @@ def test_pypi_simple_reads_both_forms(served, made, require):
     assert done.returncode == 0, done.stderr
     digests = [hashlib.sha256((made / name).read_bytes()).hexdigest() for name in (FIRST, SECOND)]
     wanted = str([(FIRST, digests[0], False, True), (SECOND, digests[1], True, True)])
-    assert done.stdout.splitlines() == [wanted, wanted]
+    mirrors = str([f"{url}/whl/sm35-avx/simple/canary/" for url in MIRRORS])
+    assert done.stdout.splitlines() == [mirrors, wanted] * 2

@@ -91,6 +91,40 @@ def test_a_quarantined_project_has_no_links_until_it_is_released(index, make_whe
     assert check(index) == []
 
 
+def test_a_projects_pages_name_its_mirrors(index, make_wheel, put):
+    here, there = "https://wheels.example.org/farm", "https://mirror.example.org"
+    record_event(index, "canary", "mirrors", "", mirrors=[f"{here}/", there, here])
+    pages_of = [f"{here}/whl/{GROUP}/simple/canary/", f"{there}/whl/{GROUP}/simple/canary/"]
+    head = [f'<meta name="pypi:alternate-locations" content="{url}">' for url in pages_of]
+    put(index, make_wheel(THIRD), channel="kepler-2.0.1")
+    reconcile(index)
+    assert document(index)["meta"]["alternate-locations"] == pages_of
+    shown = index.get(pages.html_key(GROUP, "canary")).data.decode().splitlines()
+    assert [line for line in shown if "alternate" in line] == head
+    assert links(index) == [FIRST, SECOND, THIRD]
+    assert check(index) == []
+    stored = index.get(pages.json_key(GROUP, "canary"))
+    other = stored.data.replace(there.encode(), b"https://mirror.example.com")
+    index.replace(pages.json_key(GROUP, "canary"), other, stored.etag, content_type=pages.JSON)
+    assert any("names other mirrors" in problem.what for problem in check(index) if problem.broken)
+    record_event(index, "canary", "mirrors", "", mirrors=[])
+    assert "alternate-locations" not in document(index)["meta"]
+    assert check(index) == []
+
+
+NO_MIRRORS = ["mirror.example.org", "https://", 'https://x/"><script>', "https://x y", "ftp://x", "https://x/?a"]
+
+
+@pytest.mark.parametrize("url", [*NO_MIRRORS, "https://x/" + "a" * 500])
+def test_a_mirror_that_is_no_address_is_refused(index, url):
+    before = sorted(index.list(""))
+    with pytest.raises(UsageError, match="addresses of indexes"):
+        record_event(index, "canary", "mirrors", "", mirrors=[url])
+    with pytest.raises(UsageError, match="mirrors are those of a project"):
+        record_event(index, FIRST, "mirrors", "", mirrors=["https://x"])
+    assert sorted(index.list("")) == before
+
+
 def test_saying_it_again_adds_no_event(index):
     for _ in range(2):
         record_event(index, SECOND, "yank", "x")

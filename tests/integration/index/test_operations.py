@@ -71,6 +71,10 @@ def event(kind, target):
     return lambda store, keys: record_event(store, target, kind, "why", signer=keys.signers["farm"])
 
 
+def mirrored(store, keys):
+    record_event(store, "canary", "mirrors", "", mirrors=["https://mirror.example.org"], signer=keys.signers["farm"])
+
+
 def key_change(**options):
     def work(store, keys):
         given = {
@@ -95,6 +99,7 @@ WORK = {
     "quarantine": (nothing, event("quarantine", FIRST)),
     "quarantine of a project": (nothing, event("quarantine", "canary")),
     "unyank": (event("yank", FIRST), event("unyank", FIRST)),
+    "mirrors": (nothing, mirrored),
     "sign": (nothing, lambda store, keys: renew(store, keys.signers["farm"])),
     "reconcile": (damaged, lambda store, keys: reconcile(store, keys.signers["farm"])),
     "reconcile with a new key": (
@@ -156,6 +161,7 @@ def test_a_root_whose_start_was_killed_is_started_again(tmp_path, keys):
 COMMANDS = {
     "yank": ["yank", FIRST, "--reason", "x"],
     "quarantine": ["quarantine", "canary", "--reason", "x"],
+    "mirrors": ["mirrors", "canary", "https://mirror.example.org"],
     "remove": ["remove", FIRST, SECOND, "--reason", "x"],
     "prune": ["prune", "--keep", "1", "--rebuilds"],
     "promote": ["promote", FIRST, "--to", "public"],

@@ -52,7 +52,7 @@ def test_whatever_the_order_in_which_writers_come_the_newest_event_is_shown(orde
     told = events("yank", "quarantine", "release", "unyank")
     shown = page()
     for number in order:
-        shown = with_states(shown, {WHEEL: fold(told[:number])})
+        shown = with_states(shown, "sm35-avx", {WHEEL: fold(told[:number])})
     [file] = shown.files
     assert (file.yanked, file.quarantined, file.event) == (False, None, 4)
 
@@ -62,7 +62,7 @@ def test_a_page_is_sound_only_if_it_follows_from_its_entries():
     assert pages.is_sound(sound, "canary")
     assert not pages.is_sound(sound.model_copy(update={"versions": ("2.0",)}), "canary")
     assert not pages.is_sound(sound.model_copy(update={"name": "other"}), "canary")
-    quarantined = with_states(sound, {"canary": State(1, quarantined="x")})
+    quarantined = with_states(sound, "sm35-avx", {"canary": State(1, quarantined="x")})
     assert pages.is_sound(quarantined, "canary")
     assert quarantined.files == ()
     assert quarantined.withheld[0].url is None
