@@ -168,7 +168,7 @@ class _Walk:
             yield Problem(key, f"does not show event {state.number} about {name} yet", broken=False)
         elif state.number and page.project_status.reason != state.quarantined:
             yield Problem(key, "has another status than its events say", broken=True)
-        elif state.number and page.meta.alternate_locations != alternate_locations(group, name, state):
+        elif state.number and page.alternate_locations != alternate_locations(group, name, state):
             yield Problem(key, "names other mirrors than its events say", broken=True)
         for file in page.files:
             yield from self._file(key, page, file)

@@ -288,6 +288,5 @@ def with_states(page: ProjectPage, group: str, states: Mapping[str, State]) -> P
         return pages.with_changes(page, changed)
     reason = own.quarantined
     status = pages.Status(status="active") if reason is None else pages.Status(status="quarantined", reason=reason)
-    shown = {"event": own.number, "alternate_locations": alternate_locations(group, page.name, own)}
-    meta = page.meta.model_copy(update=shown)
-    return pages.with_changes(pages.with_changes(page, changed), {}, status=status, meta=meta)
+    page, elsewhere = pages.with_changes(page, changed), alternate_locations(group, page.name, own)
+    return pages.with_changes(page, {}, status=status, event=own.number, alternate_locations=elsewhere)

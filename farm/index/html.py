@@ -29,7 +29,7 @@ def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
     head = [generation_line(page.generation_in(channel))]
     head += [f'<meta name="pypi:tracks" content="{_quoted(url)}">' for url in page.meta.tracks or ()]
-    elsewhere = page.meta.alternate_locations or ()
+    elsewhere = page.alternate_locations or ()
     head += [f'<meta name="pypi:alternate-locations" content="{_quoted(url)}">' for url in elsewhere]
     if page.project_status.status != "active":
         head.append(f'<meta name="pypi:project-status" content="{page.project_status.status}">')

@@ -115,7 +115,6 @@ class Meta(Model):
 
     `links`: a page of links to another index (a dependency's); the roots of `channels` have it too. `tracks`: the pages
     of that index which it follows (PEP 708), so that an installer may take both for the same project.
-    `alternate_locations`: the pages of the same project in its owner's other indexes (PEP 708), mirrors for one.
     """
 
     api_version: str = Field(default=API_VERSION, alias="api-version")
@@ -124,7 +123,6 @@ class Meta(Model):
     links: Literal[True] | None = Field(default=None, alias="_links")
     channels: tuple[str, ...] | None = Field(default=None, alias="_channels")
     tracks: tuple[str, ...] | None = None
-    alternate_locations: tuple[str, ...] | None = Field(default=None, alias="alternate-locations")
 
 
 class Status(Model):
@@ -156,6 +154,7 @@ class ProjectPage(Model):
         files: The wheels that are offered.
         withheld: Those that are not: quarantined themselves, or with the whole project. Clients skip the key.
         removed: What is left of wheels that were removed: their names stay taken.
+        alternate_locations: The pages of the same project in its owner's other indexes (PEP 708).
     """
 
     meta: Meta
@@ -165,6 +164,7 @@ class ProjectPage(Model):
     files: tuple[File, ...]
     withheld: tuple[File, ...] | None = Field(default=None, alias="_withheld")
     removed: tuple[File, ...] | None = Field(default=None, alias="_removed")
+    alternate_locations: tuple[str, ...] | None = Field(default=None, alias="alternate-locations")
 
     @property
     def generation(self) -> int:
@@ -342,13 +342,23 @@ def without(page: ProjectPage, gone: Mapping[str, File]) -> ProjectPage:
 
 
 def with_changes(
-    page: ProjectPage, changed: Mapping[str, File], *, status: Status | None = None, meta: Meta | None = None
+    page: ProjectPage,
+    changed: Mapping[str, File],
+    *,
+    status: Status | None = None,
+    event: int | None = None,
+    alternate_locations: tuple[str, ...] | None = None,
 ) -> ProjectPage:
-    """The next generation of the page, with these entries, this status and meta; the same page if there are none."""
+    """The next generation of the page with these entries, and what event `event` of the project came to.
+
+    The same page if there is neither.
+    """
     if not changed and status is None:
         return page
     if status is not None:
-        page = page.model_copy(update={"project_status": status, "meta": meta or page.meta})
+        meta = page.meta.model_copy(update={"event": event})
+        own = {"project_status": status, "meta": meta, "alternate_locations": alternate_locations}
+        page = page.model_copy(update=own)
     return _assembled(page, page.name, page.entries, page.entries if status is not None else changed)
 
 
@@ -377,6 +387,7 @@ def _assembled(
         files=tuple(offered),
         withheld=tuple(withheld) or None,
         removed=page.removed if page else None,
+        alternate_locations=page.alternate_locations if page else None,
     )
 
 

@@ -98,7 +98,7 @@ def test_a_projects_pages_name_its_mirrors(index, make_wheel, put):
     head = [f'<meta name="pypi:alternate-locations" content="{url}">' for url in pages_of]
     put(index, make_wheel(THIRD), channel="kepler-2.0.1")
     reconcile(index)
-    assert document(index)["meta"]["alternate-locations"] == pages_of
+    assert document(index)["alternate-locations"] == pages_of
     shown = index.get(pages.html_key(GROUP, "canary")).data.decode().splitlines()
     assert [line for line in shown if "alternate" in line] == head
     assert links(index) == [FIRST, SECOND, THIRD]
@@ -108,7 +108,7 @@ def test_a_projects_pages_name_its_mirrors(index, make_wheel, put):
     index.replace(pages.json_key(GROUP, "canary"), other, stored.etag, content_type=pages.JSON)
     assert any("names other mirrors" in problem.what for problem in check(index) if problem.broken)
     record_event(index, "canary", "mirrors", "", mirrors=[])
-    assert "alternate-locations" not in document(index)["meta"]
+    assert "alternate-locations" not in document(index)
     assert check(index) == []
 
 
