@@ -171,6 +171,7 @@ def standalone_wheel(package: str, python: str, machine: str, major_max: int | N
     `major_max` is the highest major version that it may have.
     """
     interpreter = "cp" + python.removeprefix("py")
+    # cp313-cp313t: the tag of the interpreter is without the `t`, that of the ABI has it.
     own = (f"-{interpreter.removesuffix('t')}-{interpreter}-", "-none-any.whl")
     found = [
         wheel
@@ -180,6 +181,7 @@ def standalone_wheel(package: str, python: str, machine: str, major_max: int | N
         and (wheel.file.endswith(("-any.whl", f"{machine}.whl")))
         and (major_max is None or int(wheel.file.split("-")[1].split(".")[0]) <= major_max)
     ]
+    # The file lists them in ascending order.
     return found[-1] if found else None
 
 

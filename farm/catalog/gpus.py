@@ -88,6 +88,7 @@ def find(name: str) -> tuple[Card, ...]:
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
         if found:
+            # The chip decides where the name does not; a chip that contradicts the name is not believed.
             return tuple(card for card in found if card.sm == _sm_of_chip(name)) or found
     return ()
 
@@ -95,6 +96,7 @@ def find(name: str) -> tuple[Card, ...]:
 def _sm_of_chip(line: str) -> Sm | None:
     """The SM of the chip that a line of `lspci` names before the card's name in brackets."""
     chip = re.search(r"\b(g[fkmp]\d{3})\w{0,4} \[", line[:200].lower(), re.ASCII)
+    # The longest beginning: GK210 is another SM than the other GK2 chips.
     begun = [known for known in gpus().chips if chip and chip[1].startswith(known)]
     return gpus().chips[max(begun, key=len)] if begun else None
 

@@ -23,6 +23,7 @@ def check(stack: Stack) -> list[Reason]:
     return list(_check(stack))
 
 
+# The search for the nearest stack judges the same ones again and again.
 @lru_cache(maxsize=1 << 14)
 def _check(stack: Stack) -> tuple[Reason, ...]:
     return tuple(reason for rule in RULES for reason in rule(stack))
@@ -50,6 +51,7 @@ def solve(stack: Stack) -> Stack | None:
         if not errors:
             return stack
         options = (nearest(stack, reason, check, found) for reason in errors if reason.change)
+        # One reason at a time: doing away with it often does away with others.
         better = next((other for other in options if other), None)
         if better is None:
             return None

@@ -55,6 +55,7 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
             with_doubt(f"nvcc of CUDA {toolkit.release} targets sm {', '.join(map(str, toolkit.sm))}", doubt),
             toolkit.sources["sm"],
             severity=doubted(doubt),
+            # An SM of the variant cannot be given up; one of the arch list alone can.
             change=("cuda",) if sm in must else ("arch_list", "cuda"),
         )
 
@@ -158,6 +159,7 @@ def _jit_driver(stack: Stack) -> str | None:
     if stack.driver is not None:
         return stack.driver
     last = [_last_driver(sm) for sm in targets(stack)]
+    # Only where every card of the variant has a last driver: a newer card can have a newer one.
     known = [branch for branch in last if branch is not None]
     return str(max(known)) if known and len(known) == len(last) else None
 
@@ -172,6 +174,7 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     full = toolkit.driver(stack.platform)
     if full is None or reaches(driver, full):
         return
+    # Cards that have SASS in the list run that; for the others the PTX is all that there is.
     lost = [sm for sm in targets(stack) if not any(entry.runs_on(sm) for entry in listed)]
     effect = (
         f"{sm_name(lost[0])} gets nothing to run" if lost else "only the SASS of the list runs, the PTX is dead weight"

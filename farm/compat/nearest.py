@@ -26,6 +26,7 @@ def _by_distance(known: list[str], current: str) -> list[str]:
         place = float(known.index(current))
     else:
         digits = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
+        # Between its neighbours: half a place from each.
         place = sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
     return [value for _, value in sorted((abs(n - place), value) for n, value in enumerate(known) if value != current)]
 
@@ -139,6 +140,7 @@ def nearest(
             if changed == stack or reason.rule in {found.rule for found in after}:
                 continue
             new = [found for found in after if found.severity != "warning" and found.rule not in errors]
+            # It trades one reason for another: worth a second change, from there.
             if new:
                 further.append((changed, new[0].change))
                 continue
@@ -148,6 +150,7 @@ def nearest(
             errors_left = sum(found.severity != "warning" for found in after)
             same_field = sum(field in found.change for found in after)
             cost = (errors_left, fresh, same_field)
+            # Options come closest first: nothing that follows can be better than one without any cost.
             if not any(cost):
                 return changed
             if best is None or cost < best[0]:

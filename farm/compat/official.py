@@ -53,6 +53,7 @@ def _by_release() -> dict[tuple[str, str], tuple[OfficialWheel, ...]]:
     found: dict[tuple[str, str], tuple[OfficialWheel, ...]] = {}
     for row in catalog.official_wheels():
         for torch in catalog.torch_releases():
+            # A row may stand for all patch releases: `2.1` for 2.1.0, 2.1.1 and 2.1.2.
             if row.torch in (torch, torch.rpartition(".")[0]):
                 found[torch, row.platform] = (*found.get((torch, row.platform), ()), row)
     return found
@@ -111,6 +112,7 @@ def driver_needed(row: OfficialWheel, sm: int) -> str | None:
     first = str(card.first_driver) if card and card.first_driver else None
     toolkit = catalog.toolkits().get(row.cuda)
     full = toolkit.driver(row.platform.split("-")[0]) if toolkit else None
+    # Without SASS the driver compiles PTX, which minor-version compatibility does not cover.
     jit = full if not any(sass_runs(code, sm) for code in row.sm) else None
     return max((each for each in (needed, first, jit) if each), key=number, default=None)
 

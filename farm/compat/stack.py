@@ -132,6 +132,7 @@ def number(version: str) -> tuple[int, ...]:
 def reaches(driver: str, floor: str) -> bool:
     """Whether a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
     have = number(driver)
+    # Only as many numbers as were given: `450` is not below 450.80.02.
     return have >= number(floor)[: len(have)]
 
 
@@ -195,6 +196,7 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
     """The architecture names that this PyTorch takes in an arch list, with the entries they stand for."""
     found = {}
     for name, by_release in catalog.arch_list_grammar().names.items():
+        # The last that counts: releases stand in ascending order, and a name may mean more in a later one.
         usable = [values for since, values in by_release.items() if torch is None or number(since) <= number(torch)]
         if usable:
             found[name] = usable[-1]

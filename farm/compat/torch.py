@@ -117,6 +117,7 @@ def torch_takes_gpu(stack: Stack) -> Iterator[Reason]:
     lowest = min(targets(stack), default=None)
     if release is None or stack.cuda is None or lowest is None or lowest >= release.sm_built:
         return
+    # Below sm_min the release's own sources refuse it. From there to sm_built nobody has shown a build: it only warns.
     doubt = None if lowest < release.sm_min else release.doubt("sm_min")
     yield Reason(
         "torch-sm",
@@ -182,6 +183,7 @@ def cudnn_fits(stack: Stack) -> Iterator[Reason]:
             release.sources["sm_min"],
             change=("cudnn",),
         )
+    # SASS runs on every later minor version of its major one: only a higher major has none.
     if cards and release.sm_max is not None and cards[-1] // 10 > release.sm_max // 10:
         yield Reason(
             "cudnn-sm-max",
@@ -263,6 +265,7 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     if _release(stack) is None or stack.torch is None or stack.cuda is None:
         return
     grammar = catalog.arch_list_grammar()
+    # The newest grammar that is not newer than the release.
     pattern = [text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)][-1]
     names = names_of(stack.torch)
     for word in words(arch_list(stack)):

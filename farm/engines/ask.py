@@ -79,6 +79,7 @@ def listed_as(name: str, found: Listed | None) -> Reported:
     if found is None:
         return Reported(online=False, why=f"the repository has no runner called {name}")
     labels = tuple(label.name for label in found.labels)
+    # GitHub sets `read-only` labels itself, from the machine; custom ones say what somebody typed.
     own = {label.name.lower() for label in found.labels if label.type != "custom"}
     platform = named(found.os)
     spelling = next((word for word in ("x64", "arm64") if word in own), None)  # GitHub's own labels
@@ -99,6 +100,7 @@ def differences(runner: Runner, reported: Reported) -> list[str]:
         written, has = getattr(runner, what), getattr(reported, what)
         if has is not None and has != written:
             found.append(f"{what} is {has}, the file says {written}")
+    # With a dot at the end, so that 10.0.1 does not pass for 10.0.17763.
     if runner.os_version and reported.os_version and not f"{reported.os_version}.".startswith(f"{runner.os_version}."):
         found.append(f"os_version is {reported.os_version}, the file says {runner.os_version}")
     if runner.cpus and reported.cpus and runner.cpus * runner.slots > reported.cpus:

@@ -74,6 +74,8 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     try:
         _try_socket(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, FIRST_S)
         client = (
+            # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config
+            # and agent.
             docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=url.startswith("ssh://"))
             if url
             else docker.from_env(timeout=FIRST_S)
@@ -142,6 +144,7 @@ class DockerEngine:
 
     @guard
     def submit(self, job: Job) -> str:
+        # A controller that was killed before it wrote down the handle may have left a container of this very attempt.
         for old in self._labelled(job.labels):
             old.remove(force=True)
         container = self.client.containers.create(
@@ -153,11 +156,13 @@ class DockerEngine:
             network_mode="none",
             nano_cpus=int(job.limits.cpus * 1e9),
             mem_limit=job.limits.memory,
+            # Memory and swap together: as much as the memory alone, so there is no swap.
             memswap_limit=job.limits.memory,
             pids_limit=profile.PIDS,
             cap_drop=profile.CAP_DROP,
             security_opt=profile.SECURITY,
             log_config=LogConfig(type=profile.LOG_DRIVER, config=profile.LOG_OPTIONS),
+            # An init as process 1 reaps orphans and passes signals on to the command.
             init=True,
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )
@@ -192,6 +197,7 @@ class DockerEngine:
         state: dict[str, Any] = container.attrs["State"]
         status = state["Status"]
         if status == "created":
+            # The start failed: Docker keeps the container as `created`, and it will never run.
             if state.get("Error"):
                 return Observation("lost", why=state["Error"])
             return Observation("starting", why="the container is being prepared")
@@ -201,6 +207,8 @@ class DockerEngine:
         cause = None
         if state.get("OOMKilled"):
             cause = Cause.OUT_OF_MEMORY
+        # `timeout -k` ends with 137 where it had to send SIGKILL, as does a container that was killed from outside.
+        # Only the time that it ran tells them apart.
         elif code == TIMED_OUT or (code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])):
             cause = Cause.TIME_LIMIT
         elif code in (KILLED, CRASHED):
@@ -218,6 +226,8 @@ class DockerEngine:
             try:
                 stream = container.logs(stream=True, follow=follow)
                 for piece in stream:
+                    # A stream begins with the first byte of the log: Docker's own `since` is a time, `skip` counts
+                    # bytes.
                     fresh = piece[skip:]
                     skip -= len(piece) - len(fresh)
                     if fresh:
@@ -229,7 +239,7 @@ class DockerEngine:
                 raise _engine_error(error) from error
             finally:
                 if stream is not None:
-                    stream._response.close()  # its own close() fails on a stream that has ended
+                    stream._response.close()  # the stream's own close() fails once it has ended
             if not follow:
                 return
             # The engine may end a stream before it has noted a last line without newline: once more, the rest.
@@ -241,6 +251,7 @@ class DockerEngine:
         container = self._find(handle)
         if container is None:
             return
+        # It may have ended by itself just now. What counts is what is observed below.
         with contextlib.suppress(docker.errors.APIError):
             container.stop(timeout=STOP_GRACE_S)
         for _ in range(60):
@@ -257,10 +268,10 @@ class DockerEngine:
         if container is None:
             raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
         output = container.labels["farm.output"]
-        api: Any = (
-            self.client.api
-        )  # its get_archive gives no way to close the stream, and dockerd holds the container's
-        url = api._url("/containers/{0}/archive", handle)  # lock until that is closed: nothing could stop or remove it
+        # docker-py's get_archive gives no way to close the stream, and dockerd holds the lock of the container until that
+        # is closed: nothing could stop or remove it.
+        api: Any = self.client.api
+        url = api._url("/containers/{0}/archive", handle)
         answer = api._get(url, params={"path": output}, stream=True)
         try:
             api._raise_for_status(answer)
@@ -277,6 +288,7 @@ class DockerEngine:
     @guard
     def volume_id(self, volume: str) -> str | None:
         try:
+            # A volume that was removed and made again has the same name: the time tells them apart, the ID the engines.
             made = self.client.volumes.get(volume).attrs["CreatedAt"]
         except docker.errors.NotFound:
             return None

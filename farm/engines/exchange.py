@@ -97,6 +97,7 @@ class Exchange:
             return None
         if size > limit:
             raise OversizeError(f"{size} bytes, at most {limit}")
+        # By `chunks`, which gives the bytes as they lie there: the store's `get` unpacks what is declared as gzip.
         return b"".join(self._store.chunks(key))
 
     def chunks(self, key: str) -> Iterator[bytes]:

@@ -93,6 +93,8 @@ class GithubEngine:
         variant = plan.parsed_variant
         labels = self._github.runs_on(kind, variant, plan.platform)
         key = hashlib.sha256(json.dumps([job.name, kind, plan.digest, job.labels], sort_keys=True).encode())
+        # The stem names the attempt: by it a run of a controller that died is found. The random end names one dispatch:
+        # by it a run is found whose answer was lost.
         stem = f"farm-{key.hexdigest()[:16]}-"
         workflow = WORKFLOWS[kind]
         if job.labels:
@@ -108,6 +110,7 @@ class GithubEngine:
             )
         submission = stem + secrets.token_hex(4)
         inputs = {"submission_id": submission, "labels": json.dumps(labels), **_inputs(kind, plan, job)}
+        # By GitHub's clock, and with room: the list is cut at `created`, which has whole seconds.
         before = self._api.now() - timedelta(minutes=2)
         try:
             run_id = self._api.dispatch(workflow, self._github.ref, inputs)
@@ -149,6 +152,7 @@ class GithubEngine:
         if run is None:
             return Observation("lost", why=f"{self._api.repository} has no run {handle}")
         if run.status == "completed":
+            # An end stays as it is, but "Re-run jobs" on GitHub makes a new attempt of the same run.
             if (run.id, run.run_attempt) not in self._ends:
                 self._ends[run.id, run.run_attempt] = self._ended(run, self._api.jobs(run.id))
             return self._ends[run.id, run.run_attempt]
@@ -182,6 +186,8 @@ class GithubEngine:
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
+        # The workflow's limit counts the job's own steps too; that of the plan is `farm build`'s, which gives an exit
+        # code.
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
             return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)
         if run.conclusion == "cancelled":
@@ -251,6 +257,8 @@ class GithubEngine:
                 return
             if look in (0, FORCE_AFTER):
                 with contextlib.suppress(UncertainError):  # whether it took effect is seen in the next rounds
+                    # Force skips steps that run `always()`. GitHub asks for it only where a plain cancel has not
+                    # helped.
                     self._api.cancel(run.id, force=look == FORCE_AFTER)
             self._sleep(self.poll_s)
         raise InfrastructureError(f"run {handle} does not stop", hint="look at it on GitHub; its runner may hang")
@@ -325,7 +333,9 @@ def _inputs(kind: JobKind, plan: Plan, job: Job) -> dict[str, str]:
         given = {name: str(plan.options.get(name) or "") for name in ("cuda", "torch", "rebuild")}
         own = {"variant": plan.variant, "package": plan.package, "platform": plan.platform, "channel": plan.channel}
         return own | given
+    # Without indentation: an input has a limit.
     text = json.dumps(json.loads(plan.to_json()), separators=(",", ":"))
     if len(text) > MAX_PLAN:
         raise UsageError(f"the plan has {len(text)} characters, a dispatch takes {MAX_PLAN}")
+    # An hour more than the plan's own limit, for the toolchain image: build-plan.yml.
     return {"plan": text, "timeout_minutes": str(job.timeout_s // 60 + 60)}

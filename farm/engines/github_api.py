@@ -219,6 +219,7 @@ class GithubApi:
         self._check(answer)
         following = answer.links.get("next", {}).get("url")
         if following is not None:
+            # The token goes along to the next page.
             if not following.startswith(self._base + "/"):
                 raise InfrastructureError("GitHub: the next page of a list lies elsewhere than its API")
             following = following.removeprefix(self._base)
@@ -238,6 +239,7 @@ class GithubApi:
                     answer = self._send(method, path, {}, body)
                 except httpx.TransportError as error:
                     raise UncertainError(f"GitHub did not answer: {reason(error)}") from error
+            # The error may be that of a gateway, after the write was done.
             if answer.status_code >= 500:
                 raise UncertainError(f"GitHub answered {answer.status_code} to {method} {path}")
             wait = self._limited(answer)
@@ -286,6 +288,7 @@ class GithubApi:
             answer.close()
         if (date := parsed_date(answer.headers.get("date"))) is not None:
             self._ahead = date.timestamp() - time.monotonic()
+        # `iter_bytes` has decoded the body: with this header httpx would decode it again.
         kept = {name: value for name, value in answer.headers.items() if name.lower() != "content-encoding"}
         return httpx.Response(answer.status_code, headers=kept, content=bytes(read), request=request)
 
@@ -342,6 +345,7 @@ class GithubApi:
                 raise InfrastructureError("GitHub's answer has no download link")
             link = answer.headers.get("location", "")
             own = urlsplit(self._base)
+            # Plain http only from the address of the API itself, which a stand-in in a test has.
             if urlsplit(link).scheme != "https" and urlsplit(link)[:2] != own[:2]:
                 raise InfrastructureError("GitHub's download link is not https")
             try:

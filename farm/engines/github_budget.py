@@ -27,6 +27,7 @@ class Budget:
     def spend(self, points: int) -> None:
         """Waits until a request of so many points may be sent, and counts it."""
         with self._lock:
+            # The lock is held during the wait too: requests queue behind it, in order, instead of all waking at once.
             wait = self._until_it_fits(points)
             if points == WRITE:
                 wait = max(wait, self._written + WRITE_EVERY_S - self._clock())
@@ -42,6 +43,7 @@ class Budget:
         now = self._clock()
         while self._spent and self._spent[0][0] <= now - WINDOW_S:
             self._spent.popleft()
+        # The oldest requests leave the window first: wait for as many of them as make room.
         over = sum(cost for _, cost in self._spent) + points - POINTS
         for when, cost in self._spent:
             if over <= 0:

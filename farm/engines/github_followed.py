@@ -56,6 +56,7 @@ class Followed:
 
     def _asked(self, run_id: int) -> Run | None:
         found = self._api.run(run_id)
+        # A run that has ended is followed no more: it would make the list longer for ever.
         if found is not None and found.status != "completed":
             self._runs[run_id] = found
         else:
@@ -66,6 +67,7 @@ class Followed:
         since: dict[str, datetime] = {}
         for run in self._runs.values():
             workflow = PurePosixPath(run.path.partition("@")[0]).name
+            # One list a workflow, as far back as the oldest run that is followed.
             since[workflow] = min(run.created_at, since.get(workflow, run.created_at))
         listed: dict[int, Run] = {}
         for workflow, when in since.items():
@@ -82,6 +84,7 @@ class Followed:
         """The jobs of a run; those of its present status."""
         with self._lock:
             known = self._jobs.get(run.id)
+            # Of a run under way the jobs change little: they cost a request each, the list of runs one for all.
             if known and known[0] == run.status and self._clock() - known[1] < JOBS_AGAIN * self._period_s:
                 return known[2]
             jobs = self._api.jobs(run.id)

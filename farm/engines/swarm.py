@@ -104,6 +104,7 @@ class SwarmEngine:
         known = self._named(name)
         if known is not None:  # a controller that was killed had started it
             return known
+        # Configs first: a service names them by their id.
         configs = self._configs(name, job)
         try:
             services: Any = self.client.services
@@ -150,6 +151,8 @@ class SwarmEngine:
         return references
 
     def _manifest(self, name: str, job: Job) -> bytes:
+        # Every URL is signed before the job starts, since it holds no credentials: so many pieces of log it can send,
+        # no more.
         lifetime = min(MAX_SIGNED_S, job.timeout_s + WAIT_S)
         pieces = max(50, min(MAX_PIECES, job.timeout_s // 4))
         manifest: dict[str, Any] = {
@@ -168,6 +171,7 @@ class SwarmEngine:
             # mtime 0: the same inputs are the same bytes, whoever packs them
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain:
                 transfer.pack(job.inputs, plain)
+            # Small inputs travel in the config itself: nothing to fetch, and nothing that the store must keep.
             if inputs.tell() <= MAX_CONFIG:
                 inputs.seek(0)
                 whole = _packed(manifest | {"inputs": base64.b64encode(inputs.read()).decode()})
@@ -195,6 +199,7 @@ class SwarmEngine:
         if service is None:
             return Observation("lost", why="the swarm does not know the service")
         labels = service["Spec"]["Labels"]
+        # No replicas: `cancel` asked for the end. The swarm keeps that, whatever becomes of this controller.
         cancelled = service["Spec"]["Mode"].get("Replicated", {}).get("Replicas") == 0
         task = self._task(handle)
         if cancelled and task is None:
@@ -211,6 +216,7 @@ class SwarmEngine:
                 return Observation("lost", why=text)
             report = json.loads(data)
             code, late, memory = int(report["exit_code"]), bool(report["timed_out"]), bool(report["out_of_memory"])
+            # The node, not the build, is at fault: lost, so that it is tried elsewhere.
             if report["stopped"]:
                 return Observation("lost", why="stopped from outside: its node went down, or somebody stopped it there")
             if not 0 <= code <= MAX_CODE:
@@ -227,6 +233,7 @@ class SwarmEngine:
         name = service["Spec"]["Labels"]["farm.exchange"]
         number, skip, pause = 0, since, 0.2
         while True:
+            # Asked before the pieces are read: those that were sent up to the end are then read below.
             ended = self.observe(handle).state in FINAL
             while (piece := self._piece(f"{name}/log/{number:04d}")) is not None:
                 number, pause = number + 1, 0.2
@@ -271,6 +278,7 @@ class SwarmEngine:
         if service is None or self.observe(handle).state in FINAL:
             return
         services: Any = self.client.services
+        # Scaled to none, not removed: its labels and its task are still asked for, and say that the end was wanted.
         services.get(handle).scale(0)
         deadline = time.monotonic() + CANCEL_S
         while time.monotonic() < deadline:
@@ -291,6 +299,7 @@ class SwarmEngine:
         size = self.exchange.size(key)
         if size is None:
             raise InfrastructureError(f"service {handle[:12]} left no output")
+        # The headers of the tar are no output; `unpack` counts again what really comes.
         if size > max_bytes + (1 << 20):
             raise RefusedOutputError(f"the job's output is larger than allowed: {size} bytes")
         return transfer.unpack(self.exchange.chunks(key), dest, max_bytes)

@@ -72,6 +72,7 @@ def _node(data: Mapping[str, Any]) -> Node:
     resources = about.get("Resources", {})
     gpus = 0
     for generic in resources.get("GenericResources") or ():
+        # A daemon names generic resources one by one (a list of UUIDs) or counts them: its node-generic-resources.
         named, counted = generic.get("NamedResourceSpec"), generic.get("DiscreteResourceSpec")
         if named and named["Kind"] == "gpu":
             gpus += 1
@@ -146,6 +147,7 @@ def observation(task: Task | None, nodes: Iterable[Node], *, cancelled: bool, pi
         return Observation("queued", why=task.error or "the manager of the swarm is looking for a node")
     if task.state == "complete":
         return Observation("done", exit_code=0)
+    # A failed task without an exit code never ran its command.
     if task.state == "failed" and not cancelled:
         if task.exit_code is None:
             return Observation("lost", why=f"{where}: {task.error}")

@@ -58,6 +58,8 @@ def pack(
 
 class _Member(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
+        # tarfile reads such a header whole before it gives the member away: the next chance to refuse it would be too
+        # late.
         if self.type in _HEADERS and self.size > MAX_HEADER:
             raise RefusedOutputError(f"the job's output is not a valid tar stream: a header of {self.size} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
@@ -87,6 +89,7 @@ class _Stream(io.RawIOBase):
         if self._left < 0:
             raise RefusedOutputError("the job's output is larger than allowed")
         view[:count] = self._rest[:count]
+        # Chunks may be shorter than the mark of the end, so the last bytes of the one before count too.
         self.end = (self.end + self._rest[max(0, count - len(_END)) : count])[-len(_END) :]
         self._rest = self._rest[count:]
         return count
@@ -100,11 +103,13 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
         LocalDiskError: It cannot be written here.
         InfrastructureError: The stream is not a tar, or ends too early.
     """
+    # Headers and padding of the tar itself are no output: room for them.
     raw = _Stream(chunks, max_bytes + (1 << 20))
     stream = io.BufferedReader(raw, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
             written = _members(archive, dest)
+        # tarfile stops at the first block of zeros; what follows is read so that `raw.end` is the end of the stream.
         while stream.read(1 << 20):
             pass
     except (
@@ -114,6 +119,8 @@ def unpack(chunks: Iterable[bytes], dest: Path, max_bytes: int) -> list[Path]:
         RecursionError,
     ) as error:  # how tarfile fails on nonsense
         raise InfrastructureError(f"the job's output is not a tar stream: {error}") from error
+    # A tar ends with two blocks of zeros. tarfile takes a stream that stops between two members for a whole one:
+    # without this look a connection that broke would pass as a build that left fewer files.
     if raw.end != _END:
         raise InfrastructureError("the job's output ends too early", hint="run the same command again")
     return written
@@ -143,6 +150,7 @@ def _members(archive: tarfile.TarFile, dest: Path) -> list[Path]:
         path = dest.joinpath(*parts)
         with storing(member.name, path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            # "x": a name that stands twice is refused, not overwritten.
             with path.open("xb") as target:
                 while piece := source.read(1 << 20):
                     target.write(piece)
@@ -169,6 +177,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
             for member in members:
                 if member.is_dir():
                     continue
+                # 0 where the zip was made on Windows, which writes no Unix modes.
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 parts = member.filename.split("/")
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")
@@ -191,6 +200,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
                                 raise RefusedOutputError("the job's output is larger than allowed")
                             target.write(piece)
                 written.append(path)
+    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a newer version of the format.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise InfrastructureError(f"the job's output is not a valid zip: {error}") from error
     except OSError as error:

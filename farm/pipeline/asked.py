@@ -21,6 +21,7 @@ class Asked(Generic[T]):
         self._since, self._over = time.monotonic(), threading.Event()
         self._value: list[T] = []
         self._error: BaseException | None = None
+        # A daemon thread: one that never comes back must not keep the process from ending.
         threading.Thread(target=self._carry_out, args=(call,), daemon=True).start()
 
     def _carry_out(self, call: Callable[[], T]) -> None:

@@ -35,9 +35,10 @@ from farm.settings import Runner, Swarm, load_github, load_runners
 from farm.sources import fetch
 from farm.variant import Variant
 
+# A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
 MANAGER_TIMEOUT_S = 60
-PUSH_ATTEMPTS = 10  # of one image: another run may take the name away that it is pushed under
-"""A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so."""
+PUSH_ATTEMPTS = 10
+"""For one image: another run may remove the name under which it is pushed."""
 SCRIPTS = "dockerfiles/scripts"
 
 
@@ -142,7 +143,9 @@ def _swarm(workspace: Workspace, runner: Runner) -> Backend:
                 labels=node.labels,
                 memory=node.memory,
                 gpus=node.gpus,
+                # As many jobs at the same time as the node has room for, each with the limits of one job.
                 slots=min(int(node.cpus // one.cpus), int(node.memory // one.memory)),
+                # The label `farm.build=1` lends a node with a GPU to builds as well.
                 kinds=frozenset({"build", "smoke"}) if "build" in node.labels else None,
                 online=node.ready,
             )
@@ -174,6 +177,7 @@ def _github_api(workspace: Workspace) -> GithubApi:
 
 
 def _github(workspace: Workspace, _runner: Runner) -> Backend:
+    # Names of runners are compared without case.
     described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
     builders = [runner for runner in described.values() if runner.by_labels and "build" in runner.jobs]
     # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
@@ -193,6 +197,7 @@ def _github(workspace: Workspace, _runner: Runner) -> Backend:
                     platform=listed.platform or DEFAULT,
                     machine=listed.machine or "x86_64",
                     labels=frozenset(label.lower() for label in listed.labels or ()),
+                    # GitHub does not say what a machine has: without an entry in ci/runners.yaml it takes any job.
                     memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
                     online=listed.online,
                 )
@@ -308,12 +313,14 @@ def toolchain(
             note=watcher.note,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
+        # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")
         step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
         if backend.swarm is None or backend.swarm.registry is None:
             return image.tag
         pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
         step.result += f", {'pushed' if pushed else 'in the registry'}"
+        # Nodes may know the registry under another address than the machine that pushes.
         return f"{backend.swarm.registry}/{image.tag}"
 
 
@@ -336,6 +343,7 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
     problem: str | None = None
     try:
         for _ in range(PUSH_ATTEMPTS):
+            # In the loop: another run that pushes the same image may have removed the name since.
             client.images.get(tag).tag(there, name)
             new, problem = _push_once(client, there, name)
             if problem is None:

@@ -73,6 +73,7 @@ def make_job(
     system = platform(plan.platform)
     output = system.host_output(plan)
     own = {name: os.environ[name] for name in system.variables if name in os.environ}
+    # So many compilers at a time that each has its memory, and not more than there are cores.
     by_memory = int(capacity.memory / (plan.memory_per_job_gb * 1e9))
     return Job(
         name=f"{plan.package}-{plan.variant}",
@@ -149,6 +150,7 @@ def _lines(engine: Engine, handle: str, keep: Callable[[bytes], object]) -> Gene
     for piece in engine.logs(handle):
         keep(piece)
         *whole, rest = (rest + piece).split(b"\n")
+        # A line without end would fill the memory: of it the end is shown.
         rest = rest[-65536:]
         for line in whole:
             yield line.decode("utf-8", "replace")
@@ -170,6 +172,8 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         raise InfrastructureError(
             f"the build was {observed.text}", hint="run the same command again: it continues with what is compiled"
         )
+    # A script reserves some exit codes for what its machine lacks. Where the engine names a cause the code is the
+    # engine's.
     failure = platform(platform_name).failures.get(observed.exit_code or 0)
     if failure is not None and observed.cause is None:
         text = "\n".join("    " + line for line in log_end(log)[-5:])

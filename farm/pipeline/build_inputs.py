@@ -90,6 +90,7 @@ def noted(context: RunContext, built: Path) -> BuildInputs:
         packs=list(shared.data["held"]) if shared else [],
         actions=actions(os.environ, context.workspace.project),
     )
+    # Beside the wheel: on a runner of GitHub's, `built` is what the controller collects and publishes from.
     file.write_text(made.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return made
 

@@ -53,6 +53,7 @@ class BuildStep:
         jobs = context.journal.jobs(context.run.id)
         job = next((j for j in jobs if j.kind == "build"), None) or context.journal.create_job(context.run.id, "build")
         self._release_ended(job)
+        # `built` gets its name last, when it is whole: where it exists, the wheel was collected.
         if self._built.is_dir():
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
@@ -106,6 +107,7 @@ class BuildStep:
             with context.outcomes.timed("build", context.workspace.watcher) as step:
                 engine = context.backend().engine
                 wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
+                # Under its own name only when it is whole: `carry_out` takes a folder `built` for a collected wheel.
                 retry_while_open(part.rename, self._built)
                 step.result = "from a bundle: "
                 self._note_wheel(step)
@@ -146,6 +148,7 @@ class BuildStep:
             raise StillRunningError(str(error), hint=error.hint) from error
         if observed.state != "lost" and observed.cause is not Cause.KILLED:
             return last
+        # Written before it is released: whoever comes next then never follows a job that is gone.
         self.context.journal.set_state(last.id, "lost", "infra", why=observed.text)
         engine.release(last.handle)
         if self.context.runner is not None:
@@ -171,6 +174,7 @@ class BuildStep:
                 excluded=context.excluded if places else (),
             )
             cache = engine.volume_id(build.CACHE_VOLUME) if keeps and build.uses_cache(plan) else None
+            # Before the submit: a later controller that takes the job up cannot find out what it was given.
             context.journal.event(context.run.id, EventKind.INPUTS, None, attempt.id, wheels=inputs.wheels, cache=cache)
             context.journal.set_state(attempt.id, "starting")
             try:
@@ -187,6 +191,7 @@ class BuildStep:
         except BaseException:  # nobody else knows the container
             engine.release(handle)
             raise
+        # Somebody may have asked for the end during the submit.
         if context.journal.happened(context.run.id, EventKind.CANCEL):
             engine.cancel(handle)  # whoever asked for it did not know the handle yet
         return handle
@@ -206,6 +211,7 @@ class BuildStep:
             raise
         engine.release(handle)
         if engine.traits.keeps_volumes:
+            # After a success only: a build that failed goes on with what its tree holds.
             engine.discard(build.kept(self.context.plan)[build.TREE])
 
     def _follow(self, engine: Engine, attempt: Attempt, handle: str) -> Observation:
@@ -234,6 +240,7 @@ class BuildStep:
         context, plan = self.context, self.context.plan
         log, part = context.folder / "build.log", self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
+        # A request to cancel counts more than how the job ended, which may be by that very request.
         context.check_cancelled()
         if observed.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
             context.journal.event(context.run.id, EventKind.CANCEL)

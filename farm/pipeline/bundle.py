@@ -73,6 +73,7 @@ def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Pat
         labels={"farm.pack": packed.stem},
     )
     part = cache / f"{packed.stem}.part"
+    # It gets its name when it is whole: a bundle that was interrupted packs it again.
     run_to_end(engine, job, part, MAX_TREE)
     retry_while_open((part / "tree.tar.xz").replace, packed)
     return packed
@@ -100,8 +101,10 @@ def write_bundle(
     splitter = _Parts(dest)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
+        # Mode `w|` never seeks: a part that is written is hashed and closed.
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
     ):
+        # `run` unpacks it while it reads the parts: the packed file is never written to the disk there.
         _add(archive, [("tree.tar.xz", tree)])
         for name, folder in inputs.items():
             _add(archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder)))
@@ -167,6 +170,7 @@ def _files(folder: Path) -> list[Path]:
 def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
     for name, path in files:
         info = tarfile.TarInfo(name)
+        # One time and one mode for all: the same plan gives the same parts.
         info.size, info.mtime, info.mode = path.stat().st_size, EPOCH, 0o644
         with path.open("rb") as stream:
             archive.addfile(info, stream)

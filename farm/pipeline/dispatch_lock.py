@@ -20,6 +20,7 @@ def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
     Raises:
         AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
     """
+    # "a": the file is only locked, never written, and must not be cut by whoever comes second.
     with (folder / "dispatch.lock").open("ab") as file:
         deadline = time.monotonic() + patience_s
         while True:

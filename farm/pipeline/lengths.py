@@ -16,6 +16,7 @@ class Lengths:
         self._same: dict[tuple[str, str, str], float] = {}
         self._like: dict[tuple[str, str], float] = {}
         for length in found:
+            # `setdefault`, since the newest comes first.
             self._same.setdefault((length.package, length.platform, length.variant), length.minutes)
             self._like.setdefault((length.package, length.platform), length.minutes)
 

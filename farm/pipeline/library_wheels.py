@@ -22,6 +22,7 @@ def library_wheels(workspace: Workspace, plan: Plan, folder: Path) -> list[Path]
         return []
     cache = workspace.artifacts / "sources"
     cache.mkdir(parents=True, exist_ok=True)
+    # Made anew: verify reads every wheel that it holds.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for wheel in plan.library_wheels:

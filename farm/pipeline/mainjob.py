@@ -26,6 +26,7 @@ class MainJob(RunContext):
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
         built = BuildStep(self, self.pieces).carry_out()
+        # Also where the run ends with the build: its `built` may be published by another machine.
         given = build_inputs.noted(self, built)
         if until == "build":
             return
@@ -40,6 +41,7 @@ class MainJob(RunContext):
             step.result = summary(report)
         if until == "verify":
             return
+        # The last moment: what is published is not taken back.
         self.check_cancelled()
         with self.outcomes.timed("publish", watcher) as step:
             mib = result.wheel.stat().st_size >> 20

@@ -98,6 +98,7 @@ def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
         tag.interpreter == str(plan.verify.python).removesuffix("t")
+        # The tag of the interpreter is the same with and without the lock (cp313): the ABI's tells them apart (cp313t).
         and ("t" in tag.abi) == str(plan.verify.python).endswith("t")
         and facts(plan.platform).fits(tag.platform, plan.machine)
         for tag in tags
@@ -123,6 +124,7 @@ def fetch(workspace: Workspace, plan: Plan, dest: Path) -> dict[str, str]:
     wheels = _published(store, plan, workspace.project)
     for need, file in wheels.items():
         workspace.watcher.line(f"{need}: {file.filename} of the index")
+        # By the page's hash, not the record's: it is what pip would check.
         digest = hashlib.sha256()
         part = dest / f"{file.filename}.part"
         with part.open("wb") as stream:

@@ -108,6 +108,7 @@ def stored(store: Store, what: str) -> list[Pack]:
     """The packs of a scope, newest first. Other names, and sizes that no pack has, are passed over."""
     prefix = f"{PACKS}{what}/"
     found = []
+    # The name says all that is asked of a pack, so that a listing is enough: no object is opened.
     for key in islice(store.list(prefix), MAX_LISTED):
         match = _NAME.fullmatch(key.removeprefix(prefix))
         if match and 0 < int(match[2]) <= MAX_PACK:
@@ -141,6 +142,7 @@ def prepare(workspace: Workspace, plan: Plan, engine: Engine, dest: Path, say: S
         say(f"{len(fetched)} packs ({size / 1e6:.1f} MB) of {len(packs)} in the store")
     except (FarmError, OSError) as error:
         say(f"the build goes on without other machines' packs: {error}")
+    # Also where the store did not answer: the build makes its own pack all the same.
     request = {"schema": 1, "scope": scope(plan), "stored": here, "max_bytes": MAX_PACK}
     (dest / "request.json").write_text(json.dumps(request) + "\n", encoding="utf-8")
 
@@ -159,6 +161,7 @@ def _fetch(store: Store, pack: Pack, dest: Path, say: Say) -> bool:
         with part.open("wb") as stream:
             for chunk in store.chunks(pack.key):
                 size += len(chunk)
+                # Larger than its name says: the rest is not even fetched.
                 if size > pack.size:
                     break
                 digest.update(chunk)
@@ -191,6 +194,7 @@ def collect_packs(workspace: Workspace, plan: Plan, engine: Engine, output: Path
         report = _read(folder / "report.json")
         if report is None:
             return None
+        # Before the push, which may fail: what the cache has had it has had.
         _remember(workspace, plan, engine, report.held)
         outcome = PackOutcome(held=tuple(report.held))
         if report.pack is None:
@@ -223,10 +227,12 @@ def push(store: Store, what: str, file: Path, sha256: str) -> bool:
     if not 0 < size <= MAX_PACK:
         raise InfrastructureError(f"a pack of {size} bytes, at most {MAX_PACK}")
     packs = stored(store, what)
+    # Another time in its name, the same bytes: two builds that compiled the same made the same pack.
     if any(pack.sha256 == sha256 for pack in packs):
         return False
     made = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     key = f"{PACKS}{what}/{made}-{size}-{sha256}.tar"
+    # The new one first: a push that is killed here leaves a scope that is too large until the next one.
     store.create(key, file, content_type="application/x-tar", sha256=sha256)
     kept = size
     for number, pack in enumerate(packs, start=1):
@@ -263,6 +269,7 @@ def _note(workspace: Workspace, plan: Plan, engine: Engine) -> Path | None:
     volume = engine.volume_id(CACHE_VOLUME) if engine.traits.keeps_volumes else None
     if volume is None:
         return None
+    # By the volume too: one that was removed and made again is empty, whatever the one before it had.
     name = hashlib.sha256(f"{workspace.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()
     return workspace.artifacts / "compiler-cache" / f"{name[:32]}.json"
 

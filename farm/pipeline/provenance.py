@@ -32,6 +32,7 @@ def predicate(
     dependencies: list[dict[str, Any]] = [_source("source", plan.source)]
     dependencies += [_source(part.into, part.source) for part in plan.parts]
     if given.image is not None:
+        # Docker writes `sha256:…`, SLSA the algorithm as the key of a mapping.
         digest = {"sha256": given.image.removeprefix("sha256:")}
         dependencies.append({"name": "image", "uri": plan.base, "digest": digest})
     if plan.python:
@@ -42,6 +43,7 @@ def predicate(
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.build_requires]
     dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in given.packs]
     dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
+    # Without a digest: nobody knows what was in it. A verifier should see that it was there.
     if given.cache is not None:
         dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
     for uri, commit in sorted(given.actions.items()):
@@ -61,6 +63,7 @@ def predicate(
             "externalParameters": parameters,
             "internalParameters": {"plan": {"sha256": plan.digest}},
             "resolvedDependencies": [
+                # In a ResourceDescriptor a field that says nothing is absent, not null.
                 {name: value for name, value in each.items() if value is not None} for each in dependencies
             ],
         },

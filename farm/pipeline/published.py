@@ -38,6 +38,7 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
         record = parse_record(found.data, key) if found else None
         if record is None or record.provenance.get("plan") != plan.digest:
             continue
+        # `verified` is the sha256 that verify read: a file that was replaced since has another.
         if record.provenance.get("verified") == record.sha256:
             return record if _is_offered(store, plan, record) else None
     return None
@@ -85,6 +86,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
     failed = smoke(workspace, plan, folder, outcomes, requirement, source)
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    # The plan's digest, not a mere mark: another plan may give the same version.
     (folder / "passed").write_text(plan.digest, encoding="utf-8")
     return outcomes
 

@@ -51,6 +51,7 @@ def publish_wheel(
     Raises:
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
     """
+    # Hashed here once more: the report may be of a file that was changed since.
     with wheel.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if not report.passed or report.sha256 != sha256:

@@ -47,6 +47,7 @@ def submit(
             is not published.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
     """
+    # Both before the run is written down: what cannot work leaves no run behind.
     check_engine(workspace, on, plan)
     needs.published(workspace, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
@@ -55,11 +56,13 @@ def submit(
         )
         outcomes = Outcomes(run=run.id)
         job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), pieces=pieces)
+        # As Ctrl-C: CI systems and `systemctl stop` send SIGTERM, and the container must not stay.
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
         except FarmError as error:
             note_error(journal, run.id, error)
+            # The run stays open where its build may still be there: the same command takes it up.
             if not isinstance(error, StillRunningError):
                 finish(journal, run.id, error)
             raise
@@ -111,6 +114,7 @@ def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
 
 def finish(journal: Journal, run_id: str, error: FarmError) -> None:
     """Ends a run that failed."""
+    # A cancelled run counts as infrastructure too: nothing is said about the build.
     infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
     result: Result = "infra" if infra else "failure"
     journal.finish_run(run_id, result, error.exit_code)
@@ -176,6 +180,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
         run = journal.run(run_id)
         if run.finished is not None:
             raise UsageError(f"run {run.id} has ended: {run.result}")
+        # The request first: a controller that is just submitting reads it after it has a handle.
         journal.event(run.id, EventKind.CANCEL)
         for attempt in under_way(journal, run.id):
             with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:

@@ -17,6 +17,7 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
     """
     handle = engine.submit(job)
     try:
+        # `logs` ends with the job: nothing else waits for it.
         log = b"".join(engine.logs(handle))
         observed = engine.observe(handle)
         if observed.state != "done" or observed.exit_code:

@@ -67,6 +67,7 @@ def smoke(
             step.outcome, step.result = "not run", f"no Python {variant.python_version} on this machine"
         return []
     with outcomes.timed("install", watcher) as step:
+        # A fresh one: installers keep what is there of the same version.
         shutil.rmtree(folder / "env", ignore_errors=True)
         uv = find_uv()
         python = make_environment(folder / "env", python, uv=uv)

@@ -76,6 +76,7 @@ def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest:
     job = Job(
         name=f"libraries of {plan.package}-{plan.variant}",
         image=image,
+        # The script that a build in a container runs as well: the same libraries, however the wheel was built.
         command=("python3", "/farm/scripts/collect_libraries.py", "/farm/built", "/farm/out/lib", *plan.opens),
         inputs={"/farm/built": wheel.parent},
         output="/farm/out",

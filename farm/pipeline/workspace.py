@@ -31,6 +31,7 @@ class Workspace:
     @property
     def id(self) -> str:
         """Tells this project's images on a Docker engine from those of other projects, without saying where it is."""
+        # Resolved: the same project by a link or another working directory is the same project.
         return hashlib.sha256(str(self.artifacts.resolve()).encode()).hexdigest()[:16]
 
     def run_folder(self, run_id: str) -> Path:

@@ -59,10 +59,12 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
     """
     first = candidate(project, selectors, asked)
     judged = judgement(first)
+    # A channel that was asked for is kept, whatever stands against it.
     if selectors.channel or judged.complete:
         return first, judged
     best = first, judged
     cuda = selectors.options.get("cuda", (None,))[0]
+    # A stable sort: within both halves the order is that of ci/matrix.yaml.
     for name, channel in sorted(load_matrix(project).channels.items(), key=lambda pair: cuda not in pair[1].cuda):
         if name != first.channel.name and first.package in channel.packages:
             other = candidate(project, selectors, asked, name)
@@ -93,6 +95,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         base=pins.base,
         python=python_plan(stack),
         toolkit=inputs.toolkit(recipe, stack),
+        # Sorted, like every list here: the digest must not depend on the order in which parts were added.
         apt=sorted(set(packages)),
         env={name: str(choice.value) for name, choice in sorted(env.items())},
         recipe=pins.recipe,
@@ -134,6 +137,7 @@ def _policy(wanted: Candidate, version: str) -> Policy:
     sms = sorted(variant.sms) if recipe.device_code else []
     return Policy(
         **rules
+        # The variant's values come last: no recipe and no channel may loosen them.
         | {
             "name": recipe.package,
             "version": version,

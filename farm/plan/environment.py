@@ -86,7 +86,9 @@ def needs(candidate: Candidate) -> list[str]:
         listed = name in candidate.channel.packages
         pins = candidate.channel.pins(name, stack.variant, stack.platform, stack.cuda)
         other = recipe(pins.recipe if listed else name)
+        # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch as well.
         base = stack.torch if other.package == "torch" and stack.torch else source_version(other, stack.torch)
+        # Rebuild 0: what is needed is the wheel as it was first published.
         found.append(f"{other.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}")
     return found
 
@@ -99,6 +101,7 @@ def filled(text: str, values: Mapping[str, str], where: str) -> str:
     """
     for key, value in values.items():
         text = text.replace("{" + key + "}", value)
+    # What is left in braces is a name that nobody knows: in a script it would be taken literally.
     if "{" in text:
         raise UsageError(f"{where}: {text!r} holds an unknown name; known: {', '.join(values)}")
     return text

@@ -232,7 +232,9 @@ class Plan(Model):
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
         data = {name: value for name, value in whole.items() if name not in _NOT_BUILT}
+        # It changes which wheels are needed beside the built one, and nothing of the build.
         data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
+        # Sorted keys and no spaces: the one form in which equal plans have equal bytes.
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -249,12 +251,14 @@ class Plan(Model):
         hint = "make one with `farm plan --json`"
         try:
             with path.open("rb") as stream:
+                # One byte more than allowed shows that there is more, however large the file.
                 raw = stream.read(MAX_PLAN_BYTES + 1)
             if len(raw) > MAX_PLAN_BYTES:
                 raise UsageError(f"{path}: larger than {MAX_PLAN_BYTES >> 20} MiB", hint=hint)
             data = json.loads(raw)
             if not isinstance(data, dict):
                 raise UsageError(f"{path}: not a plan: no JSON object", hint=hint)
+            # It is of the rest: a file cannot hold the digest of itself.
             digest = data.pop("digest", None)
             plan = cls.model_validate(data)
         except OSError as error:

@@ -33,6 +33,7 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     """The source of the recipe `name`, for a PyTorch release where it depends on one."""
     origin = recipe_.source
     if isinstance(origin, GitSource):
+        # The tag is for people and for the fetch; the commit is what is built.
         tag = origin.tag.replace("{version}", source_version(recipe_, torch))
         commit = origin.commit
         if commit is None:
@@ -102,6 +103,7 @@ def toolkit(recipe_: Recipe, stack: Stack) -> ToolkitPlan | None:
     nvidias_name = redist_platform(stack)
     assert nvidias_name  # the rules refuse a machine that NVIDIA has no archives for
     major = int(stack.cuda.partition(".")[0])
+    # NVIDIA's archive of a cuDNN where one is pinned for this CUDA, else its wheel.
     archived = stack.cudnn and redist.has_archive("cudnn", stack.cudnn, nvidias_name, "cudnn", cuda_major=major)
     archives = _archives(nvidias_name, stack.cuda, stack.cudnn if archived else None, tuple(recipe_.components))
     pinned = catalog.cudnn_wheel(stack.cudnn, stack.cuda) if stack.cudnn and not archived else None

@@ -82,6 +82,7 @@ def _not_offered(candidate: Candidate) -> list[Reason]:
         both = [p for p in channel.platforms if p in recipe.platforms]
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
         found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source))
+    # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"
         found.append(Reason("channel", f"channel {name} does not offer {variant.gpu}", fact, source))

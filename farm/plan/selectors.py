@@ -75,6 +75,7 @@ def candidate(
     package = _listed(matrix, selectors.package)
     system = platform(selectors.platform)
     wanted = options.get("torch") if OPTIONS["torch"].applies(recipe(selectors.package)) else None
+    # Before the channel is known, since it decides which one is the default.
     torch = catalog.find(catalog.torch_releases(), _text(wanted) or "")
     default = partial(matrix.default_channel, package, variant, selectors.platform, torch, _text(options.get("cuda")))
     name = channel_name or selectors.channel or default()
@@ -97,6 +98,7 @@ def candidate(
         **(asked or {}),
     )
     stack = system.completed(stack)
+    # What somebody asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     settled = _with_python(stack, settle(stack, free, check), recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
@@ -127,6 +129,7 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
         return settled
     base = next(name for name in (stack.base, *known) if known[name].python != python)
     other = replace(stack, base=base, standalone=packages(recipe_, python))
+    # Its base stays: keeping that is what the standalone Python is for.
     other = settle(other, set(free) - {"base"}, check)
     left = {reason.rule for reason in check(other) if reason.severity != "warning"}
     fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))

@@ -108,6 +108,7 @@ def write(store: Store, made: Mapping[str, bytes]) -> Written:
     for key in changed:
         _put(store, key, made[key])
     if changed:
+        # With `before`: files of runs that are no longer on the page stay in the store, and known.
         _put(store, MANIFEST, json.dumps({**before, **digests}, sort_keys=True, indent=0).encode())
     return Written(len(made), changed)
 
@@ -126,6 +127,7 @@ def _put(store: Store, key: str, data: bytes) -> None:
         there = store.get(key)
         if there is not None and there.data == data:
             return
+        # Only where it is still what was read: somebody else may build the site at the same time.
         if store.replace(key, data, there.etag if there else None, content_type=content_type):
             return
     raise InfrastructureError(f"{key}: another process keeps writing it", hint="run `farm site build` again")

@@ -42,6 +42,7 @@ def _conflicts(offers: Sequence[Offer]) -> Iterator[Conflict]:
         values = _values(offers, axis)
         for value in values:
             for other_value in _values(offers, other):
+                # An offer has both, so nothing is to be explained.
                 if (value, other_value) in joined:
                     continue
                 why = _why(offers, {axis: value, other: other_value})
@@ -59,6 +60,7 @@ def _why(offers: Sequence[Offer], pair: dict[str, str]) -> str | None:
     for axis, value in pair.items():
         having = (offer for offer in offers if getattr(offer, axis) == value)
         for offer in islice(_spread(having), SAMPLES):
+            # By rule: the texts differ from sample to sample, since they name the other choices.
             found = {r.rule: r.text for r in check(_stack(_with(offer, pair))) if r.severity == "error"}
             reasons = found if reasons is None else {rule: text for rule, text in reasons.items() if rule in found}
             if not reasons:

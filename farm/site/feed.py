@@ -16,12 +16,14 @@ def feed(wheels: Iterable[Wheel], root: str) -> bytes:
     top = ET.Element(f"{{{NAMESPACE}}}feed")
     _text(top, "title", "New PyTorch wheels of the farm")
     _text(top, "id", root)
+    # The newest wheel's time, not today's: the same wheels give the same bytes, and readers fetch nothing anew.
     _text(top, "updated", newest[0].uploaded if newest else "1970-01-01T00:00:00Z")
     ET.SubElement(ET.SubElement(top, f"{{{NAMESPACE}}}author"), f"{{{NAMESPACE}}}name").text = "the farm"
     ET.SubElement(top, f"{{{NAMESPACE}}}link", {"rel": "self", "href": f"{root}feed.xml"})
     for wheel in newest:
         entry = ET.SubElement(top, f"{{{NAMESPACE}}}entry")
         _text(entry, "title", f"{wheel.project} {wheel.version}")
+        # By content: an address may change, and a reader would show the wheel once more.
         _text(entry, "id", f"urn:sha256:{wheel.sha256}")
         _text(entry, "updated", wheel.uploaded)
         _text(entry, "summary", f"{wheel.filename}, {wheel.size / 1e6:.1f} MB")

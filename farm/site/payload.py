@@ -36,10 +36,12 @@ def payload(
     proved = {}
     for number, offer in enumerate(offer for offer in offers if not offer.blocked):
         place = [_place(words[axis], getattr(offer, axis)) for axis in AXES]
+        # Places in the lists of words: the words themselves, in thousands of rows, would make the page much larger.
         rows.append(
             [*place, channels.index(offer.channel), offer.version, off.index(offer.off), drivers.index(offer.driver)]
         )
         state, why = known.state(offer)
+        # Most builds are open: leaving that out keeps the page small.
         if state != "open":
             states[number] = [state, why]
         if offer.proved:
@@ -124,4 +126,5 @@ def _last_driver(gpu: str) -> int | None:
     """The last driver branch that runs every card of the variant."""
     known = catalog.architectures().architectures
     last = [known[name].last_driver for name in Variant.parse(f"{gpu}-avx2-py311").architectures]
+    # The lowest: one driver must run every card of the variant.
     return min((branch for branch in last if branch is not None), default=None)

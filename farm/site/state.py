@@ -135,6 +135,7 @@ def wheels(store: Store) -> Iterator[Wheel]:
 
 def _wheel(file: File) -> Wheel:
     name, version, _, tags = parse_wheel_filename(file.filename)
+    # A wheel may have several tags. By name, so that the same one is taken each time.
     tag = min(tags, key=str)
     platform = of_tag(tag.platform)
     return Wheel(
@@ -201,6 +202,7 @@ def _cached(path: Path) -> tuple[int, int] | None:
 
 
 def _seconds(value: Any) -> float:
+    # The journal's own numbers, but of whichever version of the farm wrote them.
     return min(max(float(value), 0.0), 1e7) if isinstance(value, int | float) else 0.0
 
 
@@ -256,7 +258,9 @@ class Known:
     @classmethod
     def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView]) -> "Known":
         there, listed = list(wheels), list(runs)
+        # In rising order the newest rebuild is the last that is put under the key.
         rising = sorted(there, key=lambda wheel: Version(wheel.version))
+        # Runs come newest first: reversed, the newest is the last here as well.
         return cls(there, listed, {w.key: w for w in rising}, {run.key: run for run in reversed(listed)})
 
     def wheel(self, offer: Offer) -> Wheel | None:
@@ -279,6 +283,7 @@ class Known:
         if offer.blocked:
             return "blocked", short(offer.blocked)
         run = self.last.get(offer.key)
+        # Before the wheel: a rebuild that is under way matters more than the wheel that it will replace.
         if run is not None and not run.phase.ended:
             return "waiting" if run.phase is Phase.QUEUED else "running", run.why
         if self.wheel(offer):

@@ -48,6 +48,7 @@ def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
         hung: The run, or a check of it, did not end in its time.
     """
     texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
+    # A signal says enough: last words before a crash are often about something else.
     if report.outcome == "failed" and report.signal is None:
         texts += [report.reason or "", report.output_tail[-_TAIL:]]
     found: list[str] = []
@@ -55,6 +56,7 @@ def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
     words = _words(report, texts)
     module = re.escape(report.module)
     for each in known():
+        # The order of causes.yaml counts: what a cause gives way to stands before it.
         if any(other in found for other in each.unless):
             continue
         patterns = [pattern.replace("{module}", module) for pattern in each.patterns]

@@ -134,6 +134,7 @@ def install(
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
+    # No cache: the wheel must come from the index under test.
     command = [sys.executable, "-I", "-m", "pip", f"--python={python}", "install", "--isolated", "--no-cache-dir"]
     command += ["--no-input", "--disable-pip-version-check", "--only-binary=:all:", *source]
     if uv is not None:
@@ -157,6 +158,7 @@ def install(
     if code == 0:
         return
     output = _last_lines(log.read_bytes())
+    # `--python` came with pip 22.3.
     if "No module named pip" in output or "no such option: --python" in output:
         raise InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
@@ -164,6 +166,7 @@ def install(
     hint = f"log: {log}"
     absent = _ABSENT.search(output)
     name = absent[1] or absent[2] if absent else None
+    # It is a dependency that the index lacks, not the wheel that was asked for.
     if name and not requirement.startswith(name):
         hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
     raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)

@@ -148,6 +148,7 @@ def read_document(path: Path) -> ProbeDocument | str:
     The module under test runs beside the probe and can have put anything there: a pipe, a link, gigabytes.
     """
     try:
+        # Opened first, looked at then: between a look and an opening it could be replaced.
         descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     except OSError as error:
         return f"the probe left no report ({error.strerror})"
@@ -155,6 +156,7 @@ def read_document(path: Path) -> ProbeDocument | str:
         os.close(descriptor)
         return "the probe's report is not a regular file"
     with os.fdopen(descriptor, "rb") as file:
+        # One byte more than allowed shows that there is more.
         raw = file.read(MAX_DOCUMENT + 1)
     if len(raw) > MAX_DOCUMENT:
         return f"the probe's report is larger than {MAX_DOCUMENT >> 20} MiB"

@@ -176,6 +176,7 @@ def _run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # A group of its own, so that all that it starts can be ended together.
             start_new_session=True,
         )
     except OSError as error:
@@ -212,6 +213,8 @@ def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: 
         else:
             return None
         with contextlib.suppress(OSError):
+            # The probe writes its file before and after each check: since its last change one and the same check has
+            # been running.
             if (seen := file.lstat().st_mtime_ns) != changed:
                 changed, since, document = seen, time.monotonic(), read_document(file)
         if not isinstance(document, ProbeDocument) or not document.running or not document.limit_s:
@@ -257,6 +260,7 @@ def _judge(
     module: str, emulate: str | None, ended: _Ended, document: ProbeDocument | str, expect: Expectation
 ) -> SmokeReport:
     name, code = None, ended.returncode
+    # The same code may come as a signed or an unsigned number.
     if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
         name = _NTSTATUS[code & 0xFFFFFFFF]
     elif code is not None and code < 0:
@@ -307,6 +311,7 @@ def _outcome(
         return "failed", f"{document}; exit code {ended.returncode}"
     if document.module != module:
         return "failed", f"the probe's report is about {document.module!r}, not {module!r}"
+    # faulthandler's own first word when its timer ends the probe.
     is_late = not document.complete and ended.tail.rfind("Timeout (") >= 0
     if document.skipped:
         return "failed", f"{_LATE} {document.time_limit_s:g} s: {document.skipped} checks were not run"

@@ -119,6 +119,7 @@ def _index() -> Mapping[str, tuple[str, ...]]:
         if entry.name.endswith(".yaml"):
             product, _, version = entry.name.removesuffix(".yaml").partition("-")
             found.setdefault(product, []).append(version)
+    # By numbers, not by letters: 12.10 comes after 12.9.
     order = {p: sorted(vs, key=lambda v: [int(n) for n in v.split(".")]) for p, vs in found.items()}
     return {product: tuple(order[product]) for product in sorted(order)}
 

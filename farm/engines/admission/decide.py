@@ -114,6 +114,7 @@ class Admission:
         """
         running = list(running)
         alone = {name for task in tasks for name in task.excluded}
+        # A runner that some task must avoid is a group of its own: the others of its like may still take that task.
         groups = self._groups(now, workers, running, alone)
         fitting: dict[Needs, list[_Group]] = {}
         tail = _tails(tasks)
@@ -134,10 +135,14 @@ class Admission:
                 fitting[needs] = [group for group in groups if not fits(needs, group.sample)]
                 scarce[needs] = sum(len(group.idle) + len(group.later) for group in fitting[needs])
             if not scarce[needs]:
+                # Nothing that is online fits: its patience starts now, or ends.
                 self._hopeless(now, task, workers, waiting, refused)
                 continue
             if self._unfit:
+                # A runner that fits is there: should it go again, the patience starts anew.
                 self._unfit.pop(task.id, None)
+            # Every task ages at the same rate, so the time now cancels out: the time of its creation alone gives the
+            # order. Whole steps, so that within one the scarcity of runners and the length of the work decide.
             step = -(task.priority - task.created / AGEING_S) // 1
             long = tail.get(task.id, task.minutes) if tail else task.minutes
             ready.append((step, scarce[needs], -long, task.created, len(ready), task))
@@ -185,6 +190,7 @@ class Admission:
         waiting: dict[str, str],
     ) -> list[Placement]:
         placed: list[Placement] = []
+        # Tasks of one class wait for the same reason: it is written once for each class, before anything is placed.
         why = {needs: _busy(groups, now) for needs, groups in fitting.items()}
         hope = {needs for needs, groups in fitting.items() if any(group.idle for group in groups)}
         for *_, task in ready:
@@ -209,6 +215,7 @@ class Admission:
             assert best is not None, "a class with hope has an idle group"
             end, group, place = best
             if place is None:  # it ends sooner on a faster runner that is busy now
+                # The slot is spoken for: the tasks that follow see it free again when this one will have ended.
                 free, later = heapq.heappop(group.later)
                 heapq.heappush(group.later, (end, later))
                 minutes = max(0.0, free - now) / 60

@@ -52,6 +52,7 @@ class Task:
 
     def __post_init__(self) -> None:
         needs = Needs(self.kind, self.platform, self.machine, self.labels, self.memory, self.gpus, self.excluded)
+        # Made once: every decision looks tasks up by it. A frozen dataclass lets its own fields be set in no other way.
         object.__setattr__(self, "needs", needs)
 
 

@@ -123,6 +123,7 @@ def check_cuda(
 
     if recorder.run("cuda", "driver", driver) != PASSED:
         last = recorder.checks[-1]
+        # From here on every check of the card says the same reason, and none is run.
         reason = last["reason"] or "the NVIDIA driver does not start"
     if recorder.run("cuda", "is_available", needs_card(lambda: package.check_available(module))) == FAILED:
         reason = "cuda.is_available() is not True"

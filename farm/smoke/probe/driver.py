@@ -20,6 +20,7 @@ def find_driver() -> tuple[int, str]:
     version = ctypes.c_int(0)
     driver.cuDriverGetVersion(ctypes.byref(version))
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
+    # The driver itself tells only the CUDA version that it knows; its own number comes from NVML.
     number = driver_version()
     return count, "driver {}for CUDA {}, {} GPU(s)".format(f"{number} " if number else "", cuda, count)
 

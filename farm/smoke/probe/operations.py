@@ -27,6 +27,7 @@ def check_large(torch: Any, device: str) -> str:
     found = [int(y[place]) for place in places]
     total = int(y.sum(dtype=torch.int64))
     del y
+    # torch keeps freed memory to itself: the checks that follow may need it in other pieces.
     torch.cuda.empty_cache()
     if found != [2, 4, 6, 8] or total != 20:
         raise FailedError(f"elements {found}, sum {total}", "elements [2, 4, 6, 8], sum 20")
@@ -261,6 +262,7 @@ def check_quantized(torch: Any, expected: str | None) -> str:
     x = torch.randint(0, 128, (5, 64), generator=generator)
     w = torch.randint(-64, 64, (9, 64), generator=generator)
     exact = ((x - 60) @ w.t()).double() * 0.125
+    # No value reaches the ends of the 8 bits: saturation would hide an error.
     scale = float(exact.abs().max()) / 120
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 2.13 announces the end of these functions

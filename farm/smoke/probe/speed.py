@@ -53,8 +53,10 @@ def measure(torch: Any, run: Callable[[], Any], seconds: float = 0.5) -> float:
         ended.synchronize()
         return float(begun.elapsed_time(ended)) / 1000 / calls
 
+    # The first calls load the kernel and choose an algorithm: they are not measured.
     series(2)
     calls = max(1, min(1000, int(seconds / 5 / max(series(1), 1e-6))))
+    # The best: whatever else runs can only make it slower.
     return min(series(calls) for _ in range(5))
 
 
@@ -69,6 +71,7 @@ def check_matmul_speed(torch: Any, name: str, size: int = 8192) -> str:
     units = units_of(name, sm, geforce="GeForce" in torch.cuda.get_device_name(0))
     if name == "float64":
         size = 4096
+    # A multiplication and an addition a unit and clock: 2.
     peak = 2e-9 * units * card["multiprocessors"] * card["clock_khz"]
     x = torch.randn(size, size, device="cuda").to(getattr(torch, dtype))
     y = torch.randn(size, size, device="cuda").to(getattr(torch, dtype))

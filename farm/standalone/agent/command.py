@@ -46,6 +46,7 @@ def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
         OSError: The log could not be sent.
     """
     environment = dict(os.environ, **manifest["environment"])
+    # A pipe of its own, not the container's output: what dockerd keeps of that is bounded, and stays on the node.
     pipe, write = os.pipe()
     log = Log(pipe, manifest["logs"], manifest["interval_s"])
     started = time.time()
@@ -70,6 +71,7 @@ def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
     except OSError as error:
         os.write(write, f"farm: the command does not start: {error}\n".encode())
         process = None
+    # The command has its own copy: the pipe ends when that ends, and only if no other is open here.
     os.close(write)
     log.start()
     if process is not None:
@@ -90,6 +92,7 @@ def run_command(manifest: dict[str, Any]) -> dict[str, Any]:
         process.wait()
         # A negative code is a signal; a shell reports it as 128 plus its number.
         report["exit_code"] = 128 - code if code < 0 else code
+        # One compiler may be killed for memory and the build still succeed by a second try: then it is no cause.
         report["out_of_memory"] = bool(killed_for_memory()) and report["exit_code"] != 0
     log.close()
     log.join()

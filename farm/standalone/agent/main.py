@@ -32,8 +32,10 @@ def main() -> int:
         no_new_privileges()
         unpack(manifest)
         report = run_command(manifest)
+        # A build that failed has no output that counts: its log says why.
         if report["exit_code"] == 0:
             send_output(manifest["output"], manifest["output_url"])
+        # Last: where there is a report, the log and the output are in the store.
         put(manifest["report_url"], json.dumps(report).encode())
     except (OSError, urllib.error.URLError, tarfile.TarError) as error:
         say(error)

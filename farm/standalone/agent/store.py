@@ -31,6 +31,7 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
     deadline, pause = time.monotonic() + RETRY_S, 1.0
     while True:
         try:
+            # An earlier try may have sent a part of it.
             if data is not None:
                 data.seek(0)
             headers = {}
@@ -43,6 +44,8 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
         except urllib.error.HTTPError as error:
             if error.code == 412 and data is not None:  # an earlier try got through, its answer was lost
                 return None
+            # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass. Other refusals stay
+            # refusals.
             if error.code < 500 and error.code not in (408, 409, 429):
                 raise
             problem = f"HTTP {error.code}"

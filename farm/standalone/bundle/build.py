@@ -36,9 +36,11 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
 
     job = manifest["job"]
     jobs = args.jobs or os.cpu_count() or 1
+    # Half as much again as the jobs are planned with, where nobody says what the machine has to give.
     memory = int((args.memory_gb or jobs * job["memory_per_job_gb"] * 1.5) * 1e9)
     engine = HostEngine(state / "root", tree=True, cpus=jobs, memory=memory)
     labels = {"farm.plan": manifest["plan"]}
+    # By the plan: a call that is repeated finds the build of the one before.
     handle = engine.find(labels)
     before = engine.observe(handle) if handle else None
     failed = before is not None and before.state == "done" and before.exit_code
@@ -64,6 +66,7 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
     now = engine.observe(handle)
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
+        # Also while the build runs: whoever carries it out of a machine that is cut off can read how far it is.
         (args.out / "build.log.xz").write_bytes(lzma.compress(log.read_bytes(), preset=1))
     if now.state in ("starting", "running"):
         leave(AGAIN, "the build is still running: call again")

@@ -61,6 +61,7 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
     for name in ("root", "lib", *manifest["job"]["inputs"].values()):
+        # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
     state.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BufferedReader(Joined(found), 1 << 20), mode="r|") as archive:
@@ -68,6 +69,7 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
             stream = archive.extractfile(member)
             if stream is None:
                 continue
+            # Unpacked out of the stream: the disk need not hold it twice.
             if member.name == "tree.tar.xz":
                 with lzma.open(stream) as plain, tarfile.open(fileobj=plain, mode="r|") as tree:
                     extract(tree, state / "root")
