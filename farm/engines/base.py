@@ -108,7 +108,7 @@ class Observation:
 class Engine(Protocol):
     """What every engine does. All methods raise InfrastructureError when the engine itself fails.
 
-    The order of a job: `submit`, `observe` until it runs, `logs` to its end, `collect`, `release`; `cancel` at any time.
+    The order: `submit`, `observe` until the job runs, `logs` to its end, `collect`, `release`; `cancel` at any time.
     A controller may be killed between any two. So each may be repeated, and a job is submitted again only with the same
     labels: an engine then replaces what is left of it or takes it up, and never runs it twice.
     """

@@ -268,8 +268,8 @@ class DockerEngine:
         if container is None:
             raise InfrastructureError(f"container {handle[:12]} is gone, and its output with it")
         output = container.labels["farm.output"]
-        # docker-py's get_archive gives no way to close the stream, and dockerd holds the lock of the container until that
-        # is closed: nothing could stop or remove it.
+        # docker-py's get_archive gives no way to close the stream, and dockerd holds the container's lock until that is
+        # closed: nothing could stop or remove it.
         api: Any = self.client.api
         url = api._url("/containers/{0}/archive", handle)
         answer = api._get(url, params={"path": output}, stream=True)

@@ -209,8 +209,6 @@ class HostEngine:
         alive = False
         with contextlib.suppress(OSError):  # another user has its pid by now
             alive = pid is not None and processes.started(pid["pid"]) == pid["start"] != ""
-        # The supervisor ends after it has written this. Asked in the other order, a job could seem lost that had just
-        # ended.
         ended = self._read(handle, "exit.json")  # after the look at the process: it is written before that ends
         if ended is not None:
             cause = Cause[ended["cause"]] if ended["cause"] else None

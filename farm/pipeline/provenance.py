@@ -62,8 +62,8 @@ def predicate(
             "buildType": BUILD_TYPE,
             "externalParameters": parameters,
             "internalParameters": {"plan": {"sha256": plan.digest}},
+            # In a ResourceDescriptor a field that says nothing is absent, not null.
             "resolvedDependencies": [
-                # In a ResourceDescriptor a field that says nothing is absent, not null.
                 {name: value for name, value in each.items() if value is not None} for each in dependencies
             ],
         },
