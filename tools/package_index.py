@@ -89,6 +89,7 @@ def _answer(request: urllib.request.Request, limit: int) -> bytes:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 return bytes(response.read(limit))
         except urllib.error.HTTPError as error:
+            # What the server refuses it refuses again; its own errors pass.
             if error.code < 500 or attempt == ATTEMPTS:
                 raise InfrastructureError(f"{request.full_url}: {error.code} {error.reason}") from error
         except OSError as error:
@@ -143,6 +144,7 @@ class RemoteWheel:
         """
         self.wheel = wheel
         try:
+            # Buffered: zipfile reads a few bytes at a time, and each read would be a request.
             self._zip = zipfile.ZipFile(io.BufferedReader(_Ranges(wheel.url, wheel.size), BLOCK))
         except zipfile.BadZipFile as error:
             raise InfrastructureError(f"{wheel.file}: {error}") from error

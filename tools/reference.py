@@ -95,6 +95,7 @@ def commands() -> str:
 
 
 def _command(one: argparse.ArgumentParser, text: str) -> Iterator[str]:
+    # argparse has no public way to list its options.
     below = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
     yield f"### {one.prog}\n\n{text[0].upper()}{text[1:]}.\n"
     rows = [(_option(action), action.help or "") for action in one._actions if _shown(action)]

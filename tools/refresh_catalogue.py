@@ -109,6 +109,7 @@ def companions(index: str, package: str) -> dict[str, tuple[str, str]]:
         return (torch, version, commit) if torch and commit else None
 
     with ThreadPoolExecutor(JOBS) as pool:
+        # In rising order, so that the newest companion of a release is the one that stays.
         return {each[0]: each[1:] for each in pool.map(asked, newest[-40:]) if each}
 
 
@@ -124,6 +125,7 @@ def torch_record(version: str, found: Sequence[Wheel], pairs: Sequence[dict[str,
     known = [other for other in catalog.torch_releases() if release_key(other) < release_key(version)]
     before = catalog.torch_releases()[known[-1]] if known else next(iter(catalog.torch_releases().values()))
     least = cuda_min[1] if cuda_min else before.cuda_min
+    # No lower than its predecessor's, and no lower than what the oldest CUDA that it takes compiles for.
     minimum = max(before.sm_min, min(catalog.toolkits()[catalog.find(catalog.toolkits(), least) or "11.4"].sm))
     pythons = {
         name: sorted({w.python for w in of_release(found, tag)}, key=python_order) for name, tag in PLATFORMS.items()
@@ -201,6 +203,7 @@ def compiled_sms(ptxas: bytes) -> list[int]:
         program.write_bytes(ptxas)
         program.chmod(0o700)
         told = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, check=True).stdout
+    # Only the help of this one option: others list SMs too.
     names = re.search(r"--gpu-name.*?Default", told, re.DOTALL)
     return sorted({int(number) for number in re.findall(r"sm_(\d{2,3})", names[0] if names else "")})
 
@@ -274,6 +277,7 @@ def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
         sms = {arch.number(sm) for box in boxes for sm in box.sass}
         if sms:
             found.append((min(sms), max(sms)))
+    # The highest of the lowest: a GPU needs code in every part of cuDNN.
     return (max(low for low, _ in found), max(high for _, high in found)) if found else None
 
 
@@ -327,6 +331,7 @@ def refresh_cudnn(index: str, notes: Notes) -> Iterator[Proposal]:
 def arch_flags(remote: RemoteWheel) -> list[str]:
     """What `torch.cuda.get_arch_list()` will say of a wheel: `sm_75`, `compute_120`."""
     name = remote.find("torch/lib/libtorch_python.so")
+    # The list stands as one text in the library: the longest run of such words is it.
     flags = re.findall(rb"(?:(?:sm|compute)_\d{2,3}[af]?[ ;]?){2,}", remote.read(name)) if name else []
     return max(flags, key=len, default=b"").decode().split()
 

@@ -62,6 +62,7 @@ def _python(name: str, listing: list[dict[str, object]]) -> Iterator[str]:
             for file in files
             if file["install_only"] and file["platform"] == "linux" and file["sha256"] and file["arch"] in MACHINES
         }
+        # A release without an archive for one of the machines is passed over: both build with the same Python.
         if len(found) == len(MACHINES) and int(str(version["micro"])) > micro:
             micro, best = int(str(version["micro"])), found
     yield f'  {name}:\n    version: "3.{name[3:].removesuffix("t")}.{micro}"\n    files:\n'

@@ -45,6 +45,7 @@ def pytest_collection_modifyitems(items: "list[Any]") -> None:
     rules = _rules()
     done = {line["test"] for line in read(Path(rules["log"])) if "test" in line}
     _note({"collected": len(items)})
+    # Counted before anything is left out: the same tests are chosen in every process, also after a crash.
     chosen = [item for item in items[:: rules["every"]] if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
     items[:] = [item for item in chosen if item.nodeid not in done]
 
@@ -89,6 +90,7 @@ def run_file(
     log.unlink(missing_ok=True)
     own = {"every": file["every"], "skip": list(rules["skip"]), "log": str(log)}
     environ = {**os.environ, **rules["environment"], RULES: json.dumps(own)}
+    # For `-p torch_tests`: this very file is the plugin.
     environ["PYTHONPATH"] = str(Path(__file__).parent)
     command = [python, "-m", "pytest", "-q", "-p", "torch_tests", "-p", "no:cacheprovider", f"{name}.py"]
     end = time.monotonic() + limit_s
@@ -106,6 +108,7 @@ def run_file(
                 why = ""
                 break
             crashed = [test for test, result in results(log).items() if result["outcome"] == "crashed"]
+            # A crash is a negative code, and names its test. Everything else would only fail again.
             if code > 0 or not crashed:
                 why = f"pytest ended with exit code {code}: see {name}.log"
                 break
@@ -115,6 +118,7 @@ def run_file(
     found = results(log)
     if why.startswith("stopped"):
         running = [line["test"] for line in read(log) if "test" in line][-1:]
+        # The one that ran at the limit did not crash: it was stopped.
         found = {test: r for test, r in found.items() if test not in running or r["outcome"] != "crashed"}
     return found, collected[0] if collected else 0, why
 

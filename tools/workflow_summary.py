@@ -25,6 +25,7 @@ def table(names: Iterable[str], jobs: dict[str, str | None], pip: dict[str, str]
         marks = []
         for stage in STAGES:
             key = f"{stage} {name}"
+            # A job that never started is not on the list.
             done = jobs.get(key, "skipped")
             counts[stage] += done == "success"
             marks.append(MARKS.get(done, "?"))

@@ -17,6 +17,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
     if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
         return int(number[1] + number[2])
+    # An SM may have another name in variants: sm_101 became sm_110.
     known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
     if not known and (company := gpus.maker(name)):
         raise UsageError(
@@ -31,6 +32,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
         )
     if known <= set(gpus.gpus().too_old):
         return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
+    # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with that chip.
     ours = known & set(architectures)
     if len(known) > 1 and not ours:
         raise UsageError(

@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
     found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
+    # An image is used by name before there is a container of it, so none is touched while a run is open.
     images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace)
     if not args.dry_run:
         for path, _ in found:
@@ -153,6 +154,7 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
     except FarmError:
         return []
     containers = client.containers.list(all=True)
+    # Containers that have ended count too: Docker refuses to remove their image.
     used = {container.image.id for container in containers if container.image}
     found = []
     for image in client.images.list(name=IMAGES):
@@ -165,6 +167,7 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
         if trees is not None and volume.name not in trees:
             continue
         if volume.name.startswith(TREES) and volume.name not in mounted and _made(volume.attrs["CreatedAt"]) <= before:
+            # 0: how large a volume is the engine only says after reading all of it.
             found.append((volume.name, 0))
     return found
 

@@ -72,6 +72,7 @@ def _narrowed(widths: list[int], room: int) -> list[int]:
             break
         most, left, parts = min(excess, widest - second), excess, len(chosen)
         for index in chosen:
+            # Rounded anew for each column, so that what is taken adds up to the excess.
             taken = min(most, round(left / parts))
             found[index] -= taken
             left -= taken

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.shell == "fish":
         print(fish(options, COMMANDS), end="")
     else:
+        # zsh runs bash's completions with this function of its own.
         head = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
         print(head + bash(options), end="")
     return 0
@@ -51,6 +52,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, list[s
             continue
         words = [str(choice) for choice in action.choices or ()]
         names = [name for name in action.option_strings if name.startswith("--")]
+        # A positional argument with choices, such as `farm site build`: its words are offered like options.
         if not action.option_strings and words:
             yield "", "", words
         for name in names:

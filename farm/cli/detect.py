@@ -79,6 +79,7 @@ def _index_url(named: str | None, project: Path | None) -> str | None:
         return index
     from farm.index.backends import open_store
 
+    # The public address is that of the index in ci/farm.yaml: of one that was named it says nothing.
     public = load_settings(project).index_public_url if project and not named else None
     return public or open_store(index).url("")
 

@@ -68,6 +68,7 @@ def _wait_for(journal: Journal, run: Run, log: Path, dispatcher: subprocess.Pope
         if text != shown:
             shown = text
             show.note(f"    {plain(text)}")
+        # Exit code 0 is no failure: it ends so where another dispatcher is at work.
         if dispatcher is not None and dispatcher.poll():
             where = journal.path.with_name("dispatch.log")
             raise InfrastructureError(
@@ -81,6 +82,8 @@ def start_dispatcher(workspace: Workspace) -> subprocess.Popen[bytes] | None:
     """Starts a dispatcher, unless one is at work."""
     workspace.artifacts.mkdir(parents=True, exist_ok=True)
     try:
+        # Held for a moment only, to see whether it is held. A dispatcher that starts just now waits for it:
+        # `PATIENCE_S`.
         with exclusive(workspace.artifacts, 0.0):
             pass
     except AlreadyDispatchingError:

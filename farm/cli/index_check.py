@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     store = store_of(args)
     if args.fix:
         prove(store, single_writer=args.single_writer)
+        # Before the check, which then reports what pages alone could not mend.
         reconcile(store, signer_of(args))
     problems = check(store)
     broken = sum(problem.broken for problem in problems)

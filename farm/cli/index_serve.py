@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
                 show.say(f"pip install --index-url {url}{folder}/ PROJECT")
         import sys
 
+        # Now: a script that started this waits for the address, and `serve_forever` never returns.
         sys.stdout.flush()
         serving.serve_forever()
     return 0

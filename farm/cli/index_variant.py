@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store, signer = writable_store_of(args), signer_of(args)
+    # Before anything is written: it refuses a key that may not sign here.
     listing = Listing(store, signer)
     with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
         path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         filename = path.name
     if signer is not None:
         sign_pages(store, signer, shown)
+    # Last: the catalogue lists the group when its pages are there.
     listing.add_group("variant")
     if args.json:
         show.json_document({"wheel": filename, "label": label, "pages": sorted(shown)})

@@ -44,5 +44,6 @@ def run(args: argparse.Namespace) -> int:
 def _state_of(url: str) -> Path:
     """A folder for each index, as the XDG base directory specification has it."""
     base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    # A hash, since a URL is no file name. Without the last slash, which changes nothing.
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:32]
     return Path(base).expanduser() / "torch-farm" / "verified" / name

@@ -24,6 +24,7 @@ def run(args: argparse.Namespace) -> int:
         if path.is_file() and "__pycache__" not in path.parts
     )
     for file in files:
+        # All are looked at before the first is written: a half-made project would be the user's to clean up.
         if (args.folder / file).exists():
             raise UsageError(
                 f"{args.folder / file} is already there: nothing was written", hint="farm init DIR, with a new folder"

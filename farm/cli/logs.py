@@ -48,6 +48,7 @@ def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterato
     """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
     rest, offset = b"", 0
     while True:
+        # Asked before the log is read: what was written up to the end is then printed below.
         ended = not follow or journal.run(run.id).finished is not None
         if log.exists() and log.stat().st_size > offset:
             with log.open("rb") as stream:
@@ -67,6 +68,7 @@ def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, 
     while piece := stream.read(1 << 20):
         count += len(piece)
         *whole, rest = (rest + piece).split(b"\n")
+        # Of a line without end only the end is kept: it would fill the memory.
         rest = rest[-65536:]
         for line in whole:
             yield line.decode("utf-8", "replace")

@@ -98,6 +98,7 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
 
     known: list[str] = []
     if message.startswith("unrecognized arguments: "):
+        # argparse tells what is wrong in its text alone.
         wrong = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
         known = [option for option in parser._option_string_actions if option.startswith("--")]
     elif "invalid choice: " in message:
@@ -169,6 +170,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"
         parser(()).exit(2, f"farm: no command {name!r}\n{hint}")
     top = parser((name,))
+    # Not `parse_args`: its error would show the usage of `farm`, not that of the command.
     args, unknown = top.parse_known_args(renamed(name, given))
     if unknown:
         command_parser(top, name).error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -42,9 +42,11 @@ class _Outlet(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
+            # First: the interpreter flushes at its end, and would fail on the same descriptor again.
             _to_nowhere(self.fileno())
             if error.errno not in _GONE:  # a full disk
                 raise OutputFailedError(f"the output cannot be written: {error.strerror or error}") from error
+        # Of the class: stdout and stderr may be one pipe, and whoever asks has neither of them.
         _Outlet.closed_by_reader = True
         if threading.current_thread() is threading.main_thread():
             raise OutputClosed

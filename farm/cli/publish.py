@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if not report.passed:
         raise refusal(report)
     given = read(args.inputs) if args.inputs else BuildInputs()
+    # The workflow that publishes belongs to the wheel's origin as well, whoever built it.
     given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
     with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
         result = publish_wheel(

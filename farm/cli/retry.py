@@ -24,5 +24,6 @@ def run(args: argparse.Namespace) -> int:
         old = journal.run(args.run)
     if old.finished is None:
         raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
+    # The plan as it was, not resolved anew: the matrix may have changed since.
     new = create_detached(workspace, plan_of(old), replace(old.request, retry_of=old.id))
     return detached(args, workspace, new) if args.detach else follow(args, workspace, new)

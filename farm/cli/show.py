@@ -65,6 +65,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     """A table on stdout; cells are shown as they are, without markup."""
     if title:
         say(title)
+    # Made safe before it is measured: an escape sequence has no width on the screen.
     cells = [list(columns), *([plain(cell) for cell in row] for row in rows)]
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH
     if narrow.is_narrow("".join(map("".join, cells))):

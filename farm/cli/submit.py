@@ -50,12 +50,14 @@ def run(args: argparse.Namespace) -> int:
             "--from-bundle takes libraries from the toolchain image on this machine",
             hint="use --on docker, without --detach",
         )
+    # Only where something is to be published: with --no-publish the wheel itself is wanted.
     if until != "verify" and not forced and not args.from_bundle:
         check_engine(Workspace(project, settings, Silent()), on, plan)
         workspace = Workspace(project, settings, Silent())
         record = find_published(workspace, plan)
         if record is not None:
             return shown(args, use_published(workspace, plan, record, test=until == "smoke"))
+    # An engine with several runners always builds through the dispatcher, which chooses among them.
     if not args.detach and not traits.places:
         return watched(args, project, settings, plan, until, args.from_bundle)
     workspace = Workspace(project, settings, Silent())

@@ -40,6 +40,7 @@ def _lines(name: str, size: int) -> stores.Progress:
 
     def show_progress(done: int) -> None:
         nonlocal shown
+        # A line for each tenth: a log of CI keeps every one.
         tenth = done * 100 // size // EVERY
         if tenth > shown:
             shown = tenth

@@ -32,6 +32,7 @@ def usual(project: Path, settings: Settings, plan: Plan) -> dict[str, float]:
     if not journal_path(project, settings).is_file():
         return {}
     with open_journal(project, settings) as journal:
+        # A run that failed took as long as it took to fail: it says nothing of the next.
         same = [r for r in journal.runs(LOOKED_AT) if r.result == "success" and r.request.package == plan.package]
         found = next((r for r in same if r.request.variant == plan.variant), same[0] if same else None)
         if found is None:

@@ -56,6 +56,7 @@ class LogWatcher:
         self._print(f"    {step.outcome} after {duration(step.seconds)}" + (f": {step.result}" if step.result else ""))
 
     def line(self, text: str) -> None:
+        # CI systems end a job that prints nothing for long.
         if self._verbose or time.monotonic() - self._printed > ALIVE_S:
             self._print(f"    {text}")
 
@@ -116,6 +117,7 @@ class TerminalWatcher:
     def progress(self, done: int, total: int) -> None:
         if total != self._total:  # another phase counts anew
             self._first = None
+        # The rate counts from the first step that was seen: a build that is taken up again begins in the middle.
         self._first = self._first or (time.monotonic(), done)
         self._done, self._total = done, total
 
@@ -140,6 +142,7 @@ class TerminalWatcher:
         """`, 12 a minute, about 3 min left`; empty while it is unknown."""
         assert self._first is not None
         seconds, steps = now - self._first[0], self._done - self._first[1]
+        # A rate of the first moments would be off by hours.
         if seconds < 1 or steps < 1:
             return ""
         left = (self._total - self._done) * seconds / steps

@@ -151,6 +151,7 @@ class Dispatcher:
         attempted = self.journal.attempted() if claimed else set()
         for run_id in claimed:
             self._track(mine[run_id], has_attempts=run_id in attempted)
+        # Another process owns them: they are asked about again, in case it dies.
         self._others |= {run_id: run for run_id, run in mine.items() if run_id not in claimed}
         self._newest = found[-1].id if found else self._newest
 
@@ -338,6 +339,7 @@ class Dispatcher:
             error = InfrastructureError(text) if system else FarmError(f"the farm itself failed: {text}")
         lost = self._lost(run_id)
         away = isinstance(error, NoRunnerError) and len(lost) > one.losses  # the runner went between look and start
+        # The build's own fault: the run ends, and its runner has worked.
         if not isinstance(error, InfrastructureError) and not away:
             self._end(one, error)
             if worker:

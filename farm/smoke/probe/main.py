@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(renamed(sys.argv[1:] if arguments is None else arguments))
+    # Started by `jit.run_first_kernel`: one kernel in a process of its own.
     if options.first_kernel:
         found = first_kernel(importlib.import_module(options.module))
         with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123

@@ -52,8 +52,10 @@ class Recorder:
         if remaining is not None and remaining <= 0:
             self.document["skipped"] += 1
             check, limit_s = self._no_time, 0.0
+        # The run's own end comes before the check's.
         elif remaining is not None and (not limit_s or remaining < limit_s):
             limit_s, is_cut = remaining, True
+        # Written before the check starts: if it takes the process with it, the file says which one it was.
         self.document.update(running=name, limit_s=round(limit_s, 3), out_of_time=is_cut)
         self.write()
         if limit_s:
@@ -106,6 +108,7 @@ def run_check(group: str, name: str, check: Callable[[], str]) -> dict[str, Any]
         entry.update(status=NOT_RUN, reason=str(error))
     except FailedError as error:
         entry.update(status=FAILED, seen=error.seen, expected=error.expected)
+    # A module under test may call `sys.exit`; the other checks are to be run all the same.
     except (Exception, SystemExit) as error:
         entry.update(status=FAILED, seen=f"{type(error).__name__}: {error}", expected="no error")
     for key in ("seen", "expected", "reason", "warning"):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @functools.lru_cache(maxsize=None)
 def throughput() -> dict[str, Any]:
     """`throughput.json`: what each SM can do, with its sources; its keys are texts."""
+    # `pkgutil`, since the packed probe is a zip: there is no file to open.
     return dict(json.loads(pkgutil.get_data(__package__, "throughput.json") or b""))
 
 
