@@ -141,6 +141,7 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
         return []
     if own is None:
         return found
+    # The folder and names are the same in all of NVIDIA's cuDNN wheels.
     return [*found, LibraryWheel(**own.model_dump(), folder="nvidia/cudnn/lib", libraries=["libcudnn*.so.*"])]
 
 

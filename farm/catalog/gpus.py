@@ -126,6 +126,7 @@ _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # ls
 
 
 def _full(name: str) -> str:
+    # Bounded: the name may be a whole line of somebody's terminal.
     text = _MARKS.sub(" ", name[:200].lower())
     in_brackets = _PCI.search(text)
     if in_brackets:

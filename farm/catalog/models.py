@@ -30,6 +30,7 @@ class Facts(Model):
         for kind, names in (("sources", set(self.sources)), ("unconfirmed", set(self.unconfirmed))):
             if names - facts:
                 raise ValueError(f"{kind} names {sorted(names - facts)[0]!r}, which is not a fact of this record")
+        # Only of what the record says: a default states no fact.
         missing = sorted((facts & self.model_fields_set) - set(self.sources))
         if missing:
             raise ValueError(f"no source for {', '.join(missing)}")
@@ -63,6 +64,7 @@ class Table(Model):
             own = record.get("sources", {}) if isinstance(record, dict) else None
             if not isinstance(own, dict):
                 return record
+            # The record's own source wins over the file's.
             return record | {"sources": {key: text for key, text in common.items() if key in record} | own}
 
         whole = dict(data)
@@ -74,6 +76,7 @@ class Table(Model):
     @model_validator(mode="after")
     def _every_source_is_used(self) -> Self:
         records = [record for field in self.RECORDS for record in getattr(self, field).values()]
+        # A source that belongs to nothing is a leftover or a misspelt key.
         unused = set(self.sources).difference(*(record.model_fields_set for record in records))
         if unused:
             raise ValueError(f"sources names {min(unused)!r}, which no record has")
@@ -117,6 +120,7 @@ class Toolkit(Facts):
     driver_windows: str | None = Field(pattern=VERSION)
 
     def driver(self, platform: str) -> str | None:
+        # NVIDIA's table has columns for Linux and Windows only.
         found: str | None = getattr(self, f"driver_{platform}", self.driver_linux)
         return found
 
@@ -148,6 +152,7 @@ class PinnedWheel(Model):
 
     @property
     def platform_tags(self) -> list[str]:
+        # One name may carry several tags: manylinux2014_x86_64.manylinux_2_17_x86_64.
         return self.file.removesuffix(".whl").rpartition("-")[2].split(".")
 
 
@@ -368,6 +373,7 @@ class ArchListGrammar(Model):
     @classmethod
     def _compiles(cls, numbers: dict[str, str]) -> dict[str, str]:
         for text in numbers.values():
+            # Now, not in the middle of a plan.
             re.compile(text)
         return numbers
 
@@ -549,6 +555,7 @@ class NvidiaProvider(Model):
         """What each component is made of in the CUDA version `cuda`; `platform` is NVIDIA's name."""
         found = dict(self.components)
         version = tuple(map(int, cuda.split(".")))
+        # In the order of the file, oldest first: a newer name replaces an older one.
         for first, other in self.since.items():
             if version >= tuple(map(int, first.split("."))):
                 found |= other

@@ -43,6 +43,7 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
     if toolkit is None:
         return
     must = set(compiled(stack))
+    # The arch list may name SMs that no card of the variant has: nvcc is asked for those as well.
     for sm in sorted(must | {entry.sm for entry in entries(stack)}):
         if sm in toolkit.sm:
             continue
@@ -70,6 +71,7 @@ def driver_knows_gpu(stack: Stack) -> Iterator[Reason]:
     if stack.driver is None:
         return
     for sm in targets(stack):
+        # By branch: 472 and 473 are still branch 470, which knows Kepler.
         last = _last_driver(sm)
         if last is not None and catalog.driver_branch(number(stack.driver)[0]) > last:
             card = catalog.architectures().architectures[f"sm{sm}"]
@@ -115,6 +117,7 @@ def a_driver_runs_both(stack: Stack) -> Iterator[Reason]:
     if stack.cuda not in catalog.toolkits():
         return
     major = stack.cuda.split(".")[0]
+    # Minor-version compatibility: the first driver of a CUDA major runs all of its minor versions.
     floor = catalog.cuda_majors()[major].driver(stack.platform)
     for sm in targets(stack):
         last = _last_driver(sm)
@@ -171,6 +174,7 @@ def ptx_needs_driver(stack: Stack) -> Iterator[Reason]:
     listed = entries(stack)
     if toolkit is None or driver is None or not any(entry.ptx for entry in listed):
         return
+    # Compiling PTX needs the driver of that very CUDA: minor-version compatibility does not cover the JIT compiler.
     full = toolkit.driver(stack.platform)
     if full is None or reaches(driver, full):
         return
@@ -219,6 +223,7 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
                 catalog.architectures().tegra_source,
                 change=("cpu_of_arm",),
             )
+        # A warning only: an x86 machine with this card is not known, which does not say that there can be none.
         elif sm in catalog.architectures().arm_alone and stack.variant.machine != "aarch64":
             yield Reason(
                 "gpu-arm",

@@ -42,6 +42,7 @@ def parse_msvc(text: str) -> int:
     short = text.lower().removeprefix("vs").strip()
     if short in products:
         return msc_ver(products[short].last)
+    # Toolset 14.29, compiler 19.29 and _MSC_VER 1929 are one and the same: two digits tell.
     match = re.fullmatch(r"(?:14\.|19\.?)([1-5]\d)(?:\.\d{1,6})*", short, re.ASCII)
     if match:
         return MSVC_BASE + int(match[1])
@@ -190,6 +191,7 @@ def toolkit_has_components(stack: Stack) -> Iterator[Reason]:
         provider = catalog.nvidia_provider()
         if toolkit.release not in redist.versions("cuda"):
             return  # `toolkit_is_pinned` says so
+        # A component is there only where every archive that makes it up is.
         archives = set(redist.components("cuda", toolkit.release, platform))
         have = [name for name, parts in provider.parts(stack.cuda, platform).items() if archives.issuperset(parts)]
         source = provider.source

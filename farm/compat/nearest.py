@@ -53,6 +53,7 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
         for python in sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near)):
             yield "variant", replace(variant, python=python)
     elif field == "cpu":
+        # Levels of the same machine: another machine is another wheel, not a smaller demand.
         alike = [name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine]
         near = alike.index(variant.cpu)
         for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
@@ -66,6 +67,7 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
             yield "variant", replace(variant, gpu=f"sm{stack.gpu}")
     elif field == "arch_list":
         if stack.arch_list is not None:
+            # First without PTX, which is the smaller change; then the list that the cards need.
             yield "arch_list", arch_list(stack).replace("+PTX", "")
             yield "arch_list", spell(targets(stack))
     elif field == "ptx":

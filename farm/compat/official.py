@@ -84,6 +84,7 @@ def answer(torch: str, sm: int, platform: str, driver: str | None = None, python
         return Answer(torch, None, others)
     judged = [(row, _problem(torch, row, sm, platform, driver, python)) for row in able]
     judged.sort(
+        # Without a problem first, then from the Python index, then with the newest CUDA.
         key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")])
     )
     row, problem = judged[0]
@@ -138,4 +139,5 @@ def pythons(row: OfficialWheel, torch: str) -> list[str]:
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
     """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
     dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
+    # Rows stand in the order of releases: the last one that counts is the latest word.
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)

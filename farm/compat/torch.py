@@ -51,6 +51,7 @@ def torch_takes_cuda(stack: Stack) -> Iterator[Reason]:
     release = _release(stack)
     if release is None or stack.cuda not in catalog.toolkits():
         return
+    # Where CMake refuses the CUDA, the doubts below have nothing to add.
     if number(stack.cuda) < number(release.cuda_min):
         yield Reason(
             "torch-cuda",
@@ -237,6 +238,7 @@ def numpy_fits(stack: Stack) -> Iterator[Reason]:
     python = catalog.pythons().versions.get(stack.variant.python)
     if python is None:
         return
+    # null in python.yaml: numpy still makes wheels for this Python.
     last = python.numpy_max
     asked = number(stack.numpy)
     # A major version alone means the newest of it.
@@ -264,6 +266,7 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
     """The release reads every entry of the arch list."""
     if _release(stack) is None or stack.torch is None or stack.cuda is None:
         return
+    # The grammar is that of the release's own cpp_extension: what one release reads another refuses.
     grammar = catalog.arch_list_grammar()
     # The newest grammar that is not newer than the release.
     pattern = [text for since, text in grammar.numbers.items() if number(since) <= number(stack.torch)][-1]
@@ -332,6 +335,8 @@ def switches_work(stack: Stack) -> Iterator[Reason]:
             )
         cards = targets(stack)
         if switch.sm_min is not None and (not cards or cards[0] < switch.sm_min):
+            # Where only some of the cards are too old, the kernels are built for the others. Whether such a build
+            # succeeds is in doubt.
             some = bool(cards) and cards[-1] >= switch.sm_min
             yield Reason(
                 rule,

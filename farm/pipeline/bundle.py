@@ -120,6 +120,7 @@ def write_bundle(
             "command": ["bash", "/farm/job/build.sh"],
             "inputs": {f"/farm/{name}": name for name in inputs},
             "output": "/farm/out",
+            # What the image sets: `run` has the image's files, and no Docker to set it.
             "environment": environment,
             "volumes": {TREE: kept(plan)[TREE]},
             "timeout_s": plan.timeout_minutes * 60,

@@ -22,6 +22,7 @@ def check_wheel(wheel: Path, plan: "Plan", report_file: Path, dependencies: Sequ
         VerificationFailedError: It does not hold what it promises; every finding is in the text.
     """
     report = verify(wheel, plan.verify, dependencies=dependencies)
+    # Written before it is judged: a wheel that is refused needs its report most.
     report_file.write_text(report_text(report), encoding="utf-8")
     if not report.passed:
         raise refusal(report, report_file)

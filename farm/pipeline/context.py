@@ -41,5 +41,6 @@ class RunContext:
 
     def check_cancelled(self) -> None:
         """Raises CancelledError where somebody asked for the end."""
+        # By the journal, which every process of the project reads: `farm cancel` is another one.
         if self.journal.happened(self.run.id, EventKind.CANCEL):
             raise CancelledError(f"run {self.run.id} was cancelled")

@@ -61,6 +61,7 @@ def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
         NoRunnerError: See prove_host.
     """
     wanted = plan.parsed_variant.python_version
+    # The `python3` of the build's own PATH, not this interpreter: it is the one that builds.
     version, *absent = _run(["python3", "-c", LOOK], environment).split()
     if version != wanted:
         raise NoRunnerError(

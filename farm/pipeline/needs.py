@@ -72,6 +72,7 @@ def _published(store: Store, plan: Plan, project: Path) -> dict[str, File]:
 def _find(store: Store, plan: Plan, need: Requirement, project: Path) -> File:
     key = json_key(plan.parsed_variant.group, canonicalize_name(need.name))
     page = store.get(key)
+    # A page may list wheels of several Pythons, and yanked ones.
     for file in parse_page(page.data, key).files if page else ():
         if file.url is not None and file.yanked is False and _fits(file.filename, plan, need):
             return file

@@ -118,6 +118,7 @@ def stored(store: Store, what: str) -> list[Pack]:
 
 def chosen(packs: Iterable[Pack], held: Iterable[str]) -> list[Pack]:
     """Those to fetch: what the cache has not had, the newest first, within MAX_FETCH."""
+    # One that does not fit is passed over: an older, smaller one may fit still.
     seen, left, found = set(held), MAX_FETCH, []
     for pack in packs:
         if pack.sha256 not in seen and pack.size <= left:

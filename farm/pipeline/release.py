@@ -80,6 +80,7 @@ def publish_wheel(
             single_writer=single_writer,
         )
     except NameTakenError as error:
+        # The name is taken by other bytes: a rebuild number gives a new name.
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise

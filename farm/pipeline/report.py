@@ -66,6 +66,7 @@ class Outcomes:
         start = time.monotonic()
         try:
             yield step
+        # Ctrl-C too: the table at the end says at which step it came.
         except BaseException:
             step.outcome = "failed"
             raise

@@ -43,6 +43,7 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
         ) from error
     except ValidationError as error:
         raise UsageError(f"{pieces / 'result.json'} is not what a bundle's run writes") from error
+    # First of all: pieces of another plan would make a whole wheel, and the wrong one.
     if result.plan != plan.digest:
         raise UsageError(
             f"{pieces} holds a build of plan {result.plan[:12]}, this is plan {plan.digest[:12]}",
@@ -52,6 +53,7 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="call `run` again with --first-piece")
+    # Sizes before hashes: a piece that is still being copied is found at once.
     if sum(path.stat().st_size for path in files) != result.size:
         raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again")
     dest.mkdir(parents=True, exist_ok=True)

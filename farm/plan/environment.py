@@ -128,6 +128,7 @@ def _sources(candidate: Candidate) -> Variables:
     """Variables by origin, in the order in which one overrules another."""
     stack, recipe = candidate.stack, candidate.recipe
     own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
+    # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its first place.
     found = platform(stack.platform).environment(recipe, stack, candidate.value("blas"))
     found = found | {f"recipe {recipe.package}": own}
     if stack.cuda:

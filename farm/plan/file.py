@@ -269,6 +269,7 @@ class Plan(Model):
             raise UsageError(f"{path}: not a plan: {where}: {first['msg']}", hint=hint) from error
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{path}: not a plan: {error}", hint=hint) from error
+        # After the shape: the digest of the parsed plan is asked for, so the file may be indented in any way.
         if digest != plan.digest:
             raise UsageError(
                 f"{path}: its content and its digest differ", hint="create it again with `farm plan --json`"

@@ -118,6 +118,7 @@ def _archives(
     nvidias_name: redist.Platform, cuda: str, cudnn: str | None, components: tuple[str, ...]
 ) -> list[ArchivePlan]:
     members = catalog.nvidia_provider().parts(cuda, nvidias_name)
+    # A set: two components may need the same archive.
     names = sorted({part for component in components for part in members[component]})
     found = redist.archives("cuda", catalog.toolkits()[cuda].release, nvidias_name, names)
     if cudnn:

@@ -53,6 +53,7 @@ class Judgement:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
+        # One change that does away with everything is worth more than one for each reason.
         nearest, single = self.nearest(), [reason.nearest for reason in reasons if reason.nearest]
         raise NotBuildableError(
             "\n".join(lines), hint=f"nearest that can: {nearest}" if nearest else "; ".join(single) or None

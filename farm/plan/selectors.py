@@ -132,6 +132,7 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
     # Its base stays: keeping that is what the standalone Python is for.
     other = settle(other, set(free) - {"base"}, check)
     left = {reason.rule for reason in check(other) if reason.severity != "warning"}
+    # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
     fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
     return other if fewer or (moved and not left) else settled
 
@@ -146,6 +147,7 @@ def _choose(
     one: Option, recipe_: Recipe, variant: Variant, given: Mapping[str, Choice], pins: Pins, channel: str
 ) -> Choice:
     """What was asked for, else what the channel pins, else the default; what means nothing to the build is unset."""
+    # Unset, not refused: options of ci/farm.yaml hold for all builds, those without a GPU too.
     if one.needs_gpu and not variant.sms:
         return Choice(one.unset, f"variant {variant}")
     if not one.applies(recipe_):

@@ -65,6 +65,7 @@ def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
     best: dict[str, tuple[int, Offer]] = {}
     for offer in offered:
         if not offer.blocked:
+            # The package first, then its best state: torch that is published counts more than a tested companion.
             rank = packages.index(offer.package) * len(order) + order.index(known.state(offer)[0])
             if offer.variant not in best or rank < best[offer.variant][0]:
                 best[offer.variant] = (rank, offer)
@@ -101,6 +102,7 @@ def write(store: Store, made: Mapping[str, bytes]) -> Written:
     Raises:
         InfrastructureError: The store failed, or somebody else wrote the same file all the time.
     """
+    # One request says what all files were: the store is asked for none that has not changed.
     stored = store.get(MANIFEST)
     before = _manifest(stored.data if stored else None)
     digests = {key: hashlib.sha256(data).hexdigest() for key, data in made.items()}

@@ -59,6 +59,7 @@ def _why(offers: Sequence[Offer], pair: dict[str, str]) -> str | None:
     reasons: dict[str, str] | None = None
     for axis, value in pair.items():
         having = (offer for offer in offers if getattr(offer, axis) == value)
+        # A few are enough: one build without a reason already shows that the two values can be joined.
         for offer in islice(_spread(having), SAMPLES):
             # By rule: the texts differ from sample to sample, since they name the other choices.
             found = {r.rule: r.text for r in check(_stack(_with(offer, pair))) if r.severity == "error"}

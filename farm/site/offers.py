@@ -76,6 +76,7 @@ def offers(project: Path) -> Iterator[Offer]:
         selectors = Selectors(build.variant, build.package, build.platform, build.channel, options)
         try:
             plan = resolve(project, selectors)
+        # Shown all the same, with the reason: a user looks for it, and would not know why it is missing.
         except NotBuildableError as error:
             yield _offer(build, None, str(error), "")
         else:

@@ -109,6 +109,7 @@ def selector(data: Mapping[str, Any], offers: Sequence[Offer], known: Known) -> 
 def farm_page(offers: Sequence[Offer], known: Known, links: Mapping[str, Sequence[tuple[str, str]]], root: str) -> str:
     """The page that shows how the farm stands. `links`: run -> (name, address) of its files."""
     newest = sorted(known.wheels, key=lambda wheel: (wheel.uploaded, wheel.filename), reverse=True)
+    # Not the time now: pages that did not change must not be written anew.
     times = [run.created for run in known.runs] + [wheel.uploaded for wheel in newest]
     return (
         _environment()

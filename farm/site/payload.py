@@ -102,6 +102,7 @@ def _words(offers: Sequence[Offer], axis: str) -> list[str]:
 
 
 def _place(words: Sequence[str], value: str | None) -> int:
+    # -1 for selector.js: the build has no value on this axis.
     return -1 if value is None else words.index(value)
 
 

@@ -109,6 +109,7 @@ class RunView:
 
 def short(text: object) -> str:
     """One line of a runner's text, without control characters and at most `MAX_TEXT` characters long."""
+    # Cut before it is cleaned: the length is somebody else's choice.
     cleaned = plain(" ".join(str(text)[: 4 * MAX_TEXT].split()))
     return cleaned if len(cleaned) <= MAX_TEXT else cleaned[: MAX_TEXT - 1] + "…"
 
@@ -121,6 +122,7 @@ def wheels(store: Store) -> Iterator[Wheel]:
     Raises:
         InfrastructureError: The store failed, or holds a page that is not one of ours.
     """
+    # The catalogue lists groups and projects, so that the store need not be listed.
     stored = store.get(CATALOGUE_KEY)
     catalogue = parse_catalogue(stored.data if stored else None)
     keys = [json_key(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
@@ -208,6 +210,7 @@ def _seconds(value: Any) -> float:
 
 def _smokes(run: Run, files: Iterable[Path]) -> Iterator[Smoke]:
     for path in files:
+        # A report was written by the machine that ran the test: it is bounded before it is read.
         if not path.name.startswith("smoke") or path.stat().st_size > MAX_REPORT:
             continue
         try:

@@ -36,6 +36,7 @@ _KINDS = ("tar.xz", "zip")
 
 
 def _relative(path: str) -> str:
+    # The path becomes part of a URL.
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or ":" in path:
         raise ValueError("must be a relative path without '..'")
@@ -169,6 +170,7 @@ def load(product: str, version: str) -> Redist:
         raise _choose(f"{product} redist version", version, versions(product))
     name = f"{product}-{version}.yaml"
     redist = _read(lambda: plain(_folder() / name), name)
+    # The name of the file is what is looked up: a copy under a wrong name would give the archives of another version.
     if (redist.product, redist.version) != (product, version):
         raise UsageError(f"{name}: says that it is {redist.product} {redist.version}")
     return redist
@@ -249,6 +251,7 @@ def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, An
     if not names:
         raise UsageError("a toolkit needs at least one component")
     for name in names:
+        # Both would be unpacked into the same place.
         if names.count(name) > 1:
             raise UsageError(f"component {name} is requested with two different archives")
     rows = [
