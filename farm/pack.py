@@ -38,6 +38,7 @@ def pack(entry: str) -> bytes:
     members["__main__.py"] = MAIN.format(package=name, module=module, function=function).encode()
     packed = io.BytesIO()
     packed.write(SHEBANG)
+    # A zip is read from its end, so a line for the shell may stand before it.
     with zipfile.ZipFile(packed, "a") as archive:
         for inside, data in sorted(members.items()):
             archive.writestr(zipfile.ZipInfo(inside, OLDEST), data)

@@ -164,6 +164,7 @@ def apt_mirror() -> str:
     Raises:
         InfrastructureError: There is no apt, or it is not set to a mirror of Debian over HTTP.
     """
+    # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
     command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -225,6 +226,7 @@ def _get(address: str, limit: int) -> bytes:
 
 def _download(address: str, path: Path, sha256: str) -> None:
     """Download to `path`, which appears only when its hash is right."""
+    # A name of its own: two builds may fetch the same file at the same time.
     part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
     total, size = hashlib.sha256(), 0
     try:
@@ -264,6 +266,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
     assert source.commit is not None
     packed = cache / f"{source.commit}.tar"
     noted = packed.with_suffix(".sha256")
+    # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
     if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
         return packed
     with tempfile.TemporaryDirectory(prefix="clone-", dir=cache) as folder:
@@ -272,6 +275,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
         part = Path(folder, "packed.tar")
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
+        # The hash before the file: killed between the two, they differ, and the next call clones again.
         noted.write_text(_sha256(part), encoding="ascii")
         retry_while_open(part.replace, packed)
     return packed
@@ -293,6 +297,7 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
     head = subprocess.run(
         ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
+    # A tag can be moved; the commit is what the plan means.
     if head != source.commit:
         raise BuildFailedError(
             f"{url}: tag {tag} is commit {head}, the plan says {source.commit}",

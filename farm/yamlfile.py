@@ -105,6 +105,7 @@ def record(model: type[R], data: Mapping[str, Any]) -> R:
         else:
             values[name] = default()
     made = model.__new__(model)
+    # As pickle makes it: without validation, which is what takes the time.
     made.__setstate__(
         {
             "__dict__": values,

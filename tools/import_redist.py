@@ -92,6 +92,7 @@ def convert(manifest: Path) -> tuple[str, str]:
     ]
     for name in sorted(data):
         component = data[name]
+        # A manifest holds its date and label beside the components; these are texts.
         if name in EXCLUDED or not isinstance(component, dict):
             continue
         platforms = [p for p in PLATFORMS if p in component]

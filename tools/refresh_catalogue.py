@@ -50,6 +50,7 @@ class Notes:
 
 def insert(text: str, section: str, key: str, record: str) -> str:
     """The YAML text with a record more in a top-level section, in the order of versions."""
+    # As text: a YAML library would lose the comments and the layout.
     lines = text.splitlines(keepends=True)
     start = next(n for n, line in enumerate(lines) if line.startswith(f"{section}:")) + 1
     place = start

@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
         print("\n`farm help COMMAND` shows the options of a command; `farm --help` lists the commands.")
         return 0
     topic = args.topic.lower().replace("_", "-").replace(" ", "-")
+    # `farm help variant` means the section "Variants".
     topic = f"{topic}s" if f"{topic}s" in found and topic not in COMMANDS else topic
+    # The options of a command; where there is a section of its name as well, such as "Plans", that follows.
     if topic in COMMANDS:
         command_parser(parser((topic,)), topic).print_help()
         if f"{topic}s" in found:

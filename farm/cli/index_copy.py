@@ -19,6 +19,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.probe import prove
 
     destination = open_store(args.to)
+    # Proving a store writes to it.
     if not args.dry_run:
         prove(destination, single_writer=args.single_writer)
     done = copy_index(store_of(args), destination, group=args.group, signer=signer_of(args), dry_run=args.dry_run)

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     rules = list(_rules(args))
     store = writable_store_of(args) if rules else None
+    # A set: two rules may name the same wheel.
     wheels = sorted({name for rule, group in rules for name in prunable(store, rule, group=group)}) if store else []
     if store and wheels:
         remove(store, wheels, "pruned", signer=signer_of(args))

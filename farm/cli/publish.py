@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
     workspace = Workspace(project, settings, Silent())
+    # Whatever verified it before: this very file is what goes into the index.
     report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
     if not report.passed:
         raise refusal(report)

@@ -143,6 +143,7 @@ def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner
     jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in KINDS for build in builds]
     without = untaken(jobs, runners)
     waiting = stranded(jobs, runners, {name for name, found in reported.items() if found.online})
+    # Without a repository there are no settings that could be missing.
     unsafe = _unsafe(github) if github.repository else []
     if args.json:
         print(json.dumps({**_to_json(reported, differing, without, waiting), "settings_missing": unsafe}, indent=2))

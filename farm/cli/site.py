@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
         _to_folder(args.output, made)
         changed, where = list(made), str(args.output)
     else:
+        # Pages are replaced under conditions, like those of the index.
         prove(store)
         changed, where = list(build.write(store, made).changed), public_url(workspace, "index.html")
     if args.json:

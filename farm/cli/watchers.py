@@ -91,6 +91,7 @@ class TerminalWatcher:
         self._began = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._done = self._total = 0
+        # Transient: at the end only the lines of the steps stay, which are printed above it.
         self._live = Live(console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True)
         self._live.start()
 
@@ -103,6 +104,7 @@ class TerminalWatcher:
 
         sign, style = {"done": ("✓", "green"), "failed": ("✗", "red")}.get(step.outcome, ("-", "yellow"))
         if not self._unicode:
+            # Not every console's encoding has these characters.
             sign = {"✓": "+", "✗": "x"}.get(sign, sign)
         line = Text.assemble((sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim"))
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)

@@ -49,6 +49,7 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
             continue
         able = [version for version, other in toolkits.items() if sm in other.sm]
         span = "no CUDA of the catalogue can" if not able else f"CUDA {able[0]} to {able[-1]} can"
+        # An SM of which nobody has seen whether this nvcc takes it is no error.
         doubt = toolkit.sources["sm_unconfirmed"] if sm in toolkit.sm_unconfirmed else None
         yield Reason(
             "cuda-sm",

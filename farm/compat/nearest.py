@@ -37,6 +37,7 @@ def _toolsets() -> list[int]:
 
 
 def _drivers(stack: Stack) -> list[str]:
+    # Where some toolkit or card begins or ends: between two of these the rules say the same.
     floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
     cards = catalog.architectures().architectures.values()
     last = {branch for card in cards for branch in (card.last_driver, card.first_driver, card.wanted_driver)}

@@ -16,6 +16,7 @@ def settle(stack: Stack, free: Collection[str], check: Callable[[Stack], list[Re
         free: The fields whose values are defaults: `base`, `cudnn`, `torch`.
         check: The rules.
     """
+    # A round moves one default, which may leave a reason that another default does away with.
     for _ in range(MAX_ROUNDS):
         found = check(stack)
         blocking = [reason for reason in found if reason.severity != "warning"]

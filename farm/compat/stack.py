@@ -57,6 +57,7 @@ class Stack:
     standalone: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        # Of these two every version may be asked about, whether the catalogue has it or not.
         for name in ("driver", "numpy"):
             value = getattr(self, name)
             if value is not None and not NUMBERS.fullmatch(value):

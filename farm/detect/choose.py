@@ -251,10 +251,12 @@ class _Choice:
         self.reasons.append(
             f"channel {usable[0].channel} offers it" + (f" (CUDA {usable[0].cuda})" if usable[0].cuda else "")
         )
+        # Reversed, so that the first channel with a release is the one that is named.
         versions = {offer.torch: offer.channel for offer in reversed(usable)}
         if len(versions) > 1:
             listed = ", ".join(f"torch=={version} of {channel}" for version, channel in sorted(versions.items()))
             self.reasons.append(f"pip takes the newest torch of the index; to choose: {listed}")
+        # Without a pin, pip would take the newest torch of the group, for which the driver is too old.
         pinned = any(Version(offer.torch) > Version(newest) for offer in refused)
         return usable[0].channel, f"torch=={newest}" if pinned else "torch"
 

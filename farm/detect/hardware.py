@@ -77,6 +77,7 @@ class Judged:
 
 def judge_gpu(gpu: Gpu, driver: str | None) -> Judged:
     """The SM of a GPU: what the driver says, else by name."""
+    # The driver's word counts more than the name: some names were sold with several chips.
     if gpu.capability:
         sm = f"sm{gpu.capability.replace('.', '')}"
         source = f"compute capability {gpu.capability}, from {gpu.source}"

@@ -123,6 +123,7 @@ class ThisMachine:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
+                    # What the program prints is parsed: in English.
                     env={**os.environ, "LC_ALL": "C"},
                     timeout=TIMEOUT_S,
                     check=False,

@@ -60,6 +60,7 @@ class ThisSite(ThisMachine):
 
     def memory(self) -> tuple[int, int]:
         if sys.platform == "win32":
+            # Windows tells by the length which version of the structure it is given.
             status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
             if not ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
                 raise NoReadingError("GlobalMemoryStatusEx failed")
@@ -73,6 +74,7 @@ class ThisSite(ThisMachine):
         except NoReadingError:
             return 0  # macOS makes swap files as it needs them
         sizes = [int(line.split()[1]) for line in lines if line.startswith("SwapTotal:")]
+        # The kB of /proc/meminfo are 1024 bytes.
         return sizes[0] << 10 if sizes else 0
 
     def free(self, path: str) -> int:

@@ -30,6 +30,7 @@ def visual_studio(patient: Patient) -> Iterator[Finding]:
         yield missing("Visual Studio", "vswhere.exe is not there: none is installed", todo)
         return
     all_of_them = _installations(patient)
+    # Asked a second time: vswhere does not say which components an installation has.
     with_cpp = {item["installationPath"] for item in _installations(patient, "-requires", CPP)}
     if not all_of_them:
         yield missing("Visual Studio", "vswhere names none", todo)
@@ -67,6 +68,7 @@ def visual_studio(patient: Patient) -> Iterator[Finding]:
 
 
 def _installations(patient: Patient, *more: str) -> list[dict[str, str]]:
+    # UTF-8, else it prints in the code page of the console.
     answer = patient.site.run(VSWHERE, "-utf8", "-nologo", "-products", "*", *more, "-format", "json")
     try:
         listed: Any = json.loads(answer.text)

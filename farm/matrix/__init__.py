@@ -75,6 +75,7 @@ class Matrix:
         """
         head, slash, alias = name.rpartition("/")
         wanted = self.channel(head).name if slash else channel
+        # Reversed, so that of equal aliases the first channel's stays.
         builds = {build.alias: build for build in reversed(list(self.builds(wanted)))}
         if alias not in builds:
             near = nearest(alias, list(builds))
@@ -108,6 +109,7 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
     text = load(path, MatrixText)
     written = text.channels
     if text.defaults:
+        # A channel of the project stands in the place of the farm's of that name.
         written = written | {
             name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
         }
@@ -145,6 +147,7 @@ def _merge(
     if name in merged:
         return
     own = written[name]
+    # What is written, not what differs from a default: a channel may set a key back to null.
     given = own.model_fields_set
     owners[name] = dict.fromkeys(given, name)
     if own.extends is None:

@@ -134,6 +134,7 @@ class Channel:
         """
         cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
+        # In the order of the file: where two say something of one option, the later one wins.
         for exception in self.text.exceptions:
             key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
             if _names(_named(exception), key):

@@ -77,6 +77,7 @@ def submit(
             raise
         finally:
             signal.signal(signal.SIGTERM, before)
+            # Of a run that failed as well: the steps say how far it came.
             note_steps(journal, run.id, job.outcomes)
         journal.finish_run(run.id, "success", ExitCode.DONE)
         return job.outcomes

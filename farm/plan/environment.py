@@ -21,6 +21,7 @@ BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
 def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
     """`0.1.0+cu118.sm35.avx`; `0.1.0+cpu.avx` without a GPU; `.N` appended for a rebuild."""
     parts = [f"cu{cuda.replace('.', '')}", variant.gpu] if cuda else [variant.gpu]
+    # The index and pip know a local version in its normal form only, in which `_` is a dot (PEP 440).
     parts.append(variant.cpu.replace("_", "."))
     if rebuild:
         parts.append(str(rebuild))

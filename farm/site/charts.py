@@ -75,6 +75,7 @@ def sizes(newest_first: Sequence[Wheel]) -> Markup:
     top = max(wheel.size for wheel in wheels) or 1
     lines = []
     for number, project in enumerate(sorted({wheel.project for wheel in wheels})):
+        # From the second colour on: the first is grey.
         colour = list(COLOURS.values())[(number + 1) % len(COLOURS)]
         points = [
             (30 + (width - 40) * place / (len(wheels) - 1), height - 20 - (height - 40) * wheel.size / top)
