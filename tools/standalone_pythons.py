@@ -60,6 +60,7 @@ def _python(name: str, listing: list[dict[str, object]]) -> Iterator[str]:
         found = {
             file["arch"]: file
             for file in files
+            # `install_only`: what is needed to run it; the other archives hold what is needed to build it.
             if file["install_only"] and file["platform"] == "linux" and file["sha256"] and file["arch"] in MACHINES
         }
         # A release without an archive for one of the machines is passed over: both build with the same Python.
@@ -74,6 +75,7 @@ def _pure(index: str) -> Iterator[PinnedWheel]:
     pinned = {wheel.sha256 for wheel in windows_tools().wheels}
     for package in sorted((*FRONTEND, *PURE)):
         for wheel in wheels(index, package):
+            # The wheels that Windows builds use: one set to renew, not two.
             if wheel.sha256 in pinned or (package, wheel.version) == BUILD:
                 yield PinnedWheel(package=package, file=wheel.file, sha256=wheel.sha256)
 

@@ -53,6 +53,7 @@ def main() -> int:
     try:
         found = chunk(matrix, args.given) if args.what == "chunk" else labels(matrix, args.given)
     except (ValueError, RecursionError) as error:
+        # GitHub shows such a line as an annotation of the job.
         print(f"::error::{error}", file=sys.stderr)
         return 2
     for name, value in found.items():

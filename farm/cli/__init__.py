@@ -1,0 +1,2 @@
+# `main` finds the command among the arguments and imports its module alone; `options`, `index_options` and `selected`
+# hold what commands share, `show` prints. A command calls the layers below and prints what they return.

@@ -30,6 +30,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
             f"the catalogue has no card {name!r}",
             hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
         )
+    # All of its chips are too old: the newest stands for them, and the rules say so.
     if known <= set(gpus.gpus().too_old):
         return int(max(known, key=lambda sm: int(sm[2:])).removeprefix("sm"))
     # The variant decides between the chips of a name: whoever asks for sm35 has the GT 730 with that chip.

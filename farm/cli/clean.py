@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace)
     if not args.dry_run:
         for path, _ in found:
+            # Of a link the link itself, not what it leads to.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         remove_images(images)
     forgotten = forget(workspace, before, dry_run=args.dry_run) if args.journal else 0

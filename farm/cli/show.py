@@ -90,6 +90,7 @@ def rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table"
     for column in columns:
         made.add_column(column, overflow="fold", justify="right" if column in RIGHT else "left")
     for row in rows:
+        # As `Text`: in a string Rich would take `[…]` for markup.
         made.add_row(*(Text(plain(cell)) for cell in row))
     return made
 

@@ -84,6 +84,7 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
 
         asked["gpu"] = sm_of(args.gpu, variant.architectures)
         asked["gpu_name"] = args.gpu
+    # None where nothing was said, False for `--no-…`: both ask nothing.
     on = {switch(name) for name in SWITCHES if getattr(args, name.replace("-", "_"))}
     return {name: value for name, value in asked.items() if value is not None} | {"switches": frozenset(on)}
 

@@ -2,6 +2,9 @@
 
 A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or nobody knows). A fact
 that the catalogue marks as unconfirmed gives a warning. No error is a yes.
+
+The way through: `stack` is what is judged; `gpu`, `host` and `torch` hold the rules; `nearest` looks for what would
+work instead, `settle` lets defaults give way; `official` answers for PyTorch's own wheels.
 """
 
 from dataclasses import replace

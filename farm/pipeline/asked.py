@@ -1,4 +1,4 @@
-"""Questions to engines that may never answer."""
+"""Calls to engines that may never return: each runs in a thread, and the caller waits as long as it likes."""
 
 import threading
 import time

@@ -249,6 +249,7 @@ ENGINES: dict[str, EngineKind] = {
     "docker": EngineKind(DockerEngine.traits, _docker),
     "host": EngineKind(HostEngine.traits, _host),
     "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
+    # `check`: opening a client looks at repository and token, and sends no request.
     "github": EngineKind(
         GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
     ),

@@ -112,6 +112,7 @@ def follow(
     with storing("the build's log", log):
         log.parent.mkdir(parents=True, exist_ok=True)
         stream = log.open("wb", buffering=0)  # a full disk fails the write itself, not the close at the end
+    # Closed where this machine's disk fails as well: else the engine's own stream would stay open.
     with stream, contextlib.closing(_lines(engine, handle, _bounded(stream, MAX_LOG))) as lines:
         for text in lines:
             shown = plain(text)

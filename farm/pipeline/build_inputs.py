@@ -61,6 +61,7 @@ def actions(environ: Mapping[str, str], checkout: Path) -> dict[str, str]:
         return {}
     server, (repository, file, ref) = environ.get("GITHUB_SERVER_URL", "https://github.com"), workflow.groups()
     text = _text(checkout / file)
+    # `uses: ./folder` is an action of the repository itself, which may use others in turn.
     text += "".join(_text(checkout / own / "action.yml") for own in _OWN_ACTION.findall(text))
     found = {f"git+{server}/{name}": commit for name, commit in _ACTION.findall(text)}
     commit = environ.get("GITHUB_WORKFLOW_SHA", "")
@@ -102,6 +103,7 @@ def read(file: Path) -> BuildInputs:
         BuildFailedError: The file is none of ours.
     """
     try:
+        # A runner wrote it: a link could lead to any file of this machine.
         if file.is_symlink() or file.stat().st_size > MAX_BYTES:
             raise UsageError(f"{file}: more than {MAX_BYTES >> 20} MiB")
         return load(file, BuildInputs)

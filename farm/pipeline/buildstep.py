@@ -146,6 +146,7 @@ class BuildStep:
             observed = engine.observe(last.handle)
         except InfrastructureError as error:
             raise StillRunningError(str(error), hint=error.hint) from error
+        # Killed from outside it is lost as well, though its engine still knows it: it is built again.
         if observed.state != "lost" and observed.cause is not Cause.KILLED:
             return last
         # Written before it is released: whoever comes next then never follows a job that is gone.
@@ -238,6 +239,7 @@ class BuildStep:
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""
         context, plan = self.context, self.context.plan
+        # `.part` may hold what a controller that was killed had collected.
         log, part = context.folder / "build.log", self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         # A request to cancel counts more than how the job ended, which may be by that very request.

@@ -193,6 +193,7 @@ class _Parts(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data)
         taken = 0
+        # What tarfile writes at a time may lie across two parts.
         while taken < len(view):
             if not self._left:
                 self._next()

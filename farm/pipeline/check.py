@@ -1,4 +1,4 @@
-"""Does a built wheel keep the promise of its plan?"""
+"""The verify step: does a built wheel keep what its plan promises?"""
 
 import json
 from collections.abc import Sequence

@@ -218,6 +218,7 @@ class Dispatcher:
         try:
             workers = self._workers(on)
         except FarmError as error:
+            # The configuration is wrong: waiting would not help.
             if not isinstance(error, InfrastructureError | NoRunnerError):
                 for one in waiting:
                     self._end(one, error)

@@ -52,6 +52,7 @@ MAX_PACKS = 200
 MAX_LISTED = 10_000
 MAX_REPORT = 1 << 20
 
+# Time, size in bytes, sha256.
 _NAME = re.compile(r"([0-9]{8}T[0-9]{6})-([0-9]{1,10})-([0-9a-f]{64})\.tar")
 
 Say = Callable[[str], object]

@@ -60,6 +60,7 @@ def predicate(
     return {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
+            # External is what somebody asked for, internal what followed from it (SLSA v1.0, BuildDefinition).
             "externalParameters": parameters,
             "internalParameters": {"plan": {"sha256": plan.digest}},
             # In a ResourceDescriptor a field that says nothing is absent, not null.

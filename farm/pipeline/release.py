@@ -1,4 +1,4 @@
-"""Into the index, and how users get at it."""
+"""The publish step: a verified wheel goes into the index; and the pip options by which users install from there."""
 
 import hashlib
 import shlex

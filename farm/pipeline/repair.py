@@ -1,4 +1,4 @@
-"""The wheel as built becomes the wheel as published: its libraries, its version, its bounds, as the plan says."""
+"""The repair step: adds libraries, version and requirements to a built wheel, as the plan says."""
 
 import shutil
 from pathlib import Path

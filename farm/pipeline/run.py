@@ -183,6 +183,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
             raise UsageError(f"run {run.id} has ended: {run.result}")
         # The request first: a controller that is just submitting reads it after it has a handle.
         journal.event(run.id, EventKind.CANCEL)
+        # Here, not only by the run's own controller: that may hang, or be gone.
         for attempt in under_way(journal, run.id):
             with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
                 engine = backend.engine

@@ -1,4 +1,4 @@
-"""The wheel, installed from the index as a user would, put to the test here and on an emulated old CPU."""
+"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated old CPU."""
 
 import hashlib
 import shutil

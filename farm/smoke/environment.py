@@ -81,6 +81,7 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
     """
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
+    # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     if uv is not None:
         command = [uv, "venv", "--no-config", "--quiet", "--python", str(python), str(dest)]

@@ -301,6 +301,7 @@ def _outcome(
     during = ""
     if isinstance(document, ProbeDocument) and document.running:
         during = f" in the check {document.running!r}"
+    # The order counts: how the process ended says more than the file that it left behind.
     if ended.late:
         stuck = " and could not be killed: the driver hangs" if ended.returncode is None else ""
         return "failed", f"{ended.late}{during}{stuck}"

@@ -19,6 +19,7 @@ def find_driver() -> tuple[int, str]:
     driver, count = start_driver()
     version = ctypes.c_int(0)
     driver.cuDriverGetVersion(ctypes.byref(version))
+    # 12080 stands for 12.8.
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}"
     # The driver itself tells only the CUDA version that it knows; its own number comes from NVML.
     number = driver_version()

@@ -128,6 +128,7 @@ def check_int8_matmul(torch: Any, device: str) -> str:
     if not hasattr(torch, "_int_mm"):
         raise NotRunError("this torch has no int8 product")
     generator = torch.Generator().manual_seed(1)
+    # torch._int_mm takes more than 16 rows, and multiples of 8.
     for rows, inner, cols in ((32, 16, 8), (64, 64, 64), (128, 1024, 256)):
         a = torch.randint(-128, 128, (rows, inner), generator=generator, dtype=torch.int8)
         b = torch.randint(-128, 128, (inner, cols), generator=generator, dtype=torch.int8)
@@ -146,6 +147,7 @@ def check_float8_matmul(torch: Any, device: str) -> str:
     generator = torch.Generator().manual_seed(1)
     one = torch.ones((), dtype=torch.float32, device=device)
     overall = 0.0
+    # torch._scaled_mm takes multiples of 16, and its second matrix column by column: hence `.t()` below.
     for rows, inner, cols in ((32, 16, 16), (64, 64, 64), (128, 1024, 256)):
         a = torch.randint(-8, 9, (rows, inner), generator=generator).double() / 8
         b = torch.randint(-8, 9, (cols, inner), generator=generator).double() / 8
