@@ -135,6 +135,7 @@ def load_evidence(project: Path) -> Evidence:
     own, matrix = project / FILE, project / _MATRIX
     theirs = shipped.ROOT / FILE
     wheels = load(own, _File).wheels if own.is_file() else []
+    # In the farm's own checkout both are one file: its proofs count once.
     if not own.is_file() or not own.samefile(theirs):
         written = load(matrix, MatrixText).channels if matrix.is_file() else {}
         wheels = [*wheels, *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written)]

@@ -124,6 +124,7 @@ class Option:
         value, origin = choice
         if value is None:
             return
+        # Not isinstance: True is an int to Python, and `rebuild: true` is a mistake.
         if type(value) is not self.kind:
             expected = {bool: "true or false", int: "a whole number"}.get(self.kind, "text in quotes")
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")

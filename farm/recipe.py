@@ -248,6 +248,7 @@ def use_project(project: Path) -> None:
     """Take recipes from `project`/recipes as well."""
     own = project / "recipes"
     wanted = [own, FOLDER] if own.is_dir() else [FOLDER]
+    # Recipes are cached by name: those of another project must go.
     if wanted != _folders:
         _folders[:] = wanted
         recipe.cache_clear()
@@ -321,6 +322,7 @@ def _digest(files: dict[str, Path]) -> str:
     total = hashlib.sha256()
     for relative, path in files.items():
         name, content = relative.encode(), path.read_bytes()
+        # With both lengths, so that no other split into names and contents gives the same bytes.
         total.update(b"%d %s %d " % (len(name), name, len(content)))
         total.update(content)
     return total.hexdigest()

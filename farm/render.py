@@ -67,6 +67,7 @@ def render(project: Path, plan: Plan) -> Rendered:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
     job |= {"plan.json": plan.to_json()} | _patches(plan) | _recipe_files(plan)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
 
@@ -106,6 +107,7 @@ def _recipe_files(plan: Plan) -> dict[str, str]:
     Raises:
         UsageError: It is not what the plan was made from.
     """
+    # The plan holds their digest, not the files: they are read from the recipe as it is now.
     if job_digest(plan.recipe) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
     return {f"recipe/{name}": path.read_text(encoding="utf-8") for name, path in job_files(plan.recipe).items()}

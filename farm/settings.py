@@ -105,6 +105,7 @@ class Card(Model):
         if self.sm not in known:
             near = nearest(self.sm, list(known)) or list(known)
             raise PydanticCustomError("sm", "unknown SM '{sm}'; nearest: {near}", {"sm": self.sm, "near": near[0]})
+        # A name that the catalogue does not know contradicts nothing.
         chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
         if chips and self.sm not in chips:
             what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
@@ -177,6 +178,7 @@ class Github(Model):
 
     @model_validator(mode="after")
     def _token_stays_secret(self) -> Self:
+        # Plain http only to this machine, where a stand-in for GitHub may run.
         host = self.api_url.removeprefix("http://").split("/")[0].split(":")[0]
         if self.api_url.startswith("http://") and host not in {"127.0.0.1", "localhost"}:
             raise PydanticCustomError("api_url", "the token would go over http in the clear: use https")
@@ -197,6 +199,7 @@ class Github(Model):
             )
         device = "gpu" if variant.sms else variant.gpu
         words = [label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]]
+        # Two placeholders may stand for one word, such as `cpu`: GitHub gets it once.
         return list(dict.fromkeys(words))
 
 

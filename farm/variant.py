@@ -52,6 +52,7 @@ class Variant:
             if part in known:
                 choices.append([part])
                 continue
+            # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
             near = _same_kind(part.lower(), known) or nearest(part.lower(), known)
             problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
             choices.append(near)

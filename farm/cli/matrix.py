@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     builds = [build for build in matrix.builds(args.channel) if _wanted(build, args)]
     if not builds:
         raise UsageError("no build of the matrix fits", hint="farm matrix --format names lists them all")
+    # `--format github` and `names` are formats of their own: `--json` changes the table alone.
     form = "json" if args.json and args.format == "table" else args.format
     if form == "names":
         for build in builds:

@@ -140,6 +140,7 @@ def nearest(
                 continue
             tried.add((field, changed))
             after = check(changed)
+            # The reason is still there: this change is of no use, alone or with others.
             if changed == stack or reason.rule in {found.rule for found in after}:
                 continue
             new = [found for found in after if found.severity != "warning" and found.rule not in errors]

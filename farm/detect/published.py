@@ -30,6 +30,7 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     reasons = list(found.reasons)
     try:
         reader = open_reader(index)
+        # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *(other.variant for other in found.alternatives)]
         there = [(name, newest(reader, Variant.parse(name), readings.os)) for name in dict.fromkeys(names)]
     except FarmError as error:
@@ -45,6 +46,7 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     if name != found.variant:
         reasons.append(f"the command below installs {name}, which is published and runs here too")
     group = Variant.parse(name).group
+    # The address as pip sees it: the index itself may be asked under another one, such as s3://.
     root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
     pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
     return found.model_copy(update={"pip": pip, "reasons": tuple(reasons)})

@@ -146,6 +146,7 @@ class _Taker:
     def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
         if self.platform and not self.platform.cuda:
             return (), None
+        # NVML first: it tells more than nvidia-smi, and starts no process.
         nvml = self._try("GPUs by NVML", self.machine.nvml)
         if nvml is not None:
             found = tuple(
@@ -162,6 +163,7 @@ class _Taker:
 
     def _ask_smi(self) -> tuple[tuple[Gpu, ...], str | None]:
         fields: tuple[str, ...] = _SMI_FIELDS
+        # With the line of headers: columns are found by their names, not by their order.
         answer = self.machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv")
         if answer.code != 0 and "compute_cap" in answer.text:
             self._miss(
@@ -179,6 +181,7 @@ class _Taker:
     def _jetson(self) -> tuple[Gpu, ...]:
         if self.uname.machine != "aarch64":
             return ()
+        # A Jetson's GPU is not on the PCI bus, and older boards have neither NVML nor nvidia-smi.
         model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
         name = clean((model or "").replace("\0", ""))
         if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
@@ -212,6 +215,7 @@ class _Taker:
             name, features = parse_cpuinfo(text or "")
             if text is not None and not features:
                 self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
+            # The kernel's word first: it leaves out what it does not let programs use, which CPUID still shows.
             features = features or (known.features if known else ())
         elif self._source == "sysctl":
             name = self._sysctl("machdep.cpu.brand_string")
@@ -270,6 +274,7 @@ class _Taker:
         if self._source == "registry":
             answer = self._try("Pythons of the launcher", lambda: self.machine.run("py", "-0p"))
             launched = parse_launcher(answer.text) if answer and answer.code == 0 else {}
+            # In the order of PYTHONS again; what stands on the PATH comes before what the launcher knows.
             found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}
         if not found:
             self._miss("Pythons", "; ".join(reasons))
@@ -312,6 +317,7 @@ def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:
             words = value.split()
             if features is None:
                 features = words
+            # Only what every core has: a thread may move from one to another at any moment.
             elif words != features:
                 has = set(words)
                 features = [word for word in features if word in has]

@@ -35,6 +35,7 @@ def source(name: str, recipe_: Recipe, torch: str | None) -> SourcePlan:
     if isinstance(origin, GitSource):
         # The tag is for people and for the fetch; the commit is what is built.
         tag = origin.tag.replace("{version}", source_version(recipe_, torch))
+        # The recipe's own commit; without one that of the catalogue's release.
         commit = origin.commit
         if commit is None:
             assert torch  # the rules refuse a package that needs a release and has none

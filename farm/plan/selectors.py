@@ -100,6 +100,7 @@ def candidate(
     stack = system.completed(stack)
     # What somebody asked for never gives way.
     free = {"base", "cudnn"} - set(options)
+    # First what a default can mend, then whether a standalone Python would mend more.
     settled = _with_python(stack, settle(stack, free, check), recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
         chosen["cudnn"] = Choice(

@@ -32,6 +32,7 @@ class Conflict:
 
 def conflicts(offers: Sequence[Offer]) -> list[Conflict]:
     """Every pair of values of two axes that is in no offer and that a rule forbids, in the order of the axes."""
+    # The companions follow torch: they would only say the same again.
     torch = [offer for offer in offers if offer.package == "torch" and offer.torch]
     return list(_conflicts(torch))
 

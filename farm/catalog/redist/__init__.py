@@ -40,6 +40,7 @@ def _relative(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\\" in path or ":" in path:
         raise ValueError("must be a relative path without '..'")
+    # The installer unpacks these two and no others.
     if not path.endswith(tuple("." + kind for kind in _KINDS)):
         raise ValueError(f"must end in one of {_KINDS}")
     return path
