@@ -185,6 +185,7 @@ def refresh_torch(index: str, notes: Notes) -> Iterator[Proposal]:
             there = {wheel.python for wheel in of_release(by_version[version], tag)}
             if more := sorted(there - set(catalog.torch_releases()[version].pythons.on(name)), key=python_order):
                 notes.add(f"torch {version}: {name} wheels for {', '.join(more)}, which its `pythons` lacks")
+    # Before the companions are looked for: each costs requests.
     if not new:
         return
     pairs = [companions(index, package) for package in ("torchvision", "torchaudio")]
@@ -238,6 +239,7 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
     for short, meta in releases.items():
         if short in catalog.toolkits():
             continue
+        # The wheel `cuda-toolkit` is empty: its requirements name the wheels of the parts.
         asked = dict(
             re.findall(
                 r"(nvidia-cuda-(?:nvcc|crt)(?:-cu12)?) ?\(?==([\d.]+?)\.\*", "\n".join(RemoteWheel(meta).requirements)
@@ -268,6 +270,7 @@ def refresh_cuda(index: str, notes: Notes) -> Iterator[Proposal]:
 def cudnn_sms(wheel: RemoteWheel) -> tuple[int, int] | None:
     """Lowest and highest SM with code in every library that has kernels."""
     found = []
+    # Libraries of cuDNN 9, then those of cuDNN 8.
     for part in ("cnn", "ops", "adv", "cnn_infer", "ops_infer", "adv_infer", "engines_runtime_compiled"):
         name = next((n for n in wheel.names if re.search(rf"/libcudnn_{part}\.so\.\d+$", n)), None)
         if name is None:

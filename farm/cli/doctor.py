@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _own_build(project: Path, channel: str | None) -> Build | None:
     """The first build of a project's own first channel, or of `channel`; None where torch is what is built."""
+    # A project without a matrix of its own has the farm's channels: these are not what it builds.
     farms = set(load_matrix(shipped.ROOT).channels)
     matrix = load_matrix(project)
     own = [matrix.channel(channel)] if channel else [one for name, one in matrix.channels.items() if name not in farms]

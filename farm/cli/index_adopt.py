@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
         signer=signer_of(args),
         policy=policy_of(args),
         dry_run=args.dry_run,
+        # With --json there is one document on stdout, and nothing else.
         progress=lambda name: None if args.json else show.say(name),
     )
     if args.json:

@@ -103,6 +103,7 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
         known = [option for option in parser._option_string_actions if option.startswith("--")]
     elif "invalid choice: " in message:
         wrong = [message.split("invalid choice: ")[1].split("(choose from", maxsplit=1)[0].strip().strip("'")]
+        # `argument NAME: invalid choice: …`, NAME being all spellings of the option, joined by `/`.
         name = message.split(":", maxsplit=1)[0].removeprefix("argument ").split("/")[0]
         actions = [
             action for action in parser._actions if name in (*action.option_strings, action.dest, action.metavar)
@@ -160,6 +161,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     name = named(given)
     if name is None:
         top = parser(())
+        # argparse answers these without a command, and ends the process.
         if any(word in ("-h", "--help", "--version") for word in given):
             return top.parse_args(given)
         top.error("name a command; `farm --help` lists them")
@@ -169,6 +171,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         near = nearest(name, tuple(COMMANDS), 1)
         hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"
         parser(()).exit(2, f"farm: no command {name!r}\n{hint}")
+    # With this one command: the modules of the others are not imported.
     top = parser((name,))
     # Not `parse_args`: its error would show the usage of `farm`, not that of the command.
     args, unknown = top.parse_known_args(renamed(name, given))

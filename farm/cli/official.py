@@ -58,6 +58,7 @@ def _channels(args: argparse.Namespace, variant: Variant) -> list[str]:
     from farm.matrix import load_matrix
     from farm.project import find_project
 
+    # By version as numbers: 2.10 comes after 2.9.
     found = {
         (number(str(channel.text.options["torch"])), channel.name): channel
         for channel in load_matrix(find_project(args.project or Path.cwd())).channels.values()

@@ -21,6 +21,7 @@ def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> 
     group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
     over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")
     for option in OPTIONS.values():
+        # None where neither form is given: so `--no-ptx` can overrule a `ptx: true` of ci/farm.yaml.
         if option.kind is bool:
             over.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=option.help)
         else:

@@ -216,5 +216,6 @@ def _count(groups: Sequence[Untaken | Stranded]) -> int:
 def _by_nearest(groups: list[Untaken]) -> dict[tuple[str, str | None], list[Untaken]]:
     found: dict[tuple[str, str | None], list[Untaken]] = {}
     for group in groups:
+        # One row for all that miss the same runner: a matrix has hundreds of builds.
         found.setdefault((group.kind, group.nearest), []).append(group)
     return found

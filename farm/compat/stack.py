@@ -151,6 +151,7 @@ def targets(stack: Stack) -> list[int]:
 def compiled(stack: Stack) -> list[int]:
     """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list runs on."""
     listed = entries(stack)
+    # A card that was asked about needs code of its own only where nothing on the list serves it.
     extra = [sm for sm in targets(stack) if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)]
     return sorted({*stack.variant.sms, *extra})
 

@@ -43,6 +43,7 @@ def visual_studio(patient: Patient) -> Iterator[Finding]:
             continue
         yield ok("Visual Studio", f"{item['displayName']} {item['installationVersion']}: {path}")
         for name in _folders(patient, rf"{path}\VC\Tools\MSVC"):
+            # The folder is called 14.29.30133; two numbers are what is pinned.
             if name.startswith(toolset + "."):
                 found = (path, name)
     if found is None:
@@ -157,6 +158,7 @@ def torch_compile(patient: Patient) -> Iterator[Finding]:
     if torch is None:
         yield ok("torch.compile: triton", "no torch beside this Python")
         return
+    # triton-windows goes by the minor version of torch.
     release = ".".join(torch.split("+")[0].split(".")[:2])
     below = wanted.triton_below.get(release)
     sms = [int(card.capability.replace(".", "")) for card in patient.readings.gpus if card.capability]

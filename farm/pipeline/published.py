@@ -97,6 +97,7 @@ def was_tested(workspace: Workspace, plan: Plan) -> bool:
     if mark.is_file() and mark.read_text(encoding="utf-8") == plan.digest:
         return True
     with open_journal(workspace.project, workspace.settings) as journal:
+        # The journal as well: a run that tested the wheel right after it was published leaves no file `passed`.
         return any(
             run.plan_digest == plan.digest and run.result == "success" and run.request.until == "smoke"
             for run in journal.runs(MAX_RUNS)

@@ -117,6 +117,7 @@ def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
     quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
     test = recipe(plan.recipe).smoke
+    # Nothing is known of such a package but what its recipe says.
     if test.interface is None:
         return Expectation(
             version=version,
