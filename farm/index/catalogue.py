@@ -100,6 +100,7 @@ class Catalogue(Model):
     def with_section(self, group: str, project: str, section: CatalogueSection) -> "Catalogue":
         """The catalogue with the section; itself if it shows the same, or a later one."""
         present = self.section(group, project)
+        # A slower publisher brings an older page: it must not undo what a faster one has shown.
         if present and (present.generation >= section.generation or present.versions == section.versions):
             return self
         groups: dict[str, Mapping[str, CatalogueSection]] = {

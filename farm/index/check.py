@@ -97,7 +97,9 @@ class _Walk:
         """The wheels on each project's page: a page is read once, however many records lead to it."""
 
     def problems(self) -> Iterator[Problem]:
+        # One listing: asked for one by one, each object would cost a request.
         keys = self.keys = frozenset(self.store.list("whl/"))
+        # Events first: what pages must show follows from them.
         for target in sorted({key.split("/")[1] for key in self.store.list("events/")}):
             yield from _guarded(f"events/{target}", self._events(target))
         yield from _guarded(CATALOGUE_KEY, self._catalogue())
@@ -164,6 +166,7 @@ class _Walk:
         if page.project_status.status == "quarantined" and page.files:
             yield Problem(key, "is quarantined and offers files", broken=True)
         state = self.states.get(name, State())
+        # Late, not wrong: an event is written before the pages that show it.
         if (page.meta.event or 0) < state.number:
             yield Problem(key, f"does not show event {state.number} about {name} yet", broken=False)
         elif state.number and page.project_status.reason != state.quarantined:

@@ -142,6 +142,7 @@ def start(store: Store, signer: Signer, online: Iterable[SSlibKey] = ()) -> bool
     made.sign(signer.signer)
     if store.create(root_key(1), _bytes(made), content_type="application/json"):
         return True
+    # It may be our own, of a call that was killed before it had the answer.
     there = newest_root(store)
     return there is not None and there.signed.version == 1 and there.signed.roles == root.roles
 
@@ -208,10 +209,12 @@ def _revoke(root: Root, keyid: str, reason: str) -> None:
         if len(root.roles[role].keyids) == 1:
             raise UsageError("no online key would be left", hint="first: farm index key rotate NEW.pub")
         root.revoke_key(keyid, role)
+    # TUF has no place for a reason: a field of our own, which its clients leave alone.
     root.unrecognized_fields[_REVOKED] = {**revoked_keys(root), keyid: reason}
 
 
 def _expiry() -> datetime:
+    # Times of TUF have whole seconds.
     return (datetime.now(UTC) + timedelta(days=ROOT_DAYS)).replace(microsecond=0)
 
 

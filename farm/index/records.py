@@ -121,6 +121,7 @@ def describe(
             size = file.tell()
     except OSError as error:
         raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
+    # What installers read beside the wheel (PEP 658) must be what they find inside.
     if metadata_inside(wheel) != metadata:
         raise PublishRefusedError(f"{wheel.name}: the metadata to publish is not the METADATA in the wheel")
     return Record(
@@ -133,6 +134,7 @@ def describe(
         requires_python=requires_python,
         groups=(group,),
         channel=channel,
+        # The format of PEP 700.
         upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         provenance=_checked_provenance(provenance),
     )

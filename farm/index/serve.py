@@ -33,6 +33,7 @@ def server(root: Path, port: int = 0, *, quiet: bool = False) -> ThreadingHTTPSe
     if not root.is_dir():
         raise UsageError(f"no index at {root}: not a directory", hint="publish a wheel first, or name the directory")
 
+    # http.server makes a handler for each request: what all of them need are attributes of its class.
     class Handler(_Handler):
         index = root.resolve()
         silent = quiet
@@ -95,6 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         key = self._key()
         path = None if key is None else self.index / key
+        # Resolved: a link in the folder must not lead out of it.
         if key is None or path is None or not path.is_file() or not path.resolve().is_relative_to(self.index):
             self._plain(HTTPStatus.NOT_FOUND, b"not found\n", body=body)
             return
@@ -102,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             with path.open("rb") as file:
                 self._file(key, file, body=body)
         except OSError:
+            # The head may have been sent: all that is left is to break off.
             self.close_connection = True
 
     def _key(self) -> str | None:
@@ -133,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", {"Content-Range": f"bytes */{size}"}, body=body
             )
             return
+        # A range counts plain bytes: where one is asked for, nothing is compressed.
         if part is None and page and size >= GZIP_FROM and "gzip" in (self.headers.get("Accept-Encoding") or ""):
             data = gzip.compress(file.read(), 6, mtime=0)
             self._head(HTTPStatus.OK, {**headers, "Content-Encoding": "gzip", "Content-Length": str(len(data))})

@@ -18,6 +18,7 @@ from farm.index import pages
 from farm.index.pages import File, Hashes
 from farm.index.stores import CHUNK, MAX_GET
 
+# JSON first: HTML has neither sizes nor upload times.
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 TIMEOUT_S = 60
 
@@ -43,6 +44,7 @@ def project_files(source: str, project: str) -> list[File]:
         InfrastructureError: There is no such page, or it is none of the simple API.
     """
     url = f"{source.rstrip('/')}/{project}/"
+    # Behind `file:` nobody answers a folder with its page.
     request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
@@ -107,6 +109,7 @@ def download(file: File, target: Path) -> None:
 
 def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
     for entry in json.loads(data)["files"]:
+        # PEP 714 gave it the new name; older indexes have the other one alone.
         metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
         yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
 
@@ -142,6 +145,7 @@ def _file(place: str, entry: dict[str, Any]) -> File | None:
     digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
     if entry.get("yanked") or not digest:
         return None
+    # Relative to where the page was found, which may be behind a redirect.
     url = urljoin(place, entry["url"])
     schemes = _SCHEMES if urlsplit(place).scheme == "file" else _SCHEMES - {"file"}
     if urlsplit(url).scheme not in schemes:

@@ -131,7 +131,9 @@ def publish_variant(
         (pages.wheel_key(wheel.name), wheel, sha256),
         (pages.metadata_key(wheel.name), metadata, entry.metadata_sha256),
     )
+    # The bytes before the page that offers them.
     for key, content, digest in contents:
+        # Taken already is fine where it is by the same bytes, as after a call that was killed.
         if not store.create(key, content, content_type="application/octet-stream", sha256=digest):
             there = store.stat(key)
             if there is None or there.sha256 not in {digest, None}:

@@ -84,6 +84,7 @@ def end_marked(mark: str, patience_s: float) -> bool:
     wanted = mark.encode()
     for _ in range(int(patience_s / POLL_S)):
         left = []
+        # The environment with which each was started: children inherit it, and a later change does not show there.
         for entry in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if wanted in entry.read_bytes().split(b"\0"):
@@ -187,6 +188,7 @@ class Tree:
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10.0)):
             deadline = time.monotonic() + wait_s
             while True:
+                # Looked up anew each time: a process that was told to end may still start others.
                 alive = [pid for pid in _descendants(os.getpid()) if started(pid)]
                 if self._process.poll() is None and self._process.pid not in alive:
                     alive.append(self._process.pid)
