@@ -70,6 +70,7 @@ def _not_running(promised: tuple[int | str, ...], libraries: Iterable[Library]) 
     for library in libraries:
         there = {sm for group in library.fatbins for sm in group.sass}
         gaps = [sm for sm in promised if not _any_runs_on(sm, there)]
+        # cuDNN has a check of its own.
         if gaps and there and not is_part(library, "cudnn"):
             what = f"no fat binary in it holds code that runs on {_sm(gaps)}; they hold {_sm(sorted(there, key=order))}"
             findings.append(_finding("sass", library.path, what))

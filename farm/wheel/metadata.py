@@ -42,6 +42,7 @@ class WheelName:
         """The file name with another version and other platform tags (none given: kept)."""
         parts = list(self.parts)
         if version is not None:
+            # A dash would end the version within the file name.
             parts[1] = version.replace("-", "_")
         if platforms:
             parts[-1] = ".".join(platforms)
