@@ -186,7 +186,7 @@ class GithubEngine:
     def _ended(self, run: Run, jobs: list[RunJob]) -> Observation:
         if run.conclusion == "success":
             return Observation("done", exit_code=0)
-        # The workflow's limit counts the job's own steps too; that of the plan is `farm build`'s, which gives an exit
+        # The workflow's limit covers all steps of its job. `farm build` keeps the plan's own, and ends with an exit
         # code.
         if run.conclusion == "timed_out" or any(job.conclusion == "timed_out" for job in jobs):
             return Observation("done", why="of the workflow", exit_code=TIMED_OUT, cause=Cause.TIME_LIMIT)

@@ -267,7 +267,7 @@ def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line,
     step = "?"
     for text, event in _lines(events):
         stream.write(text + "\n")
-        # The classic builder prints this line before each step. The API that docker-py calls has no BuildKit.
+        # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
         if re.match(r"Step \d+/\d+ :", text):
             step = text
             lines.clear()

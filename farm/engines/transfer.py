@@ -177,7 +177,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
             for member in members:
                 if member.is_dir():
                     continue
-                # 0 where the zip was made on Windows, which writes no Unix modes.
+                # 0 where whoever made the zip wrote no Unix modes, as programs of Windows do.
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 parts = member.filename.split("/")
                 bad = {"", ".", ".."} & set(parts) or any(c in member.filename for c in "\\:\0")

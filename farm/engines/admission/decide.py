@@ -141,7 +141,7 @@ class Admission:
             if self._unfit:
                 # A runner that fits is there: should it go again, the patience starts anew.
                 self._unfit.pop(task.id, None)
-            # Every task ages at the same rate, so the time now cancels out: the time of its creation alone gives the
+            # Every task ages at the same rate, so the time now cancels out: priority and time of creation give the
             # order. Whole steps, so that within one the scarcity of runners and the length of the work decide.
             step = -(task.priority - task.created / AGEING_S) // 1
             long = tail.get(task.id, task.minutes) if tail else task.minutes
