@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     passed = tuple(args.pass_env)
     options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit, passed=passed)
     if args.index_url or wheel is not None:
-        # The report of another index's wheel, or of a loose file, does not belong into the project's index.
+        # The report of another index's wheel, or of a loose file, does not belong in the project's index.
         options = replace(options, keep=False)
     # A report of an earlier test would be taken for this one's, where this one ends before it writes its own.
     for old in folder.glob("smoke*.json"):
