@@ -146,7 +146,7 @@ class _Taker:
     def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
         if self.platform and not self.platform.cuda:
             return (), None
-        # NVML first: it tells more than nvidia-smi, and starts no process.
+        # NVML first: it starts no process.
         nvml = self._try("GPUs by NVML", self.machine.nvml)
         if nvml is not None:
             found = tuple(
