@@ -144,6 +144,8 @@ class Machine:
     def run(self, script="build.cmd", folder=None, **environment):
         process = self.start(script, folder, **environment)
         out, _ = process.communicate(timeout=TIMEOUT_S)
+        if process.returncode and self.log.exists():
+            print(self.log.read_text("utf-8", "replace"))  # pytest shows it where a test fails
         return process.returncode, out.decode("utf-8", "replace")
 
     def calls(self, name=None):

@@ -49,7 +49,11 @@ int wmain(void) {
     GetCurrentDirectoryW(1024, folder);
     char *path = utf8(self), *command = utf8(GetCommandLineW());
     char *name = strrchr(path, '\\') + 1;
-    FILE *record = _wfopen(place(L"FARM_TEST_RECORD", L"C:\\tools\\record"), L"ab");
+    FILE *record = NULL;
+    for (int tries = 0; !record && tries < 100; tries++) { /* another stand-in may be writing */
+        if (tries) Sleep(100);
+        record = _wfopen(place(L"FARM_TEST_RECORD", L"C:\\tools\\record"), L"ab");
+    }
     if (!record) return 99;
     fputs("{\"path\": ", record); json(record, path, strlen(path));
     fputs(", \"command\": ", record); json(record, command, strlen(command));
