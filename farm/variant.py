@@ -92,6 +92,11 @@ class Variant:
         return catalog.cpu_levels()[self.cpu].machine
 
 
+def python_of(interpreter: str, abi: str) -> str:
+    """`py311` for the wheel tags `cp311-cp311`, `py314t` for `cp314-cp314t`: the ABI alone tells a free-threaded one."""
+    return f"py{interpreter[2:]}{'t' if abi == f'{interpreter}t' else ''}"
+
+
 def sm_number(name: str) -> int:
     """35 for `sm35`."""
     return int(name.removeprefix("sm"))

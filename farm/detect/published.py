@@ -11,7 +11,7 @@ from farm.errors import FarmError
 from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
 from farm.platforms.facts import of_tag
-from farm.variant import Variant
+from farm.variant import Variant, python_of
 
 PACKAGE = "torch"
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
@@ -75,9 +75,9 @@ def newest(reader: Reader, variant: Variant, os: Os) -> tuple[File | None, str |
 
 
 def _for_python(file: File, variant: Variant) -> bool:
-    wanted = f"cp{variant.python.removeprefix('py')}"
+    stable = () if variant.python.endswith("t") else ("abi3",)  # which a free-threaded Python does not load
     tags = parse_wheel_filename(file.filename)[3]
-    return any(tag.interpreter == wanted or tag.abi == "abi3" for tag in tags)
+    return any(tag.abi in stable or python_of(tag.interpreter, tag.abi) == variant.python for tag in tags)
 
 
 def _installs(file: File, os: Os) -> bool:

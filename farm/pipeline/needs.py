@@ -22,6 +22,7 @@ from farm.platforms.facts import facts
 from farm.recipe import names, recipe
 from farm.retrying import retry_while_open
 from farm.runs import Journal, OpenRun
+from farm.variant import python_of
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
@@ -98,9 +99,7 @@ def _how(plan: Plan, need: Requirement, project: Path) -> str:
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
-        tag.interpreter == str(plan.verify.python).removesuffix("t")
-        # The tag of the interpreter is the same with and without the lock (cp313): the ABI's tells them apart (cp313t).
-        and ("t" in tag.abi) == str(plan.verify.python).endswith("t")
+        python_of(tag.interpreter, tag.abi).removeprefix("py") == str(plan.verify.python).removeprefix("cp")
         and facts(plan.platform).fits(tag.platform, plan.machine)
         for tag in tags
     )

@@ -19,6 +19,7 @@ from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.text import plain
+from farm.variant import python_of
 
 State = Literal["smoked", "tested", "published", "running", "waiting", "failed", "cancelled", "open", "blocked"]
 STATES: dict[State, str] = {
@@ -144,7 +145,7 @@ def _wheel(file: File) -> Wheel:
         key=wheel_key(
             name,
             without_rebuild(str(version)),
-            ANY if tag.abi == "abi3" else f"py{tag.interpreter[2:]}",
+            ANY if tag.abi == "abi3" else python_of(tag.interpreter, tag.abi),
             platform.name if platform else "any",
         ),
         filename=file.filename,

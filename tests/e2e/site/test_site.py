@@ -62,21 +62,19 @@ def browser():
 
 def tag(offer):
     system = TAGS[offer.platform].replace("x86_64", "aarch64" if offer.cpu.startswith("armv") else "x86_64")
-    python = "cp" + offer.python[2:]
-    return python, system
+    abi = "cp" + offer.python[2:]
+    return abi.removesuffix("t"), abi, system
 
 
 def publish_tiny(store, offer, folder):
     """A wheel with the offer's name and nothing in it: pip reads its METADATA, the selector its record."""
-    python, system = tag(offer)
+    python, abi, system = tag(offer)
     info = f"{offer.package}-{offer.version}.dist-info"
     metadata = f"Metadata-Version: 2.1\nName: {offer.package}\nVersion: {offer.version}\n".encode()
-    path = folder / f"{offer.package}-{offer.version}-{python}-{python}-{system}.whl"
+    path = folder / f"{offer.package}-{offer.version}-{python}-{abi}-{system}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{info}/METADATA", metadata)
-        archive.writestr(
-            f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {python}-{python}-{system}\n"
-        )
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {python}-{abi}-{system}\n")
         archive.writestr(f"{info}/RECORD", "")
     provenance = {"plan": "0" * 64}
     publish(store, path, group=offer.group, metadata=metadata, upload_time=datetime.now(UTC), provenance=provenance)
@@ -149,10 +147,10 @@ def test_the_line_is_what_farm_says_and_pip_takes_it(page, served, tmp_path):
 
 def dry_run(folder, line, offer):
     """What pip would install by this line on the offer's own system."""
-    python, system = tag(offer)
+    python, abi, system = tag(offer)
     command = [sys.executable, "-m", "pip", *shlex.split(line)[1:], "--dry-run", "--no-deps", "--quiet"]
     command += ["--target", str(folder / "t"), "--only-binary=:all:", "--isolated", "--no-cache-dir"]
-    command += ["--platform", system, "--python-version", python[2:], "--report", "-"]
+    command += ["--platform", system, "--python-version", python[2:], "--abi", abi, "--report", "-"]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 

@@ -88,7 +88,7 @@ def publish_torch(index, variant, *, platform=None, version="2.0.1"):
     machine = "aarch64" if "armv" in group else "x86_64"
     platform = platform or ("macosx_12_0_arm64" if "mps" in group else f"manylinux_2_17_{machine}")
     index.mkdir(exist_ok=True)
-    info, tag = f"torch-{version}.dist-info", f"cp{python[2:]}-cp{python[2:]}-{platform}"
+    info, tag = f"torch-{version}.dist-info", f"cp{python[2:].removesuffix('t')}-cp{python[2:]}-{platform}"
     metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n".encode()
     wheel = index.parent / f"torch-{version}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -110,6 +110,15 @@ def test_a_wheel_for_a_newer_glibc_is_not_offered(on, capsys, tmp_path):
     publish_torch(tmp_path / "index", "sm61-avx2-py313", version="2.0.0")
     assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
     assert "pip install torch==2.0.0 " in capsys.readouterr().out
+
+
+def test_a_wheel_for_the_free_threaded_python_is_not_offered_to_the_other(on, capsys, tmp_path):
+    on("gtx1080ti-haswell")
+    publish_torch(tmp_path / "index", "sm61-avx2-py313t")
+    assert main(["--project", str(ROOT), "detect", "--index", str(tmp_path / "index")]) == 0
+    out = capsys.readouterr().out
+    assert "no wheel for sm61-avx2-py313 is published" in out
+    assert "pip install" not in out
 
 
 def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_path):

@@ -32,8 +32,10 @@ def view(journal, tmp_path):
 def test_a_wheel_is_known_by_what_it_is_for(store, put):
     digest = put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
     put("torch-2.0.1+cu114.sm35.avx-cp39-cp39-win_amd64.whl", "sm35-avx")
+    put("torch-2.0.1+cu114.sm35.avx-cp314-cp314t-win_amd64.whl", "sm35-avx")
     found = {wheel.key: wheel for wheel in wheels(store)}
-    assert set(found) == {KEY, "torch|2.0.1+cu114.sm35.avx|py39|windows"}
+    windows = {f"torch|2.0.1+cu114.sm35.avx|{python}|windows" for python in ("py39", "py314t")}
+    assert set(found) == {KEY, *windows}
     assert found[KEY].sha256 == digest
     assert found[KEY].uploaded.startswith("2026-11-21T12:00")
 
