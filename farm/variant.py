@@ -93,7 +93,7 @@ class Variant:
 
 
 def python_of(interpreter: str, abi: str) -> str:
-    """`py311` for the wheel tags `cp311-cp311`, `py314t` for `cp314-cp314t`: the ABI alone tells a free-threaded one."""
+    """`py311` for the wheel tags `cp311-cp311`, `py314t` for `cp314-cp314t`: only the ABI tells a free-threaded one."""
     return f"py{interpreter[2:]}{'t' if abi == f'{interpreter}t' else ''}"
 
 
