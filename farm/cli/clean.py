@@ -185,7 +185,8 @@ def trees_of(workspace: "Workspace") -> set[str]:
 
 
 def _made(text: str) -> datetime:
-    return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC)
+    """When Docker says that something was made: images with Z, volumes with the offset of the engine's own zone."""
+    return datetime.fromisoformat(text)
 
 
 def remove_images(images: list[tuple[str, int]]) -> None:

@@ -7,6 +7,7 @@ How it was built nobody can say here: its provenance says where it came from, an
 
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,8 +82,8 @@ def in_folder(place: Path) -> Iterator[Offer]:
     found = [place] if place.is_file() else sorted(place.rglob("*.whl"))
     if not found:
         raise UsageError(f"no wheels in {place}" if place.is_dir() else f"{place}: no such file or folder")
-    names = [path.name for path in found]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    names = Counter(path.name for path in found)
+    if twice := next((name for name, count in names.items() if count > 1), None):
         raise UsageError(f"{twice} is in {place} more than once", hint="name the folder of the right one")
     for path in found:
         try:

@@ -32,7 +32,13 @@ def state() -> dict[str, list[str]]:
         "addresses": _lines("ip", "-o", "addr", "show", pattern=r"^\d+: (\S+ +inet \S+)"),
         "network namespaces": _names("/run/netns"),
         "firewall rules": _lines("iptables", "-S", pattern=r"(.*)"),
-        "mounts": sorted({line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()}),
+        "mounts": sorted(
+            {
+                place
+                for line in Path("/proc/mounts").read_text().splitlines()
+                if not OTHERS.match(place := line.split()[1])
+            }
+        ),
         "images": [
             name for name in _docker("images", "{{.Repository}}:{{.Tag}} {{.ID}}") if not KEPT_IMAGES.match(name)
         ],

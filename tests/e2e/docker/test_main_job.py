@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from farm.cli.clean import trees_of
 from farm.errors import VerificationFailedError
 from farm.pipeline.report import Silent
 from farm.pipeline.run import submit
@@ -163,6 +164,15 @@ def test_ptx_is_in_the_wheel_when_it_is_asked_for(farm):
     assert said["pip"].split()[2] == f"canary=={VERSION}.1"
 
 
+@pytest.fixture
+def no_tree(farm, client):
+    """A failed build leaves its tree for the next try; this one has none."""
+    yield
+    for name in trees_of(Workspace(farm.project, load_settings(farm.project), Silent())):
+        client.volumes.get(name).remove()
+
+
+@pytest.mark.usefixtures("no_tree")
 def test_a_compile_error_is_exit_code_5_with_the_failing_lines_and_the_log(farm, tmp_path):
     code = tmp_path / "code"
     shutil.copytree(HERE.parents[2] / "farm", code / "farm", ignore=shutil.ignore_patterns("__pycache__"))

@@ -107,8 +107,12 @@ def fetch(requirement: str, platforms: tuple[str, ...]) -> Path:
         options = [f"--platform={platform}" for platform in platforms]
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
         command += ["--python-version=3.10", *options, "-d", str(folder), requirement]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
+        # An index was seen to answer with a list that lacked the version, and a minute later with the whole one.
+        for further in ([], ["--no-cache-dir"]):
+            done = subprocess.run([*command, *further], check=False, capture_output=True, text=True)
+            if done.returncode == 0:
+                break
+        else:
             need(requirement, done.stderr[-300:])
     [wheel] = folder.glob("*.whl")
     return wheel

@@ -152,7 +152,7 @@ def test_a_url_serves_one_object_once(exchange):
 
 
 def test_a_folder_is_no_exchange(tmp_path):
-    with pytest.raises(UsageError, match="no bucket"):
+    with pytest.raises(UsageError, match="is not a bucket"):
         Exchange(str(tmp_path))
 
 
