@@ -147,7 +147,7 @@ def test_requirements_are_added_behind_the_headers():
         assert with_requirements(text, []) == text
 
 
-@pytest.mark.parametrize("text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 2000, "(" * 900, "numpy<2\r"])
+@pytest.mark.parametrize("text", ["", "numpy<<2", "a\nRequires-Dist: b", "x" * 20_000, "(" * 900, "numpy<2\r"])
 def test_what_is_no_requirement(text):
     with pytest.raises(UsageError, match="not a requirement"):
         normal_requirement(text)
