@@ -138,5 +138,6 @@ def load_evidence(project: Path) -> Evidence:
     # In the farm's own checkout both are one file: its proofs count once.
     if not own.is_file() or not own.samefile(theirs):
         written = load(matrix, MatrixText).channels if matrix.is_file() else {}
+        # A channel that the project writes itself is another stack: the farm's proofs are not of it.
         wheels = [*wheels, *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written)]
     return Evidence(wheels)

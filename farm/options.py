@@ -128,6 +128,7 @@ class Option:
         if type(value) is not self.kind:
             expected = {bool: "true or false", int: "a whole number"}.get(self.kind, "text in quotes")
             raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
+        # bool again: True would be a number from 0 to `maximum`.
         if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= self.maximum:
             raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
         if self.choices and value not in self.choices:

@@ -41,6 +41,7 @@ def keep(path: Path, raw: bytes, data: Any) -> None:
     if not is_own(path) or sys.dont_write_bytecode:
         return
     place = _place(path)
+    # A name for each process: several may keep the same file at once, and the last rename wins.
     part = place.with_name(f"{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError, TypeError):  # TypeError: a value that JSON does not have
         content = _digest(raw) + b"\n" + json.dumps(data, separators=(",", ":")).encode()

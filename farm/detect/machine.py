@@ -112,6 +112,7 @@ class ThisMachine:
     def run(self, *command: str) -> Answer:
         program = shutil.which(command[0])
         if command[0] == "nvidia-smi" and program is None:
+            # Under WSL and with old drivers for Windows it is installed, but not on the PATH.
             program = shutil.which(_WSL_SMI) or shutil.which(_WINDOWS_SMI)
         if program is None:
             raise NoReadingError(f"{command[0]} is not on the PATH")

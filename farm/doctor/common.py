@@ -18,6 +18,7 @@ def memory(patient: Patient) -> Iterator[Finding]:
         yield missing("memory", found, f"{wanted.memory_gb} GB are the least for PyTorch: use another machine")
     else:
         yield ok("memory", found)
+    # 2.2: what the recipe of torch says of one compile.
     per_job = patient.plan.memory_per_job_gb if patient.plan else 2.2
     cores = patient.site.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
@@ -93,6 +94,7 @@ def gpu(patient: Patient) -> Iterator[Finding]:
         found = f"{card.name} ({judged.sm or 'no variant'}), driver {patient.readings.driver or 'unknown'}"
         last, branch = last_driver(judged.sm) if judged.sm else None, driver_branch(patient.readings.driver)
         problem = driver_problem(cuda, patient.readings.driver, patient.readings.os.system)
+        # First a driver that is too new for the card: it does not drive it at all, and an update would not help.
         if last and branch and branch > last:
             todo = f"remove it (DDU on Windows), install a driver of branch {last}, and none with a CUDA installer"
             yield missing("GPU driver", f"{found}: newer than {last}, the last branch for this GPU", todo)
@@ -115,6 +117,7 @@ def nvcc(patient: Patient) -> Iterator[Finding]:
         yield warning("nvcc", answer.strip()[:100], "the catalogue does not know this version; the farm brings its own")
         return
     wanted = sorted(patient.plan.parsed_variant.sms) if patient.plan else []
+    # Without a plan, the cards of this machine are what nvcc should compile for.
     wanted = wanted or [_sm(card.capability) for card in patient.readings.gpus if card.capability]
     cannot = [sm for sm in wanted if sm not in toolkit.sm]
     if cannot:

@@ -65,6 +65,7 @@ def run_checks(patient: Patient, checks: tuple[tuple[str, Check], ...]) -> list[
         try:
             found += check(patient)
         except NoReadingError as error:
+            # One reading that fails must not hide what the other checks find.
             found.append(Finding(check=name, state="not read", seen=clean(str(error)), todo="look yourself"))
     return found
 

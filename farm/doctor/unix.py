@@ -13,6 +13,7 @@ def engine(patient: Patient) -> Iterator[Finding]:
     except NoReadingError:
         yield missing("Docker", "docker is not on PATH", "install docker.io (Debian, Ubuntu) or Docker Engine")
         return
+    # An engine may answer that runs Windows containers: OSType tells.
     if answer.code == 0 and answer.text.startswith("linux "):
         yield ok("Docker", answer.text.strip())
     else:

@@ -25,6 +25,7 @@ def open_store(url: str) -> Store:
     if "://" not in url:
         return _directory(Path(url) if url else None, url)
     parts = urlsplit(url)
+    # Before all other checks: their messages quote the URL, and a password must not be shown.
     if "@" in parts.netloc:
         raise UsageError(
             "the index URL holds a user name or password",

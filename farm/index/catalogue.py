@@ -75,6 +75,7 @@ class Catalogue(Model):
 
     @model_validator(mode="after")
     def _is_sound(self) -> Self:
+        # It follows from the groups: a list that differs was written by something else.
         if self.projects != self._named():
             raise ValueError("its list of projects is not that of its groups")
         return self

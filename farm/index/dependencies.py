@@ -113,6 +113,7 @@ def required(
             raise UsageError(f"the other index has no wheel of {project} that fits {need.specifier or 'any version'}")
         if files:
             found[project].append(need.specifier)
+            # The newest speaks for the others: one METADATA is fetched for each project.
             waiting += _needs(metadata_of(max(files, key=lambda file: pages.parse_wheel_name(file.filename)[1])))
     return dict(found)
 
@@ -199,6 +200,7 @@ def _written(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
             return page.render()
         before = pages.parse_page(old, key)
         meta = page.meta.model_copy(update={"generation": before.generation})
+        # The same but for its generation: nothing is written, and clients' caches hold.
         if page.model_copy(update={"meta": meta}) == before:
             return None
         return page.model_copy(update={"meta": meta.model_copy(update={"generation": before.generation + 1})}).render()

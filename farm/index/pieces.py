@@ -92,6 +92,7 @@ def spans(path: Path, part: int) -> tuple[list[Span], str]:
     found: list[Span] = []
     start, length, md5 = 0, 0, hashlib.md5(usedforsecurity=False)
     try:
+        # One pass over the file for all sums.
         for chunk in file_chunks(path):
             whole.update(chunk)
             view = memoryview(chunk)
@@ -105,6 +106,7 @@ def spans(path: Path, part: int) -> tuple[list[Span], str]:
                     start, length, md5 = start + length, 0, hashlib.md5(usedforsecurity=False)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    # An empty file has one part as well: S3 completes no upload without parts.
     if length or not found:
         found.append(Span(len(found) + 1, start, length, md5.digest()))
     return found, whole.hexdigest()

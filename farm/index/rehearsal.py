@@ -31,6 +31,7 @@ class Rehearsal:
             if data.stat().st_size > MAX_GET:
                 raise InfrastructureError(f"{self.url(key)} is over {MAX_GET} bytes: no page")
             data = data.read_bytes()
+        # Any tag serves that follows the content: only `replace` of this class compares it.
         return None if data is None else Stored(data, f'"{hashlib.sha256(data).hexdigest()}"')
 
     def stat(self, key: str) -> Stat | None:

@@ -58,6 +58,7 @@ def swap(
             assert old is not None, "nothing can be left as it is where nothing is"
             return Swapped(old, old.data, written=False)
         if not store.replace(key, new, None if old is None else old.etag, content_type=content_type):
+            # A wrong prediction is no lost race: read what is there and write at once, without a wait.
             if predicted is not None:
                 return once()
             raise _LostRaceError(f"{store.url(key)}: {SWAP_TRIES} times somebody else wrote first", hint="run it again")
@@ -79,5 +80,6 @@ def predicted(store: Store, sample: Stored, data: bytes) -> Prediction | None:
     bare, likely = sample.etag.strip('"'), store.likely_etag(sample.data).strip('"')
     if bare != likely:
         return None
+    # Only the middle is replaced: the store's quotes, or none, stay.
     tag = sample.etag.replace(bare, store.likely_etag(data).strip('"'))
     return Prediction(Stored(data, tag))

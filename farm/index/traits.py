@@ -30,6 +30,7 @@ def examine(store: Bucket, scratch: str) -> Iterator[Finding]:
         except (ClientError, BotoCoreError) as error:
             good, seen = False, _error_text(error)
         finally:
+            # The second is what `_slash` wrote.
             for each in (store.full(key), f"{store.full(key)}/"):
                 with contextlib.suppress(ClientError, BotoCoreError):  # a policy may forbid deletes
                     store.client.delete_object(Bucket=store.bucket, Key=each)
@@ -40,6 +41,7 @@ def _etags(store: Bucket, key: str) -> tuple[bool, str]:
     place: dict[str, Any] = {"Bucket": store.bucket, "Key": store.full(key)}
     answers = {}
     for kind, strip in {"quoted": "", "bare": '"'}.items():
+        # `strip(None)` takes away blanks alone: the tag stays as the server gave it.
         etag = store.client.put_object(**place, Body=kind.encode())["ETag"].strip(strip or None)
         answers[kind] = _answer(partial(store.client.put_object, **place, Body=b"", IfMatch=etag))
     seen = ", ".join(f"{kind}: {answer}" for kind, answer in answers.items())

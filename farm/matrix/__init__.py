@@ -55,6 +55,7 @@ class Matrix:
         offers = {c.name: c.cudas(package, variant, platform) for c in fitting}
         has_torch: Callable[[Channel], bool] = lambda c: torch in (None, c.text.options.get("torch"))  # noqa: E731
         has_cuda: Callable[[Channel], bool] = lambda c: cuda is None or cuda in offers[c.name]  # noqa: E731
+        # The order of the docstring: each is tried on all channels before the next one.
         nearness: tuple[Callable[[Channel], bool], ...] = (
             lambda c: bool(offers[c.name]) and has_torch(c) and has_cuda(c),
             lambda c: bool(offers[c.name]) and has_torch(c),
@@ -110,6 +111,7 @@ def _load(path: Path, content: bytes, packages: tuple[str, ...]) -> Matrix:  # n
     written = text.channels
     if text.defaults:
         # A channel of the project stands in the place of the farm's of that name.
+        # The project's channels come first: of two that fit, `default_channel` takes the first.
         written = written | {
             name: channel for name, channel in load(SHIPPED, MatrixText).channels.items() if name not in written
         }
@@ -175,6 +177,7 @@ def _check_complete(text: ChannelText) -> None:
             near = nearest(package, recipe.names())
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
             raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
+    # A channel of packages that do not need PyTorch pins no release of it.
     if any(OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(package, package))) for package in text.packages):
         needed.append("torch")
     if missing := [key for key in needed if not getattr(text, key)]:

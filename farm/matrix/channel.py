@@ -132,6 +132,7 @@ class Channel:
             platform: The operating system that it is built for.
             cuda: The version that was asked for; None: the channel's default for the build.
         """
+        # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
         cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
         options: dict[str, Value] = {"cuda": cuda, **self.text.options}
         # In the order of the file: where two say something of one option, the later one wins.
@@ -189,6 +190,7 @@ class Channel:
         """
         before: set[Key] = set()
         offered: set[Key] = set()
+        # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
         for index, block in enumerate(self._blocks, start=-1):
             keys = set(_keys(self.text, block))
             new = {key for key in keys if not self._excluded(key)}
@@ -200,6 +202,7 @@ class Channel:
                 raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
             before |= keys
             offered |= new
+        # An exclude must hit what the axes make, an exception what is left after the excludes.
         self._check_hold("exclude", self.text.exclude, before, "excludes nothing")
         self._check_hold("exceptions", self.text.exceptions, offered, "matches no build")
 
@@ -211,6 +214,7 @@ class Channel:
         """
         for text, name, word in problems(self._offered, self.text.options):
             words = getattr(self.text, name)
+            # With the word's place in its list the error names the line of the word, else that of the key.
             place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
             raise RuleError(text, *place)
 

@@ -35,6 +35,7 @@ def problems(keys: Iterable[Key], options: Mapping[str, object]) -> Iterator[Pro
 
 def _impossible(every: list[Key], torch: str | None) -> Iterator[Problem]:
     sets, release = catalog.architectures().sets, catalog.torch_releases().get(torch or "")
+    # Each pair once, in the order of the file: many builds share one.
     for gpu, cpu in dict.fromkeys((key[2], key[3]) for key in every):
         level = catalog.cpu_levels()[cpu]
         for name in sets.get(gpu, [gpu]):

@@ -118,6 +118,7 @@ class Deviation(Rule):
 
     @property
     def options(self) -> dict[str, Value]:
+        # What is written, not what differs from a default: a null that is written takes the option away.
         return {one.name: getattr(self, one.name) for one in EXCEPTED if one.name in self.model_fields_set}
 
 

@@ -113,6 +113,7 @@ _TABLE = (
         machines={"x86_64": X86, "aarch64": ("arm64",)},
         built_on=("x86_64",),
         tag="win",
+        # `win32` is the whole tag of 32 bits, without a machine after it: it fits where the machine is that word.
         tag_pattern="win_{machine}|(?=win32){machine}",
         tag_machines={"x86_64": "amd64", "aarch64": "arm64"},
         markers=("nt", "win32", "Windows"),
@@ -178,6 +179,7 @@ def named(word: str) -> Facts | None:
 
 def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
+    # Any machine: the farm need not build for it to know whose tag it is.
     return next((each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)), None)
 
 

@@ -56,6 +56,7 @@ def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
     newest, limit = host_gcc(stack), recipe.gcc
     assert newest is not None  # the plan has a base image: the matrix pins one, or the Python decides
     if limit == "cuda":
+        # `cuda`: the newest gcc for the CUDA of the base image, also in a build that has no CUDA.
         base = catalog.debian_releases().get(stack.base or "")
         limit = host_gcc(replace(stack, cuda=base.cuda)) if base else None
     version = min(newest, limit or newest)

@@ -30,6 +30,7 @@ class Unix:
         return stack
 
     def cuda_home(self, stack: Stack) -> str:
+        # Archives and wheels are unpacked below a prefix of the farm's; Debian's packages install into /usr.
         return catalog.nvidia_provider().prefix if stack.toolkit in ("nvidia", "wheels") else "/usr"
 
     def packages(self, _recipe: Recipe, _stack: Stack) -> list[str]:

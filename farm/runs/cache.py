@@ -67,6 +67,7 @@ def read_counts(path: Path) -> list[Row]:
     """
     try:
         with path.open("rb") as stream:
+            # One byte more than may be: a file that is too large is noticed without being read whole.
             raw = stream.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
@@ -75,6 +76,7 @@ def read_counts(path: Path) -> list[Row]:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         raise UsageError(f"{path}: not compiler cache statistics: {error.errors()[0]['msg']}") from error
+    # RecursionError: what json raises for deep nesting.
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not compiler cache statistics: {error}") from error
 

@@ -25,6 +25,7 @@ _SCHEMA = (
         plan TEXT NOT NULL, owner TEXT NOT NULL, finished TEXT, exit_code INTEGER,
         result TEXT CHECK (result IN {get_args(Result)}),
         CHECK ((finished IS NULL) = (result IS NULL) AND (finished IS NULL) = (exit_code IS NULL)))""",
+    # Partial indices: few runs are open, however many have ended.
     """CREATE INDEX unfinished ON runs (plan_digest) WHERE finished IS NULL""",
     """CREATE INDEX open_runs ON runs (id) WHERE finished IS NULL""",
     f"""CREATE TABLE jobs (
@@ -37,6 +38,7 @@ _SCHEMA = (
         result TEXT CHECK (result IN {get_args(Result)}), why TEXT,
         CHECK (state <> 'done' OR result IS NOT NULL), CHECK (state <> 'queued' OR why IS NOT NULL))""",
     """CREATE INDEX attempts_of_job ON attempts (job_id)""",
+    # AUTOINCREMENT: SQLite never gives an id out again, also not after `forget`. Readers ask for what is above an id.
     """CREATE TABLE events (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL REFERENCES runs (id),
         job_id INTEGER REFERENCES jobs (id), attempt_id INTEGER REFERENCES attempts (id),
@@ -69,6 +71,8 @@ class Database:
         self._lock = threading.RLock()
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
+            # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the
+            # connection: `_lock` keeps them apart.
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             with self._errors():

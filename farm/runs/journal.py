@@ -299,6 +299,7 @@ class Journal(Database):
         A plan has tens of kilobytes: thousands of them whole take a minute and a gigabyte.
         """
         paths = ", ".join(f"'$.{field}'" for field in fields)
+        # '$.schema' is there so that json_extract gives a list for one field too; it has no name below.
         query = f"SELECT id, created, request, json_extract(plan, {paths}, '$.schema') AS about FROM runs"  # noqa: S608
         rows = self._rows(f"{query} WHERE finished IS NULL AND id > ? ORDER BY id", run_id)
         return tuple(
@@ -319,9 +320,11 @@ class Journal(Database):
 
     def build_lengths(self, run_id: str | None = None) -> tuple[BuildLength, ...]:
         """Those of the newest builds that succeeded, newest first; of one run alone where it is named."""
+        # The time of an attempt's change of state: the last minus the first one is its length, in days.
         moved = (
             "SELECT julianday(time) FROM events WHERE run_id = j.run_id AND kind = ? AND attempt_id = a.id ORDER BY id"
         )
+        # Without a run `? IS NULL` takes the parameter: the same number of values in both cases.
         query = f"""SELECT r.request, (({moved} DESC LIMIT 1) - ({moved} LIMIT 1)) * 1440 AS minutes
             FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
             WHERE a.result = 'success' AND j.kind = 'build' AND {"j.run_id = ?" if run_id else "? IS NULL"}

@@ -39,6 +39,7 @@ def progress(events: Iterable[Event]) -> Progress | None:
     same = [e for e in noted if e.attempt_id == last.attempt_id and e.data["total"] == total][-WINDOW:]
     seconds = (datetime.fromisoformat(last.time) - datetime.fromisoformat(same[0].time)).total_seconds()
     steps = int(last.data["done"]) - int(same[0].data["done"])
+    # No rate from two events of one moment, from a clock that was set back, or where nothing went on.
     rate = steps / seconds * 60 if seconds > 0 and steps > 0 else None
     left = (total - int(last.data["done"])) / rate if rate else None
     return Progress(int(last.data["done"]), total, rate, left)

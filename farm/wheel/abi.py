@@ -77,10 +77,12 @@ def _importable(match: re.Match[str], python: str, abi: str) -> bool:
     if match["abi3"]:
         return python.startswith("cp")
     version = match["cpython"] or match["cp"]
+    # A suffix of PyPy or GraalPy.
     if version is None:
         return not python.startswith("cp")
     if abi == "abi3":  # only one of the Pythons that the tag is for could import it
         return False
+    # m (pymalloc) and u (wide Unicode), flags of PEP 3149, do not count: CPython 3.8 and newer has neither.
     return python.startswith("cp") and version.rstrip("mu") == abi.removeprefix("cp").rstrip("mu")
 
 

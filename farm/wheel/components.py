@@ -54,4 +54,5 @@ def _common(libraries: list[Library], kind: str) -> tuple[int | str, ...]:
     sets = [
         {sm for group in library.fatbins for sm in getattr(group, kind)} for library in libraries if library.fatbins
     ]
+    # Of all parts: a GPU needs code in each part that it calls.
     return tuple(sorted(set.intersection(*sets), key=order)) if sets else ()

@@ -70,6 +70,7 @@ def read_contents(
                 symbols[name] = read_link(data)
             on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
             level = level_of(name)
+            # POSIX alone: the other process inherits the open file.
             if level and isinstance(data, Spooled) and os.name == "posix":
                 return sha256, read_in_process(name, sha256, data, level, on_load=on_load)
             return sha256, read_library(name, sha256, data, level, on_load=on_load)
@@ -104,6 +105,7 @@ def _in_threads(
 
     def work() -> None:
         while waiting:
+            # Another thread may have taken the last one since.
             try:
                 name = waiting.popleft()
             except IndexError:
@@ -113,6 +115,7 @@ def _in_threads(
             try:
                 with _disk(archive, name):
                     found[name] = read(name)
+            # The whole call fails: the other threads stop after the file that they have.
             except BaseException:
                 waiting.clear()
                 raise

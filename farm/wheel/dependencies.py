@@ -89,6 +89,7 @@ def _read(path: Path, limits: Limits | None) -> DependencyWheel:
         info = read_dist_info(archive)
         if not same_name(info.name, name.name):
             raise VerificationFailedError(f"{path.name}: its METADATA is that of {info.name}")
+        # No CPU level: of these wheels only exports and device code are judged.
         contents = read_contents(archive, lambda _: None)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

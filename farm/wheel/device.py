@@ -44,6 +44,7 @@ def _check(kind: _Kind, findings: list[Finding], contents: Contents) -> Check:
 def _missing(contents: Contents, policy: Policy, kind: _Kind, promised: tuple[int | str, ...]) -> list[Finding]:
     findings = []
     own = [library for library in contents.libraries if library.fatbins and not _is_others(library, policy)]
+    # Without device code there is no group that could lack something: the loop below would find nothing.
     if promised and not own:
         empty = sum(library.empty_fatbins for library in contents.libraries)
         beside = f" ({empty} fat binaries hold no kernel)" if empty else ""

@@ -51,6 +51,7 @@ def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
 def _table(head: bytes, elf: Elf) -> tuple[int, int, int]:
     """Where the program headers begin, the bytes of one, and how many there are."""
     order, wide = "<" if elf.little else ">", elf.bits == 64
+    # e_phoff to e_phnum of the ELF header; what lies between them is not needed.
     start, _, _, _, size, count = struct.unpack_from(
         f"{order}QQIHHH" if wide else f"{order}IIIHHH", head, 32 if wide else 28
     )
@@ -79,6 +80,7 @@ def _needed_level(notes: bytes) -> int:
         name_size, size, kind = struct.unpack_from("<III", notes, at)
         if kind == _NT_GNU_PROPERTY and notes[at + 12 : at + 12 + name_size] == b"GNU\0":
             found |= _property(notes[at + 16 : at + 16 + size])
+        # Property notes are padded to 8 bytes in 64-bit files, all others to 4.
         step = 4 if kind != _NT_GNU_PROPERTY else 8
         at += 12 + -(-name_size // 4) * 4 + -(-size // step) * step
     return found
@@ -100,6 +102,7 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
     dynamic = False
     for raw in headers:
         fields = struct.unpack(layout, raw)
+        # The flags stand second in a 64-bit header, last but one in a 32-bit one.
         if elf.bits == 64:
             kind, _, offset, address, _, stored, wanted, alignment = fields
         else:
@@ -109,6 +112,7 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
             continue
         if stored > wanted or offset + stored > len(data):
             return "a segment reaches beyond the end of the file"
+        # A segment is mapped at multiples of its alignment, so file offset and address must agree modulo that.
         if alignment > 1 and (address - offset) % alignment:
             return "a segment's place in the file does not fit its address"
         spans.append((address, address + wanted))

@@ -56,6 +56,7 @@ def astray(data: View, elf: Elf, headers: list[bytes]) -> str | None:
     """What is wrong with the tables of a library, given its program headers; None: nothing that is seen here."""
     if elf.bits != 64 or not elf.little:
         return None
+    # Without the fifth field: p_paddr means nothing to a loader in a process.
     parts = [_Part(*fields[:4], *fields[5:]) for fields in (struct.unpack("<IIQQQQQQ", raw) for raw in headers)]
     loads = [part for part in parts if part.kind == _LOAD]
     tags = dict(elf.dynamic)
@@ -148,6 +149,8 @@ def _relocations(data: View, tags: Mapping[int, int], loads: list[_Part]) -> str
         if at is None or size % _RELOCATION or tags.get(tag, 0) % 8:
             return "a table of relocations lies outside what is loaded"
         raw = data[at : at + size]
+        # Bytes 8 to 11 of an entry hold the type (low half of r_info). By slices, since a library may have millions:
+        # Python's loop over them takes too long.
         if not set(raw[8::24]) <= known or any(set(raw[byte::24]) != {0} for byte in (9, 10, 11)):
             return "a relocation of a kind that the loader does not know"
         words = array("Q", raw)

@@ -18,6 +18,7 @@ _MAX_ENTRIES = 10_000
 
 def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(names of commands, what is wrong)."""
+    # As the specification has it: `=` alone, and names keep their case.
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:

@@ -198,6 +198,7 @@ def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:
     """Code for other CPUs that a library chooses at run time: right by itself, and not what the variant promises."""
     if not policy.left_out:
         return
+    # One expression for all patterns: a large library exports very many names.
     pattern = re.compile("|".join(map(translate, policy.left_out)))
     for path, symbols in contents.symbols.items():
         names = symbols.exports if isinstance(symbols, DllSymbols) else symbols.defined

@@ -49,6 +49,7 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
         rows = parse_record(archive.read(f"{folder}/RECORD", 64 << 20))
         hashes = {row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None}
+        # RECORD is written anew, so its signatures hold no longer.
         dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA"))
         if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:
             raise VerificationFailedError(

@@ -125,6 +125,7 @@ def read_library(
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
         empty, instructions = 0, None
+        # A partial member is read for its imports alone: device code and instructions lie all over the file.
         if not isinstance(data, PartialMember):
             sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
             instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None

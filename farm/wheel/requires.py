@@ -26,6 +26,7 @@ def check_metadata(info: DistInfo, policy: Policy) -> Check:
         return Check(id="metadata", status="not_run", note="no bound on numpy is promised")
     where = f"{info.folder}/METADATA"
     declared = [each for each in _requirements(info, where) if same_name(each.name, "numpy")]
+    # pip heeds all that apply, so what is allowed is what all of them allow.
     allowed = SpecifierSet()
     for each in declared:
         if each.url is None and _applies(each, policy, where):
@@ -77,6 +78,7 @@ def _applies(requirement: Requirement, policy: Policy, where: str) -> bool:
         return True
     digits = (policy.python or "cp311").removeprefix("cp").removesuffix("t")
     python = f"{digits[:1]}.{digits[1:]}"
+    # A wheel for any platform is judged as on Linux.
     platform, machine = split_platform(policy.platform or f"{DEFAULT}_")
     os_name, sys_platform, platform_system = platform.markers
     environment = {

@@ -95,6 +95,7 @@ def namespaces_of(wheel: Archive) -> list[str]:
             folders.add(folder)
             folder = posixpath.dirname(folder)
     found = {"": ""}  # folder to dotted name
+    # Outer folders first: inside of an ordinary package nothing is a namespace.
     for folder in sorted(folders, key=lambda each: (each.count("/"), each)):
         if posixpath.dirname(folder) not in found or not _FOLDER.fullmatch(folder):
             continue

@@ -98,6 +98,7 @@ def _checks(
         with Archive(wheel, limits) as archive:
             contents = read_contents(archive, level_of, policy.dispatching, with_symbols=True)
             info = read_dist_info(archive)
+            # Nothing is promised, so the wheel is held to its own tags.
             if policy.platform is None:
                 policy = policy.model_copy(update={"platform": platform_of(info.tags)})
             record = archive.read(info.record, _RECORD_LIMIT)

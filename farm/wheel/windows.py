@@ -94,6 +94,7 @@ def loaded_by_name(data: View, filename: str) -> tuple[str, ...]:
     wanted = tuple(name for where, names in _lists().loaded_by_name if fits(filename, (where,)) for name in names)
     found: set[str] = set()
     if wanted:
+        # LoadLibraryA takes single bytes, LoadLibraryW takes UTF-16.
         for ending, step in ((b".dll", 1), (".dll".encode("utf-16-le"), 2)):
             position = -1
             for _ in range(_MAX_MENTIONS):

@@ -90,6 +90,7 @@ def _source(plan: Plan) -> Files:
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     """What the image and a host's build both take: scripts, and what they are to fetch."""
     files = {name: templates.script(name) for name in SCRIPTS}
+    # With a hash each, pip refuses what is not pinned here.
     files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
     files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
     if plan.toolkit:
