@@ -88,6 +88,7 @@ def _values(plan: Plan) -> dict[str, object]:
 def _archives(project: Path) -> str:
     """The folder or mirror of the user's own with the archives that a build downloads; empty: none."""
     place = load_settings(project).archives or ""
+    # A path with a drive is one of the Windows machine that builds, not of this project.
     if not place or place.startswith(("http://", "https://")) or PureWindowsPath(place).drive:
         return place
     return str(project / place)

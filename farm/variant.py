@@ -45,6 +45,7 @@ class Variant:
                 f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>",
                 hint="an example: sm35-avx-py311",
             )
+        # Only where the other words are right: else the name is wrong, not the Python.
         if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
             _refuse_python(parts[2])
         choices, problems = [], []

@@ -28,6 +28,7 @@ SIGNATURE_WARNING = timedelta(days=10)
 ROOT_WARNING = timedelta(days=60)
 """Likewise for the root: its key is offline, so a person has to act."""
 
+# `.invalid` never resolves (RFC 2606): it only serves to resolve relative links.
 _BASE = "http://index.invalid/"
 
 
@@ -124,6 +125,7 @@ class _Walk:
 
     def _catalogue(self) -> Iterator[Problem]:
         found = self.store.get(CATALOGUE_KEY)
+        # What the other checks see where the catalogue cannot be read: an empty one.
         self.catalogue = Catalogue()
         self.catalogue = parse_catalogue(found.data if found else None)
         for group, sections in self.catalogue.groups.items():
@@ -211,6 +213,7 @@ class _Walk:
             return
         section, wanted = self.catalogue.section(group, page.name), section_of(page)
         if section is None or section.versions != wanted.versions:
+            # An older generation is a publish that did not finish; the same one contradicts its page.
             late = section is None or section.generation < page.generation
             yield Problem(CATALOGUE_KEY, f"does not offer what {page.name} in {group} has", broken=not late)
 
@@ -343,6 +346,7 @@ class _Walk:
         """Size and digest of the bytes that a client would get; read once."""
         if key not in self.seen:
             self.seen[key] = None
+            # Not on the list may mean: stored since then.
             if key in self.keys or self.store.stat(key) is not None:
                 self.seen[key] = self._read(key)
         return self.seen[key]

@@ -115,6 +115,7 @@ def fold(events: Sequence[Event]) -> State:
                 state = state._replace(number=number, removed=event.reason)
             case "promote" if event.group is not None and event.group not in state.groups:
                 state = state._replace(number=number, groups=(*state.groups, event.group))
+            # Listed there already: nothing changes but the count.
             case "promote":
                 state = state._replace(number=number)
             case "mirrors":
@@ -239,6 +240,7 @@ def add_event(
                 ) from error
             raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
+        # The event would change nothing but the count; nothing comes after `remove`.
         if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
             return now
         key = event_key(target, number)

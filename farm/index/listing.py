@@ -93,6 +93,7 @@ class Listing:
         before = done.before if done.written else None
         # This order for readers: project pages, lists of them, the signed flat page, the list of groups, the catalogue.
         derived = self._html(group, page, written, before, one, fresh=done.before is None)
+        # The call first, then `or`: each step must run, whatever those before it changed.
         derived = self._lists(group, page, written) or derived
         derived = self._links(group, page, written, Prediction(flat)) or derived
         if new_group:

@@ -151,6 +151,7 @@ def metadata_inside(wheel: Path) -> bytes:
                 )
             _check_info(wheel.name, found[0].filename.removesuffix("/METADATA"), archive.namelist())
             with archive.open(found[0]) as member:
+                # Bounded here too: `file_size` is only what the archive says.
                 return member.read(MAX_METADATA + 1)
     # OSError too: the file was read to its end just before, so a seek out of it is the archive's lie
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
@@ -181,6 +182,7 @@ def _checked_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
             f"the provenance has {len(text)} bytes; a record keeps at most {MAX_PROVENANCE}",
             hint="give digests of the reports, not the reports",
         )
+    # As a reader of the record gets it: tuples have become lists.
     plain: dict[str, Any] = json.loads(text)
     return plain
 

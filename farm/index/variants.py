@@ -146,6 +146,7 @@ def publish_variant(
             return None
         if any(
             (each.version, each.label) == (version, label)
+            # The tags of Python, ABI and platform, between the version and the label.
             and each.filename.split("-")[2:-1] == wheel.name.split("-")[2:-1]
             for each in page.files
         ):
@@ -169,6 +170,7 @@ def _derive(store: Store, page: _Page, version: str) -> dict[str, bytes]:
     variants = f"{ROOT}/{page.name}/{_variants_name(page.name, version)}"
 
     def new_variants(old: bytes | None) -> bytes | None:
+        # Labels are only ever added, so the longer list is the newer one.
         if old is not None and len(json.loads(old)["variants"]) >= len(labels):
             return None
         return json.dumps(variant_json(labels), sort_keys=True).encode()

@@ -163,6 +163,7 @@ class Archive:
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
             crc = crc32(chunk, crc)
             length += len(chunk)
+            # Longer than declared: what is too much is not handed on.
             if length > entry.size:
                 break
             yield chunk
@@ -177,6 +178,7 @@ class Archive:
         if entry.method == DEFLATED:
             unpacker = inflater(lenient=self._lenient)
             try:
+                # One byte more than declared: a longer member is noticed, and a bomb does not unpack.
                 content = unpacker.decompress(content, entry.size + 1)
             except InflateErrors:
                 return None

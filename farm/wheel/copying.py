@@ -20,6 +20,7 @@ def copy_range(source: int, target: int, start: int, end: int) -> int:
         How far it got: less than `end` on systems that cannot, between some file systems, or at the source's end.
     """
     position = os.lseek(target, 0, os.SEEK_CUR)
+    # O_DIRECT writes whole blocks: bytes before the target's next block go the usual way.
     border = start + -position % _BLOCK
     if end - border >= _LONG and border % _BLOCK == 0 and hasattr(os, "splice") and hasattr(os, "O_DIRECT"):
         start = _by_kernel(source, target, start, border)

@@ -56,6 +56,7 @@ def error_127(files: Files, _: re.Match[str]) -> Explanation:
 
 def error_193(files: Files, match: re.Match[str]) -> Explanation:
     libraries = files.libraries
+    # An installed folder has no tags: the machine of most libraries counts as the right one.
     usual = Counter(each.machine for each in libraries if not each.error).most_common(1)
     machine = usual[0][0] if usual else ""
     bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
@@ -82,6 +83,7 @@ def error_1114(files: Files, match: re.Match[str]) -> Explanation:
     newest = max(linked, key=lambda each: tuple(map(int, str(each.linker).split("."))), default=None)
     openmp = [each.path for each in dlls if re.search(r"(libiomp5md|libomp|vcomp\d+)[^/]*\.dll$", each.path.lower())]
     culprits = [f"{newest.path}: linked by Visual C++ {newest.linker}"] if newest else []
+    # One OpenMP runtime is usual; two in one process are a reason to fail.
     culprits += [f"{each}: an OpenMP runtime" for each in openmp] if len(openmp) > 1 else []
     first = f"version 14.{(newest.linker or '').partition('.')[2]} or newer" if newest else "the newest version"
     return Explanation(

@@ -61,6 +61,7 @@ class Files:
         if self.path.is_dir():
             return read_folder(self.path, level)
         with Archive(self.path) as archive:
+            # `*`: of every library only what runs on loading, for that is when a loader's message comes.
             return read_contents(archive, lambda _: level, ("*",), with_symbols=True)
 
     @cached_property

@@ -135,6 +135,7 @@ def _core_metadata(content: bytes) -> Iterator[str]:
     except ExceptionGroup as group:
         for error in group.exceptions:
             field = error.field.replace("_", "-") if isinstance(error, InvalidMetadata) else ""
+            # packaging's word for a field that is newer than the declared Metadata-Version.
             if field not in _OWN_FIELDS or " introduced " in str(error):
                 yield f"{field.title()}: {printable(str(error))[:200]}"
 
@@ -170,4 +171,5 @@ def _versions(tag: str) -> Iterator[str]:
     generic = abi == "abi3" or python.startswith("py")
     last = _NEWEST_MINOR if generic or not minor else int(minor)
     for number in range(int(minor or 0), last + 1):
+        # A bound may name a micro version (>=3.8.1), so a few of them are tried.
         yield from (f"{major}.{number}.{micro}" for micro in (0, 1, 5, 10, 20, 50))

@@ -112,6 +112,7 @@ def _raw(kind: str) -> list[dict[str, Any]]:
     from importlib import resources  # noqa: PLC0415 (slow to import, and not always needed)
 
     file = resources.files("auditwheel") / "policy" / f"{kind}-policy.json"
+    # auditwheel also lists `linux`, which promises nothing.
     return [raw for raw in json.loads(file.read_text(encoding="utf-8")) if raw["name"] != "linux"]
 
 

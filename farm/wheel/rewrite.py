@@ -73,6 +73,7 @@ def rewrite(
     renamed = rename or {}
     kept = [(entry, renamed.get(name, name)) for name, entry in source.members.items() if name not in drop]
     added = [*(member.name for member in new), record]
+    # Names that are kept were checked when the source was opened; new ones are checked now.
     _check_names([*(name for _, name in kept), *added], [*renamed.values(), *added])
     try:
         with ExitStack() as stack:
