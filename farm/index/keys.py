@@ -83,6 +83,7 @@ def _signed_by(root: Metadata[Root], key: SSlibKey) -> bool:
     signature = root.signatures.get(key.keyid)
     if signature is None:
         return False
+    # Whatever the library raises: a signature that it cannot verify counts as none.
     try:
         key.verify_signature(signature, root.signed_bytes)
     except Exception:
@@ -176,6 +177,7 @@ def change(
         )
     if len(reason) > 500 or not reason.isprintable():
         raise UsageError("the reason must be one line of at most 500 characters")
+    # A copy: `before` stays as it was read.
     made: Metadata[Root] = Metadata.from_bytes(before.to_bytes())
     root = made.signed
     root.version += 1

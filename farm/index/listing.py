@@ -125,6 +125,7 @@ class Listing:
         if root is None and start(self.store, signer):
             self.keys = (signer.keyid,)
             return
+        # Where `start` failed, another publisher has made the root by now.
         root = root or newest_root(self.store)
         self.keys = tuple(sorted(online_keys(root.signed))) if root else (signer.keyid,)
 

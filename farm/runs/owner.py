@@ -70,6 +70,7 @@ def is_dead(process: Process) -> bool:
     if process.space != _space() or not process.start:
         return False
     try:
+        # `started` gives an empty text where no such process lives: that is no process's start.
         return started(process.pid) != process.start
     except OSError:
         return False

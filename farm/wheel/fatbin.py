@@ -142,6 +142,7 @@ def _is_stub(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> 
             # symbols.
             return not (head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0)
         return not has_kernel(data[start : start + size])
+    # So large an image is not unpacked: it is taken to hold kernels.
     if unpacked > LOOKED_INTO:
         return False
     content = unpack(data[start : start + size], unpacked, zstd=bool(flags & _FLAG_ZSTD))

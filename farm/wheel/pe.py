@@ -134,6 +134,8 @@ class _Reader:
         return Pe(
             machine=MACHINES.get(machine, f"pe0x{machine:x}"),
             is_dll=bool(flags & _DLL),
+            # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
+            # "Delay-Load Directory Table" of the PE format.
             needed=self._names(places[_IMPORTS][0], 20, 12, 16),
             delay_needed=self._names(places[_DELAYED][0], 32, 4, 12, base),
             linker=f"{major}.{minor:02}",
