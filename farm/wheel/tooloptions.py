@@ -59,12 +59,12 @@ class ToolOptions:
                 )
         for name in self.namespaces:
             if not _DOTTED.fullmatch(name):
-                raise UsageError(f"--namespace-pkg {name!r} is no package's name", hint="such as google.cloud")
+                raise UsageError(f"--namespace-pkg {name!r} is not a package's name", hint="such as google.cloud")
         for name in (*self.no_mangle, *self.include):
             if not name or set(name) & {"/", "\\", ":", ";", os.pathsep}:
-                raise UsageError(f"{name!r} is no DLL's name", hint="such as libiomp5md.dll, without a folder")
+                raise UsageError(f"{name!r} is not a DLL's name", hint="such as libiomp5md.dll, without a folder")
         if self.plat is not None and not _LEVEL.fullmatch(self.plat):
-            raise UsageError(f"--plat {self.plat!r} is no platform tag", hint="such as manylinux_2_28_x86_64")
+            raise UsageError(f"--plat {self.plat!r} is not a platform tag", hint="such as manylinux_2_28_x86_64")
         if self.namespaces and self.custom_patch:
             raise UsageError("--namespace-pkg and --custom-patch exclude each other")
 

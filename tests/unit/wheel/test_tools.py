@@ -120,11 +120,11 @@ def test_options_of_delvewheel(tmp_path, windows, make_wheel, make_pe):
     [
         ("win_amd64", {"plat": "manylinux_2_28_x86_64"}, "--plat is an option of auditwheel"),
         ("manylinux_2_17_x86_64", {"namespaces": ("a",)}, "--namespace-pkg is an option of delvewheel"),
-        ("manylinux_2_17_x86_64", {"plat": "win_amd64"}, "is no platform tag"),
-        ("manylinux_2_17_x86_64", {"plat": "--strip"}, "is no platform tag"),
-        ("win_amd64", {"namespaces": ("a b",)}, "is no package's name"),
-        ("win_amd64", {"include": ("a/b.dll",)}, "is no DLL's name"),
-        ("win_amd64", {"no_mangle": ("a.dll;b.dll",)}, "is no DLL's name"),
+        ("manylinux_2_17_x86_64", {"plat": "win_amd64"}, "is not a platform tag"),
+        ("manylinux_2_17_x86_64", {"plat": "--strip"}, "is not a platform tag"),
+        ("win_amd64", {"namespaces": ("a b",)}, "is not a package's name"),
+        ("win_amd64", {"include": ("a/b.dll",)}, "is not a DLL's name"),
+        ("win_amd64", {"no_mangle": ("a.dll;b.dll",)}, "is not a DLL's name"),
         ("win_amd64", {"namespaces": ("a",), "custom_patch": True}, "exclude each other"),
     ],
 )
