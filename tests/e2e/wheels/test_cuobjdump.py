@@ -35,7 +35,7 @@ SMALL = [
     ("faiss-gpu==1.7.2", LINUX),
     ("jax-cuda11-plugin==0.4.25", LINUX),
     ("catboost==1.2.2", LINUX),
-    ("k2==1.23.4", LINUX),
+    ("k2==1.23.2", LINUX),
     ("nvidia-nvjpeg-cu11==11.9.0.86", LINUX),
     ("nvidia-nvjpeg-cu11==11.9.0.86", WINDOWS),
     ("nvidia-curand-cu11==10.3.0.86", WINDOWS),
@@ -107,12 +107,8 @@ def fetch(requirement: str, platforms: tuple[str, ...]) -> Path:
         options = [f"--platform={platform}" for platform in platforms]
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
         command += ["--python-version=3.10", *options, "-d", str(folder), requirement]
-        # An index was seen to answer with a list that lacked the version, and a minute later with the whole one.
-        for further in ([], ["--no-cache-dir"]):
-            done = subprocess.run([*command, *further], check=False, capture_output=True, text=True)
-            if done.returncode == 0:
-                break
-        else:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
             need(requirement, done.stderr[-300:])
     [wheel] = folder.glob("*.whl")
     return wheel
