@@ -30,7 +30,15 @@ TIMEOUT_S = 900
 
 
 # The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run alone at the end.
-LONGEST = ("e2e/docker", "e2e/wine", "e2e/distributions", "e2e/servers", "e2e/dispatch", "integration/index")
+LONGEST = (
+    "e2e/docker",
+    "e2e/servers",
+    "e2e/wine",
+    "e2e/dispatch",
+    "e2e/distributions",
+    "e2e/installers",
+    "e2e/emulation",
+)
 
 
 def group_of(nodeid: str) -> str:
