@@ -18,6 +18,7 @@ from typing import Any
 from pip._internal.models.index import PyPI
 
 from farm.errors import InfrastructureError
+from farm.variant import python_of
 
 PYPI = PyPI.simple_url.rstrip("/")  # the index that pip itself asks by default
 TIMEOUT_S = 120
@@ -69,12 +70,10 @@ def _wheel(file: dict[str, Any]) -> Wheel | None:
     final = match and not file.get("yanked") and re.fullmatch(r"\d+(\.\d+)*", match[2])
     if match is None or not final or not re.fullmatch(r"cp3\d*|py[23.py]*", match[3]):
         return None
-    interpreter, abi = match[3].removeprefix("cp"), match[4]
-    threads = "t" if abi == match[3] + "t" else ""
     return Wheel(
         file=file["filename"],
         version=match[2],
-        python="py3" if interpreter.startswith("py") else f"py{interpreter}{threads}",
+        python="py3" if match[3].startswith("py") else python_of(match[3], match[4]),
         platform=match[5],
         url=file["url"],
         sha256=file["hashes"]["sha256"],
