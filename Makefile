@@ -14,7 +14,7 @@ help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
 
 $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-build.lock
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	touch $@

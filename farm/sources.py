@@ -25,10 +25,11 @@ import requests
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
+from farm.pulse import Pulse, megabytes
 from farm.recipe import recipe, tree_files
 from farm.render import EPOCH
 from farm.retrying import retry_while_open
-from farm.text import plain
+from farm.text import duration, plain
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
@@ -139,7 +140,7 @@ def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) ->
         return path
     address = _address(source, mirror)
     line(f"+ fetch {address}")
-    _download(address, path, source.sha256)
+    _download(address, path, source.sha256, line)
     return path
 
 
@@ -224,7 +225,7 @@ def _get(address: str, limit: int) -> bytes:
         raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
 
 
-def _download(address: str, path: Path, sha256: str) -> None:
+def _download(address: str, path: Path, sha256: str, line: Line) -> None:
     """Download to `path`, which appears only when its hash is right."""
     # A name of its own: two builds may fetch the same file at the same time.
     part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
@@ -234,14 +235,20 @@ def _download(address: str, path: Path, sha256: str) -> None:
             shutil.copyfile(_file_of(address), part)
             found = _sha256(part)
         else:
-            with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer, part.open("wb") as stream:
+            with (
+                Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
+                requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
+                part.open("wb") as stream,
+            ):
                 answer.raise_for_status()
+                length = answer.headers.get("Content-Length", "")
                 for piece in answer.iter_content(1 << 20):
                     size += len(piece)
                     if size > MAX_ARCHIVE:
                         raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
                     total.update(piece)
                     stream.write(piece)
+                    pulse.passing(f"  {megabytes(size, int(length) if length.isdecimal() else None)}")
             found = total.hexdigest()
         if found != sha256:
             raise BuildFailedError(

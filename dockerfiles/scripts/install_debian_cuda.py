@@ -68,7 +68,7 @@ def fetch_head(address: str, head: dict[str, Any]) -> Optional[bytes]:
 
 def fetch_whole(package: str, folder: str) -> bytes:
     """The package file, downloaded and checked by apt."""
-    result = subprocess.run(["apt-get", "download", "-qq", package], cwd=folder, check=False)
+    result = subprocess.run(["apt-get", "download", "-q=0", package], cwd=folder, check=False)
     files = list(Path(folder).glob(package + "_*"))
     if result.returncode or len(files) != 1:
         raise FailedError(f"apt-get download {package} failed (exit code {result.returncode})")

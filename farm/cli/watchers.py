@@ -19,6 +19,8 @@ ALIVE_S = 60.0
 """Seconds after which a log gets the newest line of output, where nothing else was printed."""
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_FRAMES = "|/-\\"
+SILENT_S = 10.0
+"""Seconds without a new line after which the view says so."""
 
 
 @contextmanager
@@ -88,7 +90,7 @@ class TerminalWatcher:
         self._console = console()
         self._unicode = self._console.encoding.lower().startswith("utf")
         self._name = self._newest = ""
-        self._began = time.monotonic()
+        self._began = self._heard = time.monotonic()
         self._first: tuple[float, int] | None = None
         self._done = self._total = 0
         # Transient: at the end only the lines of the steps stay, which are printed above it.
@@ -97,6 +99,7 @@ class TerminalWatcher:
 
     def step(self, name: str) -> None:
         self._name, self._newest, self._began = name, "", time.monotonic()
+        self._heard = self._began
         self._first, self._done, self._total = None, 0, 0
 
     def ended(self, step: Step) -> None:
@@ -111,7 +114,7 @@ class TerminalWatcher:
         self._name = ""
 
     def line(self, text: str) -> None:
-        self._newest = plain(text)
+        self._newest, self._heard = plain(text), time.monotonic()
 
     def note(self, text: str) -> None:
         self.line(text)
@@ -122,6 +125,7 @@ class TerminalWatcher:
         # The rate counts from the first step that was seen: a build that is taken up again begins in the middle.
         self._first = self._first or (time.monotonic(), done)
         self._done, self._total = done, total
+        self._heard = time.monotonic()
 
     def view(self) -> "RenderableType":
         """What stands below the steps that ended: one line about the step, one with its newest output."""
@@ -138,7 +142,11 @@ class TerminalWatcher:
         elif self._name in self._usual:
             words.append(f"of about {duration(self._usual[self._name])} as the last time")
         head = Text("  ".join(words), no_wrap=True, overflow="ellipsis")
-        return Group(head, Text(f"  {self._newest}", style="dim", no_wrap=True, overflow="ellipsis"))
+        newest = f"  {self._newest}"
+        if now - self._heard >= SILENT_S:
+            # Before the line, whose end a narrow terminal cuts off.
+            newest = f"  (no output for {duration(now - self._heard)}) {self._newest}"
+        return Group(head, Text(newest, style="dim", no_wrap=True, overflow="ellipsis"))
 
     def _rate(self, now: float) -> str:
         """`, 12 a minute, about 3 min left`; empty while it is unknown."""

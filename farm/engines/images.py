@@ -1,8 +1,4 @@
-"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused.
-
-The base image is a local tag if there is one, else a registry pull with a short time limit, else made with
-debootstrap: farms are often cut off from registries.
-"""
+"""Toolchain images: made from a rendered context, tagged by the hash of what defines them, reused."""
 
 import fnmatch
 import hashlib
@@ -11,25 +7,23 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import tarfile
 import tempfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import docker
 import docker.errors
-import requests
 from docker.utils.build import create_archive
 
 from farm import failures
-from farm.catalog import DebianRelease
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.platforms.facts import DEFAULT, facts
+from farm.pulse import Pulse, megabytes
+from farm.text import duration
 
 Line = Callable[[str], None]
 
@@ -70,100 +64,6 @@ def check_machine(client: docker.DockerClient, machine: str) -> None:
         )
 
 
-def base_image(
-    client: docker.DockerClient,
-    name: str,
-    release: DebianRelease,
-    *,
-    pull_timeout_s: int,
-    mirror: str | None,
-    line: Line,
-) -> str:
-    """The id of a base image for `release`; `line` gets a line for each thing that happens.
-
-    Raises:
-        InfrastructureError: None of the three ways works; the message says what was tried.
-    """
-    own = f"farm/base:{name}"
-    for tag in (release.image, own):
-        try:
-            image = client.images.get(tag)
-        except docker.errors.ImageNotFound:
-            continue
-        line(f"base image: {tag} is here")
-        return str(image.id)
-    tried = [f"no local tag {release.image} or {own}"]
-    line(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
-    problem = _pull(client, release.image, pull_timeout_s)
-    if problem is None:
-        return str(client.images.get(release.image).id)
-    line(f"base image: {problem}")
-    tried.append(problem)
-    problem = _cannot_debootstrap(release)
-    if problem is None:
-        line(f"base image: making {own} with debootstrap (about 30 s)")
-        return _debootstrap(client, own, release, mirror)
-    tried.append(problem)
-    raise InfrastructureError(
-        "no base image: " + "; ".join(tried),
-        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
-        "or run as root where debootstrap is installed",
-    )
-
-
-def _pull(client: docker.DockerClient, name: str, timeout_s: int) -> str | None:
-    """Pull an image; the reason when that fails."""
-    repository, _, tag = name.partition(":")
-    patient = client.api.timeout
-    # docker-py has one time limit for all requests, and it is on the silence between two events, not on the whole pull.
-    client.api.timeout = timeout_s
-    try:
-        for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
-            # A pull that fails answers with status 200 and says so in its stream.
-            if "error" in event:
-                return f"pull of {name} failed: {event['error']}"
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        return f"pull of {name} failed: {error}"
-    finally:
-        client.api.timeout = patient
-    return None
-
-
-def _cannot_debootstrap(release: DebianRelease) -> str | None:
-    if os.geteuid() != 0:
-        return "debootstrap needs root"
-    if not shutil.which("debootstrap"):
-        return "debootstrap is not installed (Debian package debootstrap)"
-    if not Path(release.keyring).exists():
-        return f"{release.keyring} is absent (its package: {release.keyring_package})"
-    return None
-
-
-def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None) -> str:
-    with tempfile.TemporaryDirectory(prefix="farm-base-") as folder:
-        root = Path(folder, "root")
-        command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
-        command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
-        if mirror and release.distribution == "debian":  # the setting names a mirror of Debian
-            command.append(mirror)
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if result.returncode:
-            failure = failures.read([*result.stdout.splitlines(), *result.stderr.splitlines()])
-            raise InfrastructureError(
-                f"debootstrap {release.suite} failed:\n{failure.text}",
-                hint=failure.advice or f"is a mirror of {release.distribution} reachable?",
-            )
-        # The packages that debootstrap downloaded are of no use in the image; apt wants the empty `partial`.
-        shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
-        (root / "var/cache/apt/archives/partial").mkdir(parents=True)
-        packed = Path(folder, "root.tar")
-        with tarfile.open(packed, "w") as archive:
-            archive.add(root, arcname=".")
-        repository, _, name = tag.partition(":")
-        client.api.import_image(src=str(packed), repository=repository, tag=name)
-    return str(client.images.get(tag).id)
-
-
 def ensure_image(
     client: docker.DockerClient,
     *,
@@ -201,7 +101,11 @@ def ensure_image(
     except docker.errors.ImageNotFound:
         pass
     log.parent.mkdir(parents=True, exist_ok=True)
-    with _context_tar(context, wheels()) as archive, log.open("w", encoding="utf-8") as stream:
+    with (
+        _context_tar(context, wheels()) as archive,
+        log.open("w", encoding="utf-8") as stream,
+        _Doing(client, archive, line) as doing,
+    ):
         events = client.api.build(
             fileobj=archive,
             custom_context=True,
@@ -213,7 +117,7 @@ def ensure_image(
             forcerm=True,
             decode=True,
         )
-        _follow(events, stream, line, note, log)
+        _follow(events, stream, doing, note, log)
     return Image(tag, str(client.images.get(tag).id), reused=False)
 
 
@@ -262,10 +166,40 @@ def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:
     return taken
 
 
-def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line, note: Line, log: Path) -> None:
+class _Doing(Pulse):
+    """What an image's build does while it prints nothing: Docker is asked about the container of the step.
+
+    Args:
+        archive: The context, which is sent to the engine before the first step.
+    """
+
+    def __init__(self, client: docker.DockerClient, archive: IO[bytes], line: Line) -> None:
+        super().__init__(line, self._asked)
+        self._client, self._archive = client, archive
+        self._size = os.fstat(archive.fileno()).st_size
+        self.container: str | None = None
+
+    def _asked(self, silent: float) -> str | None:
+        if self.container is None:
+            sent = self._archive.tell()
+            return f"{megabytes(sent, self._size)} given to Docker" if sent < self._size else None
+        try:
+            state = self._client.api.inspect_container(self.container)["State"]["Status"]
+            # Saving a layer of gigabytes takes long, and Docker says nothing of it.
+            if state != "running":
+                return f"the step has ended; Docker saves its files, for {duration(silent)} so far"
+            stats = self._client.api.stats(self.container, stream=False, one_shot=True)
+        except docker.errors.NotFound:
+            return None
+        received = sum(int(each["rx_bytes"]) for each in (stats.get("networks") or {}).values())
+        cpu = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+        return f"no output for {duration(silent)}; received {megabytes(received)}, {duration(cpu)} of CPU so far"
+
+
+def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, doing: _Doing, note: Line, log: Path) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
-    for text, event in _lines(events):
+    for text, event in _lines(events, doing.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
         if re.match(r"Step \d+/\d+ :", text):
@@ -273,30 +207,40 @@ def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, line: Line,
             lines.clear()
             note(text)
         elif text.strip():
-            line(text)
+            if started := re.fullmatch(r" ---> Running in ([0-9a-f]{12,64})", text):
+                doing.container = started[1]
+            doing.line(text)
         if text.strip():
             lines.append(text)
         if "error" in event:
             raise _failed(event, step, lines, log)
 
 
-def _lines(events: Iterator[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _lines(events: Iterator[dict[str, Any]], passing: Line) -> Iterator[tuple[str, dict[str, Any]]]:
     """Whole lines of a build's output; an event holds a piece of it, as the daemon happened to read it.
 
-    With the last line before an error comes the event that holds the error; with the others an empty one.
+    With the last line before an error comes the event that holds the error; with the others an empty one. Of a line
+    that was overwritten, as apt draws its progress, the end is left; `passing` gets it as it grows.
     """
     rest = ""
     for event in events:
-        *whole, rest = re.split(r"\r\n|\n|\r", rest + str(event.get("stream", "")))
+        *whole, rest = (rest + str(event.get("stream", ""))).split("\n")
         # Output without a newline is passed on in pieces: it would fill the memory.
         if len(rest) > MAX_LINE:
             whole, rest = [*whole, rest], ""
-        yield from ((text, {}) for text in whole)
+        yield from ((_shown(text), {}) for text in whole)
         if "error" in event:
-            yield rest, event
+            yield _shown(rest), event
             rest = ""
+        if _shown(rest).strip():
+            passing(_shown(rest))
     if rest:
-        yield rest, {}
+        yield _shown(rest), {}
+
+
+def _shown(line: str) -> str:
+    """What a terminal shows of a line with carriage returns."""
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -> InfrastructureError:

@@ -12,7 +12,7 @@ import docker.errors
 import requests
 
 from farm import catalog, shipped
-from farm.engines import images
+from farm.engines import base_images, images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
@@ -294,7 +294,7 @@ def toolchain(
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = images.base_image(
+        base = base_images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],

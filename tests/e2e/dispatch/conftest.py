@@ -23,8 +23,9 @@ import pytest
 import requests
 
 from farm import catalog
+from farm.engines.base_images import base_image
 from farm.engines.exchange import Exchange
-from farm.engines.images import Image, base_image, ensure_image
+from farm.engines.images import Image, ensure_image
 from farm.engines.swarm import SwarmEngine
 from farm.pipeline.backends import push
 from farm.plan import Selectors, resolve

@@ -10,8 +10,9 @@ import pytest
 
 from farm import catalog
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
+from farm.engines.base_images import base_image
 from farm.engines.docker import DockerEngine
-from farm.engines.images import base_image, ensure_image
+from farm.engines.images import ensure_image
 from farm.engines.output import RefusedOutputError
 from farm.errors import BuildFailedError, InfrastructureError
 

@@ -398,8 +398,20 @@ def test_a_terminal_shows_the_step_its_progress_and_its_newest_line(terminal):
     watcher.step("build")
     watcher.progress(3, 7)
     assert "3/7 (42 %)" in shown()
+    assert "no output" not in shown()
     assert "of about" not in shown()
     assert "owned" not in written.getvalue()
+
+
+def test_a_terminal_says_how_long_a_program_prints_nothing(terminal, monkeypatch):
+    watcher, shown, _ = terminal
+    watcher.step("build")
+    watcher.line("[7/8] linking")
+    later = watchers.time.monotonic() + 75
+    monkeypatch.setattr(watchers.time, "monotonic", lambda: later)
+    assert "(no output for 1 min 15 s) [7/8] linking" in shown()
+    watcher.line("[8/8] done")
+    assert "no output" not in shown()
 
 
 def test_steps_that_ended_stay_with_their_time(terminal):

@@ -9,14 +9,26 @@ from hypothesis import strategies as st
 
 from farm.engines.images import _follow
 from farm.errors import InfrastructureError
+from farm.pulse import Pulse
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
 
 
+class Screen(Pulse):
+    """What is shown of an output, in order; a line that is overwritten is marked by a tilde."""
+
+    def __init__(self):
+        self.shown = []
+        super().__init__(self.shown.append, lambda _: None)
+
+    def passing(self, text):
+        self.shown.append("~" + text)
+
+
 def follow(events, tmp_path):
-    lines, steps, log = [], [], io.StringIO()
-    _follow(iter(events), log, lines.append, steps.append, tmp_path / "image.log")
-    return lines, steps, log.getvalue()
+    screen, steps, log = Screen(), [], io.StringIO()
+    _follow(iter(events), log, screen, steps.append, tmp_path / "image.log")
+    return [text for text in screen.shown if not text.startswith("~")], steps, log.getvalue()
 
 
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1)))
@@ -35,3 +47,35 @@ def test_an_output_without_a_last_line_end_is_shown_and_its_error_found(tmp_path
     failure = {"error": "The command returned 2", "errorDetail": {"code": 2}}
     with pytest.raises(InfrastructureError, match="error: no such thing"):
         follow([*events, failure], tmp_path)
+
+
+APT = [
+    "\r              \r",
+    "\r7% [6 media-types 0 B/26.1 kB 0%]",
+    "\r                    \rGet:20 http://deb.debian.org/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]\n",
+    "\r38% [37 libgomp1 0 B/116 kB 0%]",
+    "\r             \rFetched 79.4 MB in 1s (62.3 MB/s)\n\rReading package lists... 0%\r",
+]
+"""As Docker handed on what `apt-get -q=0` of Debian 12 wrote."""
+
+
+def test_what_apt_overwrites_is_shown_as_it_comes_and_not_kept(tmp_path):
+    screen, log = Screen(), io.StringIO()
+    _follow(iter([{"stream": text} for text in APT]), log, screen, lambda _: None, tmp_path / "image.log")
+    assert screen.shown == [
+        "~7% [6 media-types 0 B/26.1 kB 0%]",
+        "Get:20 http://deb.debian.org/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]",
+        "~38% [37 libgomp1 0 B/116 kB 0%]",
+        "Fetched 79.4 MB in 1s (62.3 MB/s)",
+        "~Reading package lists... 0%",
+        "Reading package lists... 0%",
+    ]
+    assert "libgomp1" not in log.getvalue()
+    assert "\r" not in log.getvalue()
+
+
+def test_the_container_of_the_step_is_known(tmp_path):
+    screen = Screen()
+    events = [{"stream": "Step 1/1 : RUN make\n"}, {"stream": " ---> Running in 4554acc1a7cf\n"}]
+    _follow(iter(events), io.StringIO(), screen, lambda _: None, tmp_path / "image.log")
+    assert screen.container == "4554acc1a7cf"

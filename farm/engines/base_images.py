@@ -1,0 +1,149 @@
+"""Base images: a local tag if there is one, else a registry pull with a short limit, else made with debootstrap.
+
+Farms are often cut off from registries.
+"""
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import docker
+import docker.errors
+import requests
+
+from farm import failures
+from farm.catalog import DebianRelease
+from farm.errors import InfrastructureError
+from farm.pulse import Pulse, megabytes
+from farm.text import duration, plain
+
+Line = Callable[[str], None]
+
+KEPT_LINES = 5000
+"""Of debootstrap's output, for the search for its first error."""
+
+
+def base_image(
+    client: docker.DockerClient,
+    name: str,
+    release: DebianRelease,
+    *,
+    pull_timeout_s: int,
+    mirror: str | None,
+    line: Line,
+) -> str:
+    """The id of a base image for `release`; `line` gets a line for each thing that happens.
+
+    Raises:
+        InfrastructureError: None of the three ways works; the message says what was tried.
+    """
+    own = f"farm/base:{name}"
+    for tag in (release.image, own):
+        try:
+            image = client.images.get(tag)
+        except docker.errors.ImageNotFound:
+            continue
+        line(f"base image: {tag} is here")
+        return str(image.id)
+    tried = [f"no local tag {release.image} or {own}"]
+    line(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
+    problem = _pull(client, release.image, pull_timeout_s, line)
+    if problem is None:
+        return str(client.images.get(release.image).id)
+    line(f"base image: {problem}")
+    tried.append(problem)
+    problem = _cannot_debootstrap(release)
+    if problem is None:
+        line(f"base image: making {own} with debootstrap (about 30 s)")
+        return _debootstrap(client, own, release, mirror, line)
+    tried.append(problem)
+    raise InfrastructureError(
+        "no base image: " + "; ".join(tried),
+        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
+        "or run as root where debootstrap is installed",
+    )
+
+
+def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line) -> str | None:
+    """Pull an image; the reason when that fails."""
+    repository, _, tag = name.partition(":")
+    layers: dict[str, int] = {}
+    patient = client.api.timeout
+    # docker-py has one time limit for all requests, and it is on the silence between two events, not on the whole pull.
+    client.api.timeout = timeout_s
+    try:
+        with Pulse(line, lambda silent: f"base image: the registry is silent for {duration(silent)}") as pulse:
+            for event in client.api.pull(repository, tag=tag, stream=True, decode=True):
+                # A pull that fails answers with status 200 and says so in its stream.
+                if "error" in event:
+                    return f"pull of {name} failed: {event['error']}"
+                if event.get("status") == "Downloading":
+                    layers[str(event.get("id"))] = int((event.get("progressDetail") or {}).get("current") or 0)
+                pulse.passing(f"base image: {event.get('status')}, {megabytes(sum(layers.values()))}")
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        return f"pull of {name} failed: {error}"
+    finally:
+        client.api.timeout = patient
+    return None
+
+
+def _cannot_debootstrap(release: DebianRelease) -> str | None:
+    if os.geteuid() != 0:
+        return "debootstrap needs root"
+    if not shutil.which("debootstrap"):
+        return "debootstrap is not installed (Debian package debootstrap)"
+    if not Path(release.keyring).exists():
+        return f"{release.keyring} is absent (its package: {release.keyring_package})"
+    return None
+
+
+def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None, line: Line) -> str:
+    with tempfile.TemporaryDirectory(prefix="farm-base-") as folder:
+        root = Path(folder, "root")
+        command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
+        command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
+        if mirror and release.distribution == "debian":  # the setting names a mirror of Debian
+            command.append(mirror)
+        with Pulse(line, lambda silent: f"debootstrap: no output for {duration(silent)}") as pulse:
+            code, output = _said(command, pulse)
+        if code:
+            failure = failures.read(output)
+            raise InfrastructureError(
+                f"debootstrap {release.suite} failed:\n{failure.text}",
+                hint=failure.advice or f"is a mirror of {release.distribution} reachable?",
+            )
+        # The packages that debootstrap downloaded are of no use in the image; apt wants the empty `partial`.
+        shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
+        (root / "var/cache/apt/archives/partial").mkdir(parents=True)
+        packed = Path(folder, "root.tar")
+        with (
+            Pulse(line, lambda _: f"base image: packed {megabytes(packed.stat().st_size)}"),
+            tarfile.open(packed, "w") as archive,
+        ):
+            archive.add(root, arcname=".")
+        repository, _, name = tag.partition(":")
+        size = packed.stat().st_size
+        with (
+            packed.open("rb") as stream,
+            Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
+        ):
+            client.api.import_image_from_stream(stream, repository=repository, tag=name)
+    return str(client.images.get(tag).id)
+
+
+def _said(command: list[str], pulse: Pulse) -> tuple[int, deque[str]]:
+    """Runs a program: its exit code and the newest lines of its output, which go to `pulse`."""
+    kept: deque[str] = deque(maxlen=KEPT_LINES)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as child:
+        assert child.stdout
+        for text in child.stdout:
+            kept.append(text.rstrip("\n"))
+            pulse.passing(f"debootstrap: {plain(text)}")
+    return child.returncode, kept

@@ -1,0 +1,86 @@
+"""Something true on the screen while a step prints nothing: a download's bytes, what a container does.
+
+A program that draws its progress overwrites one line many times; of those lines the newest is passed on now and then.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+TICK_S = 2.0
+"""A line that is overwritten is passed on at most this often."""
+ASK_S = 6.0
+"""Seconds without any line after which `ask` is called; well below the ten that a screen may stand still."""
+
+Line = Callable[[str], object]
+Ask = Callable[[float], str | None]
+
+
+class Pulse:
+    """Passes lines on, and speaks when there are none.
+
+    Used as a context: at its end a thread stops, and nothing is passed on after it.
+
+    Args:
+        out: Gets the lines.
+        ask: What goes on, in words, from the seconds without a line; None where nothing is known. It is called in the
+            thread, and whatever it raises ends the asking: it must not end the work.
+    """
+
+    def __init__(self, out: Line, ask: Ask) -> None:
+        self._out, self._ask = out, ask
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._passing: str | None = None
+        self._spoke = self._heard = time.monotonic()
+
+    def line(self, text: str) -> None:
+        """A whole line."""
+        with self._lock:
+            self._passing = None
+            self._heard = self._spoke = time.monotonic()
+        self._out(text)
+
+    def passing(self, text: str) -> None:
+        """A line that the next one overwrites."""
+        with self._lock:
+            self._passing = text
+            self._heard = time.monotonic()
+
+    def tick(self, now: float) -> None:
+        """Speaks if it is time to; `now` is of `time.monotonic`."""
+        with self._lock:
+            text, self._passing = self._passing, None
+            heard = self._heard
+            asks = text is None and now - self._spoke >= ASK_S
+        if asks:
+            text = self._ask(now - heard)
+        with self._lock:
+            # What came while it was asked is newer.
+            if text is None or self._stopped.is_set() or (asks and self._heard != heard):
+                return
+            self._spoke = now
+        self._out(text)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(TICK_S):
+            try:
+                self.tick(time.monotonic())
+            except Exception:  # whatever it was about: the work goes on without these words
+                return
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._run, name="farm-pulse", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+
+
+def megabytes(done: int, total: int | None = None) -> str:
+    """`12.3 of 85.0 MB`, `12.3 MB` where the total is unknown."""
+    return f"{done / 1e6:.1f}" + (f" of {total / 1e6:.1f} MB" if total else " MB")

@@ -1,0 +1,85 @@
+"""Words for the time in which a step prints nothing. The tests give the time; none waits."""
+
+import threading
+import time
+
+from farm.pulse import ASK_S, Pulse, megabytes
+
+
+def pulse(ask=lambda _: None):
+    shown = []
+    return Pulse(shown.append, ask), shown
+
+
+def test_of_lines_that_are_overwritten_the_newest_is_passed_on_once():
+    each, shown = pulse()
+    each.passing("10%")
+    each.passing("20%")
+    now = time.monotonic()
+    each.tick(now)
+    each.tick(now)
+    assert shown == ["20%"]
+
+
+def test_a_whole_line_is_passed_on_at_once_and_ends_the_one_before():
+    each, shown = pulse()
+    each.passing("10%")
+    each.line("Get:1 gcc")
+    each.tick(time.monotonic())
+    assert shown == ["Get:1 gcc"]
+
+
+def test_in_silence_it_asks_and_says_so_again_and_again():
+    asked = []
+    each, shown = pulse(lambda silent: asked.append(silent) or f"{len(asked)} MB")
+    began = time.monotonic()
+    each.line("downloading")
+    for second in range(2, 61, 2):
+        each.tick(began + second)
+    assert shown[0] == "downloading"
+    # Every six seconds of a minute; the first line came a moment after it began.
+    assert shown[1:] == [f"{n} MB" for n in range(1, 10)]
+    # It is told how long nothing came, not how long nothing was said.
+    assert asked == sorted(asked)
+    assert asked[-1] > 50 > ASK_S
+
+
+def test_nothing_known_is_nothing_said():
+    each, shown = pulse()
+    each.tick(time.monotonic() + 100)
+    assert shown == []
+
+
+def test_what_came_while_it_asked_is_newer():
+    each, shown = pulse(lambda _: each.line("new") or "old")
+    each.tick(time.monotonic() + 100)
+    assert shown == ["new"]
+
+
+def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
+    monkeypatch.setattr("farm.pulse.TICK_S", 0.001)
+    monkeypatch.setattr("farm.pulse.ASK_S", 0.0)
+    asked = threading.Event()
+
+    def fails(silent):
+        asked.set()
+        raise OSError("gone")
+
+    each, shown = pulse(fails)
+    with each:
+        assert asked.wait(30)
+        each.line("done")
+    assert shown == ["done"]
+
+
+def test_nothing_is_said_after_the_end():
+    each, shown = pulse(lambda _: "late")
+    with each:
+        pass
+    each.tick(time.monotonic() + 100)
+    assert shown == []
+
+
+def test_bytes():
+    assert megabytes(12_300_000, 85_000_000) == "12.3 of 85.0 MB"
+    assert megabytes(0) == "0.0 MB"
