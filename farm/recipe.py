@@ -6,6 +6,7 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 
 import hashlib
 import os
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -256,11 +257,18 @@ def use_project(project: Path) -> None:
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({name for root in _folders for name in _entries(root) if _holds(root, name)}))
+    own = {name for root in _folders[:-1] for name in _found(root)}
+    return tuple(sorted(own | _shipped()))
 
 
-def _entries(root: Path) -> list[str]:
-    return os.listdir(root) if root.is_dir() else []  # noqa: PTH208 as _holds
+@cache
+def _shipped() -> frozenset[str]:
+    """The farm's own recipes, which are part of the program: only a project's are looked for again."""
+    return frozenset(_found(FOLDER))
+
+
+def _found(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if _holds(root, name)] if root.is_dir() else []  # noqa: PTH208 as _holds
 
 
 def _holds(root: Path, name: str) -> bool:
@@ -298,13 +306,13 @@ def patches(name: str) -> list[dict[str, Any]]:
 def _patches_file(name: str) -> Path:
     """Of the recipe that its package is named after, where there is one: several recipes share these patches."""
     package = recipe(name).package
-    known = any(_holds(root, package) for root in _folders)
+    known = package in _shipped() or any(_holds(root, package) for root in _folders[:-1])
     return folder(package if known else name) / "patches.yaml"
 
 
 def folder(package: str) -> Path:
     """The folder of a recipe: the project's own where it has one, else the farm's."""
-    return next((root / package for root in _folders if _holds(root, package)), FOLDER / package)
+    return next((root / package for root in _folders[:-1] if _holds(root, package)), FOLDER / package)
 
 
 def tree_files(root: Path) -> list[Path]:
@@ -315,27 +323,30 @@ def tree_files(root: Path) -> list[Path]:
 
 def tree_digest(root: Path) -> str:
     """Sha256 over the names and contents of the files under `root`."""
-    return _digest({path.relative_to(root).as_posix(): path for path in tree_files(root)})
+    return _digest((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree_files(root))
 
 
-def _digest(files: dict[str, Path]) -> str:
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
     total = hashlib.sha256()
-    for relative, path in files.items():
-        name, content = relative.encode(), path.read_bytes()
+    for relative, content in files:
+        name = relative.encode()
         # With both lengths, so that no other split into names and contents gives the same bytes.
         total.update(b"%d %s %d " % (len(name), name, len(content)))
         total.update(content)
     return total.hexdigest()
 
 
-def job_files(name: str) -> dict[str, Path]:
+def job_files(name: str) -> dict[str, bytes]:
     """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
     root = folder(name) / "job"
-    return {path.relative_to(root).as_posix(): path for path in tree_files(root)} if root.is_dir() else {}
+    if not root.is_dir():
+        return {}
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in tree_files(root)}
 
 
-def job_digest(name: str) -> str | None:
+def job_digest(name: str, files: Mapping[str, bytes]) -> str | None:
     """Sha256 over the recipe's job files and the declared changes; None where it has neither."""
     declared = _patches_file(name)
-    files = job_files(name) | ({"patches.yaml": declared} if declared.is_file() else {})
-    return _digest(files) if files else None
+    if declared.is_file():
+        files = {**files, "patches.yaml": declared.read_bytes()}
+    return _digest(files.items()) if files else None

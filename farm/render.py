@@ -7,6 +7,7 @@ what one build needs beside its source. Both are meant to be read by a person. W
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
@@ -61,28 +62,30 @@ def render(project: Path, plan: Plan) -> Rendered:
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
+    digest, text = plan.signed()
+    files = job_files(plan.recipe)
+    values = _values(plan) | {"digest": digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:
-        image, job = platform(plan.platform).render(templates, plan, _values(plan) | {"archives": _archives(project)})
+        image, job = platform(plan.platform).render(templates, plan, values)
     except jinja2.TemplateError as error:
         raise UsageError(f"{folder}: {error}") from error
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
     # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
-    job |= {"plan.json": plan.to_json()} | _patches(plan) | _recipe_files(plan)
+    job |= {"plan.json": text} | _patches(plan) | _recipe_files(plan, files)
     return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
 
 
 def _values(plan: Plan) -> dict[str, object]:
     """What templates may name: the fields of the plan, and what follows from them."""
     values = {
-        "digest": plan.digest,
         "epoch": EPOCH,
         "cpu": plan.parsed_variant.cpu,
         "python": plan.parsed_variant.python_version,
         "installs": plan.installs,
+        "patched": bool(recipe.patches(plan.recipe)),
     }
-    own = {"patched": bool(recipe.patches(plan.recipe)), "prepare": "prepare.sh" in job_files(plan.recipe)}
-    return {**dict(plan), **values, **own}
+    return {**dict(plan), **values}
 
 
 def _archives(project: Path) -> str:
@@ -99,16 +102,16 @@ def _patches(plan: Plan) -> dict[str, str]:
     found = recipe.patches(plan.recipe)
     if not found:
         return {}
-    return {"patches.json": json_lines(found), "patches.py": read(Path(patches.__file__))}
+    return {"patches.json": json_lines(found), "patches.py": read(patches.__file__)}
 
 
-def _recipe_files(plan: Plan) -> dict[str, str]:
-    """What the recipe brings beside the source.
+def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
+    """What the recipe brings beside the source, as text.
 
     Raises:
         UsageError: It is not what the plan was made from.
     """
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
-    if job_digest(plan.recipe) != plan.job_files:
+    if job_digest(plan.recipe, files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
-    return {f"recipe/{name}": path.read_text(encoding="utf-8") for name, path in job_files(plan.recipe).items()}
+    return {f"recipe/{name}": content.decode().replace("\r\n", "\n") for name, content in files.items()}

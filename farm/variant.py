@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from farm import catalog
 from farm.errors import NotBuildableError, UsageError
@@ -71,7 +72,7 @@ class Variant:
         """What one index root serves: every Python of one GPU and CPU."""
         return f"{self.gpu}-{self.cpu}"
 
-    @property
+    @cached_property
     def architectures(self) -> tuple[str, ...]:
         """The SM names that the GPU word stands for, lowest first; empty for `cpu` and `mps`."""
         known = catalog.architectures()
@@ -79,7 +80,7 @@ class Variant:
             return ()
         return tuple(known.sets.get(self.gpu, (self.gpu,)))
 
-    @property
+    @cached_property
     def sms(self) -> tuple[int, ...]:
         return tuple(sm_number(name) for name in self.architectures)
 
@@ -88,7 +89,7 @@ class Variant:
         """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
         return f"{self.python[2]}.{self.python[3:]}"
 
-    @property
+    @cached_property
     def machine(self) -> str:
         return catalog.cpu_levels()[self.cpu].machine
 

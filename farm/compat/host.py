@@ -70,9 +70,13 @@ def host_gcc(stack: Stack) -> int | None:
     base = catalog.debian_releases().get(stack.base or "")
     if base is None:
         return None
-    toolkit = catalog.toolkits().get(stack.cuda or "")
-    taken = [gcc for gcc in base.gccs if toolkit is None or gcc <= toolkit.gcc_max]
-    return max(taken, default=min(base.gccs))
+    return newest_gcc(base, stack.cuda)
+
+
+def newest_gcc(base: catalog.DebianRelease, cuda: str | None) -> int:
+    """The base image's newest gcc that a CUDA takes, else its oldest."""
+    toolkit = catalog.toolkits().get(cuda or "")
+    return max((gcc for gcc in base.gccs if toolkit is None or gcc <= toolkit.gcc_max), default=min(base.gccs))
 
 
 def platform_has_gpu(stack: Stack) -> Iterator[Reason]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from farm import catalog
 from farm.catalog.models import TorchRelease
@@ -308,71 +307,75 @@ def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
 
 def switches_work(stack: Stack) -> Iterator[Reason]:
     """The switches that were asked for do something on this platform, GPU, CUDA and CPU."""
-    levels = list(catalog.cpu_levels())
-    level = catalog.cpu_levels()[stack.variant.cpu]
     for name in sorted(stack.switches):
-        switch = catalog.switches()[name]
-        rule, part = f"switch-{name.removeprefix('USE_').lower().replace('_', '-')}", name.removeprefix("USE_")
-
-        if stack.platform not in switch.platforms:
-            yield Reason(
-                rule,
-                f"{part} is not for {stack.platform}: CMake turns it off there",
-                f"{name} works on {', '.join(switch.platforms)}",
-                switch.sources["platforms"],
-                change=("switches",),
-            )
-        machine = stack.variant.machine
-        if switch.machines is not None and machine not in switch.machines:
-            doubt = switch.doubt("machines")
-            yield Reason(
-                rule,
-                f"{part} is for {' and '.join(switch.machines)}, not {machine}",
-                with_doubt(f"machines of {name}: {', '.join(switch.machines)}", doubt),
-                switch.sources["machines"],
-                severity=doubted(doubt),
-                change=("switches",),
-            )
-        cards = targets(stack)
-        if switch.sm_min is not None and (not cards or cards[0] < switch.sm_min):
-            # Where only some of the cards are too old, the kernels are built for the others. Whether such a build
-            # succeeds is in doubt.
-            some = bool(cards) and cards[-1] >= switch.sm_min
-            yield Reason(
-                rule,
-                f"{part} needs sm_{switch.sm_min} or newer, not {sm_name(cards[0]) if cards else stack.variant.gpu}",
-                with_doubt(
-                    f"lowest SM of its kernels: {switch.sm_min}",
-                    "that the build fails where only some SMs are lower" if some else None,
-                ),
-                switch.sources["sm_min"],
-                severity="warning" if some else "error",
-                change=("switches",),
-            )
-        known = stack.cuda is not None and stack.cuda in catalog.toolkits()
-        if switch.cuda_min is not None and known and number(str(stack.cuda)) < number(switch.cuda_min):
-            yield Reason(
-                rule,
-                f"{part} needs CUDA {switch.cuda_min} or newer, not {stack.cuda}",
-                f"lowest CUDA of {name}: {switch.cuda_min}",
-                switch.sources["cuda_min"],
-                change=("switches", "cuda"),
-            )
-        if switch.cpu is not None and name in level.torch_off:
-            doubt = switch.doubt("cpu")
-            yield Reason(
-                rule,
-                f"{part} needs {switch.cpu} or newer, {stack.variant.cpu} CPUs have less: it is turned off for them",
-                with_doubt(f"lowest of {', '.join(levels)} with {part}: {switch.cpu}", doubt),
-                switch.sources["cpu"],
-                severity=doubted(doubt),
-                change=("switches", "cpu"),
-            )
+        yield from _switch_works(stack, name)
 
 
 def switch_off(stack: Stack, name: str) -> str | None:
     """Why the farm turns a switch off for the stack, also where that is in doubt; None: it turns it on."""
-    return next((reason.text for reason in switches_work(replace(stack, switches=frozenset({name})))), None)
+    return next((reason.text for reason in _switch_works(stack, name)), None)
+
+
+def _switch_works(stack: Stack, name: str) -> Iterator[Reason]:
+    levels = catalog.cpu_levels()
+    level = levels[stack.variant.cpu]
+    switch = catalog.switches()[name]
+    rule, part = f"switch-{name.removeprefix('USE_').lower().replace('_', '-')}", name.removeprefix("USE_")
+
+    if stack.platform not in switch.platforms:
+        yield Reason(
+            rule,
+            f"{part} is not for {stack.platform}: CMake turns it off there",
+            f"{name} works on {', '.join(switch.platforms)}",
+            switch.sources["platforms"],
+            change=("switches",),
+        )
+    machine = stack.variant.machine
+    if switch.machines is not None and machine not in switch.machines:
+        doubt = switch.doubt("machines")
+        yield Reason(
+            rule,
+            f"{part} is for {' and '.join(switch.machines)}, not {machine}",
+            with_doubt(f"machines of {name}: {', '.join(switch.machines)}", doubt),
+            switch.sources["machines"],
+            severity=doubted(doubt),
+            change=("switches",),
+        )
+    cards = targets(stack)
+    if switch.sm_min is not None and (not cards or cards[0] < switch.sm_min):
+        # Where only some of the cards are too old, the kernels are built for the others. Whether such a build
+        # succeeds is in doubt.
+        some = bool(cards) and cards[-1] >= switch.sm_min
+        yield Reason(
+            rule,
+            f"{part} needs sm_{switch.sm_min} or newer, not {sm_name(cards[0]) if cards else stack.variant.gpu}",
+            with_doubt(
+                f"lowest SM of its kernels: {switch.sm_min}",
+                "that the build fails where only some SMs are lower" if some else None,
+            ),
+            switch.sources["sm_min"],
+            severity="warning" if some else "error",
+            change=("switches",),
+        )
+    known = stack.cuda is not None and stack.cuda in catalog.toolkits()
+    if switch.cuda_min is not None and known and number(str(stack.cuda)) < number(switch.cuda_min):
+        yield Reason(
+            rule,
+            f"{part} needs CUDA {switch.cuda_min} or newer, not {stack.cuda}",
+            f"lowest CUDA of {name}: {switch.cuda_min}",
+            switch.sources["cuda_min"],
+            change=("switches", "cuda"),
+        )
+    if switch.cpu is not None and name in level.torch_off:
+        doubt = switch.doubt("cpu")
+        yield Reason(
+            rule,
+            f"{part} needs {switch.cpu} or newer, {stack.variant.cpu} CPUs have less: it is turned off for them",
+            with_doubt(f"lowest of {', '.join(levels)} with {part}: {switch.cpu}", doubt),
+            switch.sources["cpu"],
+            severity=doubted(doubt),
+            change=("switches", "cpu"),
+        )
 
 
 RULES = (

@@ -33,7 +33,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
     wanted, judged = _best(project, selectors, None)
     judged.require_buildable()
     try:
-        return _plan(wanted, environment(wanted))
+        return _plan(wanted)
     except ValidationError as error:  # what a recipe may say, and no plan may hold
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -75,13 +75,15 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
     return best
 
 
-def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
+def _plan(wanted: Candidate) -> Plan:
     recipe, stack, pins = wanted.recipe, wanted.stack, wanted.pins
     values, system = placeholders(wanted), platform(stack.platform)
+    env = environment(wanted, values)
     packages = debian_packages(system.packages(recipe, stack), stack)
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
-    patch_files = [name for name in job_files(pins.recipe) if name.startswith("patches/")]
+    files = job_files(pins.recipe)
+    patch_files = [name for name in files if name.startswith("patches/")]
     if patch_files and system.facts.in_images:
         packages.append("patch")
     return Plan(
@@ -102,7 +104,7 @@ def _plan(wanted: Candidate, env: Mapping[str, Choice]) -> Plan:
         source=inputs.source(pins.recipe, recipe, stack.torch),
         parts=inputs.parts(recipe, pins.base),
         patch_files=patch_files,
-        job_files=job_digest(pins.recipe),
+        job_files=job_digest(pins.recipe, files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,

@@ -100,6 +100,8 @@ def filled(text: str, values: Mapping[str, str], where: str) -> str:
     Raises:
         UsageError: It holds an unknown one; `where` is named.
     """
+    if "{" not in text:
+        return text
     for key, value in values.items():
         text = text.replace("{" + key + "}", value)
     # What is left in braces is a name that nobody knows: in a script it would be taken literally.
@@ -108,15 +110,14 @@ def filled(text: str, values: Mapping[str, str], where: str) -> str:
     return text
 
 
-def environment(candidate: Candidate) -> dict[str, Choice]:
-    """The variables of the build; where two sources set one, the later source wins.
+def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Choice]:
+    """The variables of the build, with `values` for their placeholders; where two sources set one, the later one wins.
 
     The order is: the platform's compilers, the recipe, the GPU's architectures, the switches, the options.
 
     Raises:
         UsageError: A recipe holds an unknown placeholder.
     """
-    values = placeholders(candidate)
     found: dict[str, Choice] = {}
     for origin, variables in _sources(candidate).items():
         for name, text in variables.items():

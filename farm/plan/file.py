@@ -238,8 +238,13 @@ class Plan(Model):
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:
+        return self.signed()[1]
+
+    def signed(self) -> tuple[str, str]:
+        """The digest, and the text of the plan file that ends with it."""
         whole = self._whole()
-        return json_lines({**whole, "digest": self._digest(whole)})
+        digest = self._digest(whole)
+        return digest, json_lines({**whole, "digest": digest})
 
     @classmethod
     def read(cls, path: Path) -> "Plan":

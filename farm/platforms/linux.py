@@ -4,13 +4,12 @@ The image holds nothing of the variant, so that variants share it.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from farm import catalog
 from farm.catalog import redist
 from farm.compat import Stack
-from farm.compat.host import host_gcc
+from farm.compat.host import host_gcc, newest_gcc
 from farm.errors import UsageError
 from farm.options import Value
 from farm.plan.file import Plan, ToolkitPlan
@@ -58,7 +57,7 @@ def _gcc(recipe: Recipe, stack: Stack) -> tuple[str, str]:
     if limit == "cuda":
         # `cuda`: the newest gcc for the CUDA of the base image, also in a build that has no CUDA.
         base = catalog.debian_releases().get(stack.base or "")
-        limit = host_gcc(replace(stack, cuda=base.cuda)) if base else None
+        limit = newest_gcc(base, base.cuda) if base else None
     version = min(newest, limit or newest)
     return f"gcc-{version}", f"g++-{version}"
 
@@ -140,7 +139,6 @@ def _wheel_parts(toolkit: ToolkitPlan, base: str) -> list[dict[str, object]]:
 def _nvidia_manifest(plan: Plan) -> dict[str, object]:
     assert plan.toolkit
     provider = catalog.nvidia_provider()
-    archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
-    manifest = redist.install_manifest(archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
+    manifest = redist.install_manifest(plan.toolkit.archives, provider.platforms[f"{plan.platform}-{plan.machine}"])
     parts = [{"wheel": wheel.file, "sha256": wheel.sha256} | dict(provider.cudnn) for wheel in plan.toolkit.wheels]
     return manifest | ({"parts": parts} if parts else {})

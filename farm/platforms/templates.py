@@ -1,5 +1,6 @@
 """The templates of a platform and the scripts beside them, as `dockerfiles/` of the project has them."""
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class Templates:
 
     def script(self, name: str) -> str:
         """The text of a script that is copied as it is."""
-        return read(self.scripts / name)
+        return read(f"{self.scripts}/{name}")
 
     def add_filter(self, name: str, function: Callable[[str], str]) -> None:
         self._environment().filters[name] = function
@@ -57,11 +58,11 @@ def _environment(folder: Path) -> "jinja2.Environment":
     return environment
 
 
-def read(path: Path) -> str:
+def read(path: str) -> str:
     """A file's text; it is read again only when it changed."""
-    return _read(path, path.stat().st_mtime_ns)
+    return _read(path, os.stat(path).st_mtime_ns)  # noqa: PTH116 every job asks for each script
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, modified_ns: int) -> str:  # noqa: ARG001 a file that changes is read again
-    return path.read_text(encoding="utf-8")
+def _read(path: str, modified_ns: int) -> str:  # noqa: ARG001 a file that changes is read again
+    return Path(path).read_text(encoding="utf-8")

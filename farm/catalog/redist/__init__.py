@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -99,6 +99,21 @@ class Archive:
     url: str
     sha256: str
     size: int
+
+
+class Pinned(Protocol):
+    """An archive here or in a plan."""
+
+    @property
+    def component(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def url(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def size(self) -> int: ...
 
 
 def _folder() -> Path:
@@ -236,7 +251,7 @@ def archives(
     return chosen
 
 
-def install_manifest(archives: Sequence[Archive], platform: str) -> dict[str, Any]:
+def install_manifest(archives: Sequence[Pinned], platform: str) -> dict[str, Any]:
     """The JSON document that `dockerfiles/scripts/install_toolkit.py` reads.
 
     Shape: `{schema, layout, target (Linux only), archives: [row...]}`, a row being

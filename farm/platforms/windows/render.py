@@ -94,9 +94,10 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
     files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
     if plan.toolkit:
-        archives = [redist.Archive(**dict(entry)) for entry in plan.toolkit.archives]
         nvidias_name = catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"]
-        files["toolkit.json"] = json.dumps(redist.install_manifest(archives, nvidias_name), indent=2) + "\n"
+        files["toolkit.json"] = (
+            json.dumps(redist.install_manifest(plan.toolkit.archives, nvidias_name), indent=2) + "\n"
+        )
     return files
 
 
