@@ -1,22 +1,32 @@
 """`farm completion`: what a shell needs to complete commands, options and words."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 SHELLS = ("bash", "zsh", "fish")
+LISTS = ("variants", "channels", "packages", "runs")
+LISTED = {"--variant": "variants", "--channel": "channels", "--package": "packages", "run": "runs"}
+"""Options and positional arguments whose words depend on the project: the shell asks the farm for them."""
+RUNS = 50
+"""Of the newest runs the ids are offered."""
 BASH = """\
 # farm completion: eval "$(farm completion bash)", or put it into /etc/bash_completion.d/farm
 _farm() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} command= each
-    for each in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case $each in -*) ;; *) command=$each; break ;; esac
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command= each i
+    # bash splits --variant=sm35 at the sign.
+    if [ "$word" = = ]; then word=; elif [ "$before" = = ]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi
+    # By number: zsh has no such slices of an array.
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        each=${{COMP_WORDS[i]}}
+        case "{names}" in *"|${{command:+$command }}$each|"*) command="${{command:+$command }}$each" ;; esac
     done
-    case "$command ${{COMP_WORDS[COMP_CWORD-1]}}" in
+    case "$command $before" in
 {words}
     esac
     case "$command" in
 {commands}
-    *) COMPREPLY=($(compgen -W "{names}" -- "$word")) ;;
     esac
     [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
 }}
@@ -25,64 +35,131 @@ complete -F _farm farm
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("shell", choices=SHELLS, nargs="?")
+    asked.add_argument("--list", choices=LISTS, help="print the words that this project offers, one a line")
 
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli.main import COMMANDS, command_parser, parser
 
+    if args.list:
+        print("".join(f"{word}\n" for word in listed(args.list, args.project or Path.cwd())), end="")
+        return 0
     top = parser()
-    options = {name: list(_options(command_parser(top, name))) for name in COMMANDS}
+    known = {"": [Word("", "", list(COMMANDS)), *_words(top)]}
+    for name in COMMANDS:
+        known |= dict(_commands(name, command_parser(top, name)))
     if args.shell == "fish":
-        print(fish(options, COMMANDS), end="")
+        print(fish(known, COMMANDS), end="")
     else:
         # zsh runs bash's completions with this function of its own.
         head = "autoload -U +X bashcompinit && bashcompinit\n" if args.shell == "zsh" else ""
-        print(head + bash(options), end="")
+        print(head + bash(known), end="")
     return 0
 
 
-Options = list[tuple[str, str, list[str]]]
-"""Option, help and the words that it takes; a positional argument has an empty name."""
+def listed(kind: str, folder: Path) -> Iterable[str]:
+    """The variants, channels, packages or newest runs of a project."""
+    from farm.matrix import load_matrix
+    from farm.project import find_project
+
+    project = find_project(folder)
+    if kind == "runs":
+        from farm.pipeline.workspace import journal_path, open_journal
+        from farm.settings import load_settings
+
+        settings = load_settings(project)
+        if not journal_path(project, settings).is_file():
+            return []
+        with open_journal(project, settings) as journal:
+            return [run.id for run in journal.runs(RUNS)]
+    matrix = load_matrix(project)
+    if kind == "channels":
+        return sorted(matrix.channels)
+    builds = matrix.builds(None)
+    return sorted({str(build.variant) if kind == "variants" else build.package for build in builds})
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, list[str]]]:
+class Word(NamedTuple):
+    """What may stand in a command line.
+
+    Attributes:
+        option: `--channel`; empty for a positional argument.
+        text: Its help.
+        words: What it takes.
+        list: The list of `LISTS` that it takes a word of, if any.
+    """
+
+    option: str
+    text: str
+    words: list[str]
+    list: str | None = None
+
+
+Known = Mapping[str, list[Word]]
+"""By command: `submit`, `index check`; the empty one is `farm` itself."""
+
+
+def _commands(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[Word]]]:
+    yield name, list(_words(parser))
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, below in action.choices.items():
+                yield from _commands(f"{name} {word}", below)
+
+
+def _words(parser: argparse.ArgumentParser) -> Iterator[Word]:
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
         words = [str(choice) for choice in action.choices or ()]
         names = [name for name in action.option_strings if name.startswith("--")]
+        text = " ".join((action.help or "").split())
         # A positional argument with choices, such as `farm site build`: its words are offered like options.
-        if not action.option_strings and words:
-            yield "", "", words
+        if not action.option_strings and (words or action.dest in LISTED):
+            yield Word("", "", words, LISTED.get(action.dest))
         for name in names:
-            yield name, " ".join((action.help or "").split()), words
+            yield Word(name, text, words, LISTED.get(name))
 
 
-def bash(options: dict[str, Options]) -> str:
+def bash(known: Known) -> str:
     """For bash, and for zsh with bashcompinit."""
-    words, commands = [], []
-    for command, known in options.items():
-        for name, _, choices in known:
-            if name and choices:
-                reply = f'COMPREPLY=($(compgen -W "{" ".join(choices)}" -- "$word")); return'
-                words.append(f'    "{command} {name}") {reply} ;;')
-        offered = " ".join(
-            [name for name, _, _ in known if name] + [w for name, _, ws in known if not name for w in ws]
-        )
-        commands.append(f'    {command}) COMPREPLY=($(compgen -W "{offered}" -- "$word")) ;;')
-    return BASH.format(words="\n".join(words), commands="\n".join(commands), names=" ".join(options))
+    values, commands = [], []
+    for command, words in known.items():
+        for word in words:
+            if word.option and (word.words or word.list):
+                values.append(f'    "{command} {word.option}") {_reply(word.words, word.list)}; return ;;')
+        offered = [one.option for one in words if one.option]
+        offered += [text for one in words if not one.option for text in one.words]
+        lists = next((one.list for one in words if not one.option and one.list), None)
+        commands.append(f'    "{command}") {_reply(offered, lists)} ;;')
+    names = "|" + "|".join(known) + "|"
+    return BASH.format(words="\n".join(values), commands="\n".join(commands), names=names)
 
 
-def fish(options: dict[str, Options], texts: Mapping[str, str]) -> str:
+def _reply(words: list[str], asked: str | None) -> str:
+    more = [f"$(farm completion --list {asked} 2>/dev/null)"] if asked else []
+    return f'COMPREPLY=($(compgen -W "{" ".join([*words, *more])}" -- "$word"))'
+
+
+def fish(known: Known, texts: Mapping[str, str]) -> str:
     """For fish: `farm completion fish > ~/.config/fish/completions/farm.fish`."""
     lines = ["complete -c farm -n __fish_use_subcommand -f"]
-    for command, known in options.items():
-        lines.append(f"complete -c farm -n __fish_use_subcommand -a {command} -d {_quoted(texts[command])}")
-        for name, text, words in known:
-            option = f" -l {name[2:]} -d {_quoted(text)}" if name else " -f"
-            given = f" -x -a {_quoted(' '.join(words))}" if words else ""
-            lines.append(f"complete -c farm -n '__fish_seen_subcommand_from {command}'{option}{given}")
+    lines += [f"complete -c farm -n __fish_use_subcommand -a {name} -d {_quoted(text)}" for name, text in texts.items()]
+    for command, words in known.items():
+        # Of `index check` and `index`, which has that word, it is the first.
+        seen = [f"__fish_seen_subcommand_from {word}" for word in command.split()] or ["__fish_use_subcommand"]
+        below = [name.removeprefix(f"{command} ") for name in known if command and name.startswith(f"{command} ")]
+        if below:
+            seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
+        for word in words:
+            if not command and not word.option:
+                continue  # the commands, which have their texts above
+            option = f" -l {word.option[2:]} -d {_quoted(word.text)}" if word.option else " -f"
+            offered = [*word.words, *([f"(farm completion --list {word.list} 2>/dev/null)"] if word.list else [])]
+            given = f" -x -a {_quoted(' '.join(offered))}" if offered else ""
+            lines.append(f"complete -c farm -n '{'; and '.join(seen)}'{option}{given}")
     return "\n".join(lines) + "\n"
 
 

@@ -70,15 +70,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_quiet(parser: argparse._ActionsContainer) -> None:
-    """Less on standard error."""
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress: only the result and errors")
-
-
 def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """Less or more on standard error."""
+    """Less or more on standard error, for `farm.cli.watchers.watching`: of every command with steps."""
     group = parser.add_mutually_exclusive_group()
-    add_quiet(group)
+    group.add_argument("-q", "--quiet", action="store_true", help="print no progress: only the result and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="print the output of every step as it comes")
 
 

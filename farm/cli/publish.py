@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from farm.cli.index_options import add_allow, add_single_writer, policy_of
-from farm.cli.options import add_dependencies, add_selectors, add_waivers
+from farm.cli.options import add_dependencies, add_selectors, add_verbosity, add_waivers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_single_writer(parser)
     add_allow(parser)
+    add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,42 +26,48 @@ def run(args: argparse.Namespace) -> int:
 
     from farm.cli import show
     from farm.cli.selected import plan_of
-    from farm.cli.upload import uploading
     from farm.cli.verify import waivers_of
+    from farm.cli.watchers import watching
     from farm.pipeline.build_inputs import BuildInputs, actions, read
-    from farm.pipeline.check import refusal
+    from farm.pipeline.check import refusal, summary
     from farm.pipeline.release import pip_line, pip_source, publish_wheel
-    from farm.pipeline.report import Silent
+    from farm.pipeline.report import Outcomes
     from farm.pipeline.workspace import Workspace
     from farm.wheel.verify import verify
 
     project, settings, plan = plan_of(args)
     if args.index:
         settings = settings.model_copy(update={"index": args.index})
-    workspace = Workspace(project, settings, Silent())
-    # Whatever verified it before: this very file is what goes into the index.
-    report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
-    if not report.passed:
-        raise refusal(report)
-    given = read(args.inputs) if args.inputs else BuildInputs()
-    # The workflow that publishes belongs to the wheel's origin as well, whoever built it.
-    given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
-    with uploading(args.wheel.name, args.wheel.stat().st_size) as progress:
-        result = publish_wheel(
-            workspace,
-            plan,
-            args.wheel,
-            report,
-            given=given,
-            policy=policy_of(args),
-            progress=progress,
-            single_writer=args.single_writer,
-        )
+    with watching(args) as watcher:
+        workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
+        with outcomes.timed("verify", watcher) as step:
+            # Whatever verified it before: this very file is what goes into the index.
+            report = verify(args.wheel, plan.verify, waivers=waivers_of(args), dependencies=args.dependency)
+            if not report.passed:
+                raise refusal(report)
+            step.result = summary(report)
+        given = read(args.inputs) if args.inputs else BuildInputs()
+        # The workflow that publishes belongs to the wheel's origin as well, whoever built it.
+        given = given.model_copy(update={"actions": given.actions | actions(os.environ, project)})
+        with outcomes.timed("publish", watcher) as step:
+            mib = args.wheel.stat().st_size >> 20
+            result = publish_wheel(
+                workspace,
+                plan,
+                args.wheel,
+                report,
+                given=given,
+                policy=policy_of(args),
+                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+                single_writer=args.single_writer,
+            )
+            step.result = result.wheel_url
     source = pip_source(workspace, plan.parsed_variant.group)
     line = pip_line(f"{plan.package}=={plan.version}", source)
     if args.json:
         show.json_document({"changed": result.changed, "wheel": result.wheel_url, "pip": line})
     else:
-        show.say("published" if result.changed else "already there: nothing to do")
+        if not args.quiet:
+            show.say("published" if result.changed else "already there: nothing to do")
         show.say(line)
     return 0

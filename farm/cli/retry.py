@@ -3,13 +3,13 @@
 import argparse
 from dataclasses import replace
 
-from farm.cli.options import add_detach, add_quiet
+from farm.cli.options import add_detach, add_verbosity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", help="run id or a unique prefix of one")
     add_detach(parser)
-    add_quiet(parser)
+    add_verbosity(parser)
 
 
 def run(args: argparse.Namespace) -> int:

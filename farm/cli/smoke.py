@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from farm.cli import show
-from farm.cli.options import add_selectors
+from farm.cli.options import add_selectors, add_verbosity
 from farm.cli.selected import plan_of
+from farm.cli.watchers import watching
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.index.backends import open_store
 from farm.pipeline.published import listed
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit for all checks (default: smoke_timeout_s in ci/farm.yaml)",
     )
+    add_verbosity(parser)
 
 
 def _must_be_published(workspace: Workspace, plan: Plan) -> None:
@@ -91,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
     for old in folder.glob("smoke*.json"):
         old.unlink()
     result = Outcomes()
-    failed = smoke(workspace, plan, folder, result, requirement, source, options)
+    with watching(args) as watcher:
+        failed = smoke(replace(workspace, watcher=watcher), plan, folder, result, requirement, source, options)
     files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
     reports = [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
     if wheel is not None:
@@ -99,6 +102,9 @@ def run(args: argparse.Namespace) -> int:
             wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())
     if args.json:
         print(json.dumps({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}, indent=2))
+    elif args.quiet:
+        for step in result.steps:
+            show.say(f"{step.name}: {step.outcome}; {step.result}")
     else:
         for report in reports:
             show.table(f"on {report.emulated or 'this machine'}", ("check", "status", "seen"), report.rows())

@@ -72,7 +72,8 @@ def smoke(
         shutil.rmtree(folder / "env", ignore_errors=True)
         uv = find_uv()
         python = make_environment(folder / "env", python, uv=uv)
-        install(python, requirement, source=source, log=folder / "install.log", timeout_s=600, uv=uv)
+        log = folder / "install.log"
+        install(python, requirement, source=source, log=log, timeout_s=600, uv=uv, line=watcher.line)
         step.result = f"{requirement} into a fresh environment" + (" with uv" if uv else "")
     expect = expectation(plan, options)
     run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731

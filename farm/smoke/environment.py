@@ -6,13 +6,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.text import without_controls
 
 TAIL_LINES = 15
+POLL_S = 0.1
 _ABSENT = re.compile(r"No matching distribution found for (\S+)|[Bb]ecause (\S+) was not found in the package registry")
 _ASK = """
 import sys
@@ -115,7 +118,14 @@ def _environ() -> dict[str, str]:
 
 
 def install(
-    python: Path, requirement: str, *, source: tuple[str, ...], log: Path, timeout_s: float, uv: str | None = None
+    python: Path,
+    requirement: str,
+    *,
+    source: tuple[str, ...],
+    log: Path,
+    timeout_s: float,
+    uv: str | None = None,
+    line: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Installs one requirement, and what it depends on, from one index and nowhere else.
 
@@ -128,6 +138,7 @@ def install(
         log: All that pip says goes there.
         timeout_s: Limit in seconds.
         uv: uv's program, to install with it; None: with this interpreter's pip.
+        line: Gets each line that the installer prints.
 
     Raises:
         SmokeFailedError: The installer failed or did not finish; the text has its last lines.
@@ -143,19 +154,18 @@ def install(
         command += ["--only-binary=:all:", *source]
     log.parent.mkdir(parents=True, exist_ok=True)
     what = " ".join(["uv pip install" if uv else "pip install", *source, requirement])
-    with log.open("wb") as file:
+    with log.open("wb") as file, log.open("rb") as written:
+        child = subprocess.Popen(
+            [*command, requirement], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=_environ()
+        )
         try:
-            code = subprocess.run(
-                [*command, requirement],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=_environ(),
-                timeout=timeout_s,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}") from None
+            code = _followed(child, written, line, time.monotonic() + timeout_s)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+    if code is None:
+        raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
     if code == 0:
         return
     output = _last_lines(log.read_bytes())
@@ -171,6 +181,27 @@ def install(
     if name and not requirement.startswith(name):
         hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
     raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)
+
+
+def _followed(
+    child: subprocess.Popen[bytes], written: IO[bytes], line: Callable[[str], object], end: float
+) -> int | None:
+    """Passes on the lines that a child writes until it ends: its exit code. None: it was killed at `end`."""
+    rest = b""
+    while True:
+        try:
+            code = child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        *whole, rest = (rest + written.read()).split(b"\n")
+        for text in whole:
+            line(text.decode("utf-8", "replace"))
+        if code is not None:
+            return code
+        if time.monotonic() > end:
+            child.kill()
+            child.wait()
+            return None
 
 
 def _last_lines(raw: bytes) -> str:

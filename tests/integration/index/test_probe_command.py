@@ -1,16 +1,10 @@
-"""`farm index probe`, and what an upload shows while it runs."""
+"""`farm index probe`."""
 
-import io
 import json
 
-from rich.console import Console
-
 from farm.cli.main import main
-from farm.cli.upload import uploading
 from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
-
-MIB = 2**20
 
 
 def test_a_fit_store_is_said_to_be_fit(store_url, capsys):
@@ -53,31 +47,3 @@ def test_outside_a_project_the_default_folder_is_asked(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     assert main(["index", "probe"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{(tmp_path / 'artifacts/index').as_uri()}/"
-
-
-def test_a_log_gets_a_line_for_every_tenth(capsys, monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    with uploading("a.whl", 20 * MIB) as tell:
-        for done in range(21):
-            tell(done * MIB)
-        tell(3 * MIB)  # a part is sent again
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10
-    assert lines[0] == "    a.whl: 2 of 20 MiB uploaded (10 %)"
-    assert lines[-1] == "    a.whl: 20 of 20 MiB uploaded (100 %)"
-
-
-def test_a_small_wheel_shows_nothing(capsys):
-    with uploading("a.whl", 1000) as tell:
-        assert tell is None
-    assert capsys.readouterr().err == ""
-
-
-def test_a_terminal_gets_a_bar(monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    screen = io.StringIO()
-    monkeypatch.setattr("farm.cli.upload.console", lambda: Console(file=screen, force_terminal=True, width=120))
-    monkeypatch.setattr("farm.cli.upload.on_terminal", lambda: True)
-    with uploading("a.whl", 20 * MIB) as tell:
-        tell(10 * MIB)
-    assert "10.0/20.0 MiB" in screen.getvalue()

@@ -63,8 +63,12 @@ NONE_SUCH = r"No matching distribution found for fakemod==9|no version of fakemo
 
 def test_install_then_probe(tmp_path, index, python, uv):
     log = tmp_path / "logs" / "pip.log"
-    install(python, f"fakemod=={VERSION}", source=("--index-url", index.as_uri()), log=log, timeout_s=120, uv=uv)
+    said: list[str] = []
+    source = ("--index-url", index.as_uri())
+    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=120, uv=uv, line=said.append)
     assert re.search("Successfully installed|Installed 1 package", log.read_text())
+    # The screen gets what the log gets.
+    assert "\n".join(said) == log.read_text().rstrip("\n")
     report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=120)
     assert report.outcome == "passed"
     (imported,) = [c.seen for c in report.checks if c.name == "import"]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from farm.cli import columns as narrow
 from farm.cli import show, watchers
-from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, parse, parser
+from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, parse, parser
 from farm.errors import UsageError
 from farm.pipeline.report import Outcomes
 from farm.text import duration
@@ -436,6 +436,20 @@ def watch_two_steps(watcher):
 def watcher_of(*words):
     with watchers.watching(parse(["submit", "--variant", "x", *words])) as watcher:
         return watcher
+
+
+@pytest.mark.parametrize("command", ["submit", "build", "render", "retry", "publish", "smoke"])
+def test_every_command_with_steps_can_be_quiet_or_verbose(command):
+    made = command_parser(parser(), command)
+    options = [option for action in made._actions for option in action.option_strings]
+    assert {"-q", "--quiet", "-v", "--verbose"} <= set(options)
+
+
+def test_no_command_shows_steps_without_the_options():
+    for file in Path(watchers.__file__).parent.glob("*.py"):
+        text = file.read_text()
+        if "import watching\n" in text and file.name != "watched.py":
+            assert "add_verbosity(parser)" in text, file.name
 
 
 def test_quiet_and_verbose(capsys):

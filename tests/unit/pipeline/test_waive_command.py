@@ -63,7 +63,7 @@ def test_publish(farm, wheel, tmp_path):
     index = tmp_path / "index"
     code, _, err = farm("publish", wheel, *SELECT, "--index", str(index))
     assert (code, "has no place" in err, index.exists()) == (6, True, False)
-    code, _, err = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted")
+    code, _, err = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "-q")
     assert (code, err) == (0, "")
     assert any('"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json"))
 
