@@ -14,7 +14,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
 from farm.index.events import State, alternate_locations, event_key, fold, groups_of, read_events
 from farm.index.keys import newest_root, root_key
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
@@ -208,14 +208,14 @@ class _Walk:
             yield Problem(key, f"{file.filename} is yanked or quarantined otherwise than its events say", broken=True)
 
     def _offered(self, group: str, page: pages.ProjectPage) -> Iterator[Problem]:
-        """Does the catalogue say what the page offers?"""
+        """Does the catalogue have the project and its channels?"""
         if page.meta.links or self.catalogue is None:
             return
-        section, wanted = self.catalogue.section(group, page.name), section_of(page)
-        if section is None or section.versions != wanted.versions:
-            # An older generation is a publish that did not finish; the same one contradicts its page.
-            late = section is None or section.generation < page.generation
-            yield Problem(CATALOGUE_KEY, f"does not offer what {page.name} in {group} has", broken=not late)
+        channels = self.catalogue.groups.get(group, {}).get(page.name)
+        if channels is None or set(channels) != page.channels:
+            # What is missing is a publish that did not finish; what no page has contradicts it.
+            late = page.channels >= set(channels or ())
+            yield Problem(CATALOGUE_KEY, f"does not say of {page.name} in {group} what its page says", broken=not late)
 
     def _html(self, group: str, page: pages.ProjectPage, channel: str | None) -> Iterator[Problem]:
         key = html_place(group, page.name, channel)

@@ -22,7 +22,7 @@ from pydantic import AfterValidator
 
 from farm.errors import UsageError
 from farm.index import pages
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Catalogue, parse_catalogue
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
 from farm.index.listing import derive_links
 from farm.index.pages import File, Meta, Model, ProjectPage
 from farm.index.simple import check_source, metadata_of, project_files
@@ -61,10 +61,13 @@ def stacks() -> tuple[Stack, ...]:
     return _Dependencies.model_validate(yaml.safe_load(text)).stacks
 
 
-def wanted(catalogue: Catalogue, group: str) -> dict[str, list[SpecifierSet]]:
+def wanted(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
     """What a group's wheels need: project -> what may be taken, one set for each stack. Empty without torch."""
-    section = catalogue.section(group, "torch")
-    releases = {Version(Version(version).public) for version in section.versions} if section else set()
+    releases = {
+        Version(pages.parse_wheel_name(file.filename)[1].public)
+        for file in _own_files(store, group, "torch")
+        if file.yanked is False
+    }
     found: dict[str, list[SpecifierSet]] = defaultdict(list)
     for stack in stacks():
         if any(SpecifierSet(stack.torch).contains(release, prereleases=True) for release in releases):
@@ -120,10 +123,14 @@ def required(
 
 def _own_needs(store: Store, group: str, project: str) -> list[Requirement]:
     """What the METADATA of a project's wheels requires, each requirement once."""
-    page = store.get(pages.json_key(group, project))
-    files = pages.parse_page(page.data, group).files if page else ()
-    held = [store.get(pages.metadata_key(file.filename)) for file in files]
+    held = [store.get(pages.metadata_key(file.filename)) for file in _own_files(store, group, project)]
     return list({str(need): need for data in held if data for need in _needs(data.data)}.values())
+
+
+def _own_files(store: Store, group: str, project: str) -> tuple[File, ...]:
+    key = pages.json_key(group, project)
+    page = store.get(key)
+    return pages.parse_page(page.data, key).files if page else ()
 
 
 def _needs(metadata: bytes) -> list[Requirement]:
@@ -163,8 +170,8 @@ def link_dependencies(store: Store, source: str, *, group: str | None = None) ->
     linked: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
     for name in [group] if group else sorted(catalogue.groups):
         sections = catalogue.groups.get(name, {})
-        channels = sorted({channel for section in sections.values() for channel in section.channels})
-        fits, pins = wanted(catalogue, name), pinned(store, name)
+        channels = sorted({channel for built_by in sections.values() for channel in built_by})
+        fits, pins = wanted(store, name), pinned(store, name)
         more = required(store, name, sections, fits, read)
         for project in sorted({*fits, *pins, *more}):
             if project in sections:

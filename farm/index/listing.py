@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from farm.index import html, pages, roles
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, section_of
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
 from farm.index.keys import newest_root, online_keys, start
 from farm.index.pages import ProjectPage
 from farm.index.signing import Signer
@@ -166,9 +166,9 @@ class Listing:
 
     def _lists(self, group: str, page: ProjectPage, written: dict[str, bytes]) -> bool:
         """Puts the project on the lists that the catalogue does not promise; True if one changed."""
-        present = self.known.section(group, page.name)
-        shown = present.channels if present else set()
-        new: list[str | None] = [] if present else [None]
+        present = self.known.groups.get(group, {}).get(page.name)
+        shown = set(present or ())
+        new: list[str | None] = [None] if present is None else []
         changed = False
         for channel in (*new, *sorted(page.channels - shown)):
             names = self.known.listed(group, channel)
@@ -203,11 +203,9 @@ class Listing:
         return done.written
 
     def _catalogued(self, group: str, page: ProjectPage) -> bool:
-        section = section_of(page)
-
         def new(old: bytes | None) -> bytes | None:
             before = parse_catalogue(old)
-            after = before.with_section(group, page.name, section)
+            after = before.with_project(group, page.name, page.channels)
             if self.signer is not None and before.keys is None:
                 after = after.model_copy(update={"keys": self.keys})
             return None if after is before else after.render()

@@ -6,7 +6,7 @@ compare and swap here too, and a page only ever gains what records and events sa
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
@@ -16,9 +16,7 @@ from farm.index.catalogue import (
     CATALOGUE_KEY,
     CATALOGUE_TYPE,
     Catalogue,
-    CatalogueSection,
     parse_catalogue,
-    section_of,
 )
 from farm.index.events import State, add_event, fold, groups_of, read_events, with_states
 from farm.index.keys import newest_root, online_keys, remember_online, start
@@ -286,29 +284,21 @@ class _Writer(NamedTuple):
     def catalogue(self, groups: Mapping[str, _Pages]) -> None:
         def new(old: bytes | None) -> bytes:
             before = _parsed(old, parse_catalogue) or Catalogue()
-            sections = {group: dict(self.sections(before, group, projects)) for group, projects in groups.items()}
-            for group, present in before.groups.items():
-                for name in present.keys() - groups.get(group, {}).keys():  # published meanwhile, or gone
-                    if (page := self.now(group, name)) is not None and not page.meta.links:
-                        sections.setdefault(group, {})[name] = section_of(page)
-            links = {
-                group: {name: tuple(sorted(page.channels)) for name, page in each.items() if page.meta.links}
-                for group, each in groups.items()
-            }
-            after = before.with_groups(sections).with_links(links)
-            return old if after is before and old is not None and old == after.render() else after.render()
+            found: dict[bool, dict[str, dict[str, tuple[str, ...]]]] = {True: {}, False: {}}
+            for group in sorted({*before.groups, *before.links, *groups}):
+                own = groups.get(group, {})
+                theirs = {**before.groups.get(group, {}), **before.links.get(group, {})}
+                for name in sorted({*own, *theirs}):
+                    page = own.get(name)
+                    if page is None or (not page.meta.links and {*theirs.get(name, ())} != page.channels):
+                        # Somebody published meanwhile, or it is gone.
+                        page = self.now(group, name) or page
+                    if page is not None:
+                        kind = found[page.meta.links is True]
+                        kind.setdefault(group, {})[name] = tuple(sorted(page.channels))
+            return before.model_copy(update={"groups": found[False], "links": found[True]}).render()
 
         self.swap(CATALOGUE_KEY, new, CATALOGUE_TYPE)
-
-    def sections(self, before: Catalogue, group: str, projects: _Pages) -> Iterator[tuple[str, CatalogueSection]]:
-        """The sections of a group: as they are where they say what the page says."""
-        for name, page in projects.items():
-            present = before.section(group, name)
-            if page.meta.links:
-                continue
-            if present is None or present.versions != section_of(page).versions:
-                present = section_of(self.now(group, name) or page)
-            yield name, present
 
 
 def _still_signed(page: bytes, old: bytes | None, key: str) -> bytes:

@@ -173,8 +173,9 @@ def _version(signature: Mapping[str, Any] | None) -> int:
         before = int((signature or {})["timestamp"]["signed"]["version"])
     except (KeyError, TypeError, ValueError):
         before = 0
-    # TUF clients refuse a version below one that they have; the clock lifts it above what a restored backup says.
-    return max(before + 1, int(time.time()))
+    # TUF clients refuse a version below one that they have. The clock lifts it above what a restored backup or the
+    # index that this is a copy of says: in milliseconds, since nobody publishes to a group faster than that.
+    return max(before + 1, time.time_ns() // 10**6)
 
 
 def _signature(covered: Mapping[str, TargetFile], key: str, version: int, signer: Signer) -> dict[str, Any]:

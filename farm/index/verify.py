@@ -27,7 +27,7 @@ from tuf.ngclient import FetcherInterface, Updater
 
 from farm.errors import FarmError, InfrastructureError, UsageError, VerificationFailedError
 from farm.index import html, pages
-from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue, section_of
+from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
 from farm.index.keys import first_trusted, online_keys, revoked_keys, root_key
 from farm.index.pages import File, ProjectPage
 from farm.index.provenance import PAYLOAD_TYPE, PREDICATE, PREDICATE_TYPE, STATEMENT_TYPE, attestation_key
@@ -303,11 +303,11 @@ def _folder(where: str) -> str:
 
 
 def _offered(catalogue: Catalogue, group: str, name: str, page: ProjectPage | None) -> Iterator[str]:
-    section = catalogue.section(group, name)
+    channels = catalogue.groups.get(group, {}).get(name)
     if page is None:
         yield f"{CATALOGUE_KEY}: offers {name} in {group}, which no signed page does"
-    elif section is None or section.versions != section_of(page).versions:
-        late = section is None or section.generation < page.generation
+    elif channels is None or set(channels) != page.channels:
+        late = page.channels >= set(channels or ())
         yield f"{CATALOGUE_KEY}: does not say of {name} in {group} what its page says{' (yet)' if late else ''}"
 
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 
 from farm.index import html, pages  # noqa: E402
 from farm.index.backends import open_store  # noqa: E402
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, section_of  # noqa: E402
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue  # noqa: E402
 from farm.index.probe import prove  # noqa: E402
 from farm.index.publish import publish  # noqa: E402
 from farm.index.s3 import S3Store  # noqa: E402
@@ -100,7 +100,7 @@ def fill(store: S3Store, wheels: int, *, objects: bool) -> None:
         for project, page in made.items():
             store.replace(pages.json_key(group, project), page.render(), None, content_type=pages.JSON)
             store.replace(pages.html_key(group, project), html.project_html(page), None, content_type=pages.HTML)
-            catalogue = catalogue.with_section(group, project, section_of(page))
+            catalogue = catalogue.with_project(group, project, page.channels)
         sections = {project: html.links_section(page) for project, page in made.items()}
         store.replace(pages.links_key(group), html.links_html(group, sections), None, content_type=pages.HTML)
         store.replace(pages.root_key(group), html.root_html(group, set(made)), None, content_type=pages.HTML)

@@ -10,6 +10,7 @@ from farm.index.check import check
 from farm.index.probe import keep_proof
 from farm.index.reconcile import reconcile
 from farm.index.records import Record
+from tests.indexes.fixtures import publish_wheel
 
 
 def fill(root, wheels, groups=1):
@@ -61,3 +62,17 @@ def test_twice_the_wheels_are_twice_the_work(tmp_path, wheels_in_each):
         cost[wheels] = (rebuilt, again, checked)
     ratios = [twice / once for once, twice in zip(cost[1000], cost[2000], strict=True)]
     assert all(1.5 < ratio < 2.3 for ratio in ratios), ratios
+
+
+def test_a_publish_does_not_feel_the_wheels_of_other_groups(tmp_path, make_wheel):
+    """catalog.json is read by each publish: it names projects, not wheels."""
+    cost, size = {}, {}
+    for wheels in (200, 2000):
+        root = tmp_path / str(wheels)
+        store = fill(root, wheels, groups=20)
+        reconcile(store)
+        wheel = make_wheel("canary-2.0+cu118.sm35.avx-py3-none-any.whl")
+        cost[wheels], _ = calls(lambda store=store, wheel=wheel: publish_wheel(store, wheel, group="sm35-avx"))
+        size[wheels] = (root / "catalog.json").stat().st_size
+    assert size[2000] == size[200]
+    assert cost[2000] / cost[200] < 1.05, cost

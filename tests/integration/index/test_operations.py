@@ -227,6 +227,22 @@ def test_a_store_is_tried_out_before_any_command_writes_to_it(tmp_path, made, ke
         assert b'"_proof"' in (root / "catalog.json").read_bytes(), what
 
 
+def test_a_copy_is_not_older_than_an_index_that_was_published_to_many_times_a_second(tmp_path, make_wheel, put, keys):
+    """Users of an index that moves have seen its versions; those of the copy begin with the clock."""
+    source, there = open_store(str(tmp_path / "index")), open_store(str(tmp_path / "moved"))
+    for number in range(12):
+        put(
+            source,
+            make_wheel(f"canary-{number}-py3-none-any.whl"),
+            provenance={"slsa": {}},
+            signer=keys.signers["farm"],
+        )
+    trusted = {keys.public["farm"].keyid: keys.public["farm"]}
+    assert verify_index(open_reader(str(source.root)), trusted, state=tmp_path / "state").problems == ()
+    copy_index(source, there, signer=keys.signers["farm"])
+    assert verify_index(open_reader(str(there.root)), trusted, state=tmp_path / "state").problems == ()
+
+
 def test_a_copy_keeps_the_root_key_that_users_have_and_the_pages_of_links(tmp_path, made, keys):
     source = open_store(str(shutil.copytree(made, tmp_path / "index")))
     change(source, keys.signers["root"], add=[keys.public["next"]])

@@ -138,12 +138,23 @@ def test_on_every_kind_of_store(store, make_wheel, put):
     assert check(store) == []
 
 
-def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path, make_wheel, put):
-    """The shape that catalog.json had at first: the digests of all pages and their signature in it."""
+VERSIONS = {"_generation": 1, "versions": {"1.0": {"py3-none-any": ["kepler"]}}}
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        pytest.param({"signature": {"payload": "e30="}}, id="the digests of all pages and their signature in it"),
+        pytest.param(
+            {"schema": 1, "_generation": 1, "groups": {"sm35-avx": {"canary": VERSIONS}}}, id="versions of each project"
+        ),
+    ],
+)
+def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path, make_wheel, put, older):
     store = open_store(str(tmp_path / "index"))
     put(store, make_wheel("canary-1.0-py3-none-any.whl"))
     path = tmp_path / "index/catalog.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "signature": {"payload": "e30="}}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **older}))
     with pytest.raises(ForeignObjectError) as caught:
         put(store, make_wheel("canary-2.0-py3-none-any.whl"))
     assert "farm index reconcile" in caught.value.hint
