@@ -1,9 +1,10 @@
 """How the property tests draw their inputs, for all tests: FARM_HYPOTHESIS chooses.
 
-repeat (the default): each run draws the same inputs, so that a test fails always or never.
-explore: new inputs each run, and ten times as many; a failure prints the line `@reproduce_failure(...)` that draws it
-again, and `.hypothesis` keeps it. Such an input then becomes an `@example` of its test.
-random: new inputs, and no more than usual.
+repeat (the default): each run draws the same inputs, so that a test fails always or never; a third of their number.
+whole: those and the other two thirds; `tests/e2e/fuzz/test_properties.py` runs it.
+random: new inputs each run, as many.
+explore: ten times as many; a failure prints the line `@reproduce_failure(...)` that draws it again, and `.hypothesis`
+keeps it. Such an input then becomes an `@example` of its test.
 
 How long an input takes is no part of any: machines are slow and busy.
 """
@@ -17,11 +18,14 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import USUAL
+
 ANY_SPEED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 
-settings.register_profile("repeat", **ANY_SPEED, max_examples=60, derandomize=True)
-settings.register_profile("random", **ANY_SPEED, max_examples=60, print_blob=True)
-settings.register_profile("explore", **ANY_SPEED, max_examples=600, print_blob=True)
+settings.register_profile("repeat", **ANY_SPEED, max_examples=USUAL // 3, derandomize=True)
+settings.register_profile("whole", **ANY_SPEED, max_examples=USUAL, derandomize=True)
+settings.register_profile("random", **ANY_SPEED, max_examples=USUAL, print_blob=True)
+settings.register_profile("explore", **ANY_SPEED, max_examples=10 * USUAL, print_blob=True)
 settings.load_profile(os.environ.get("FARM_HYPOTHESIS", "repeat"))
 
 pytest.register_assert_rewrite("tests.indexes")  # tests that modules of several folders share: a failure shows values

@@ -10,6 +10,7 @@ from pathlib import Path
 SOURCE = """
 import array
 import math
+from operator import mul
 
 __version__ = "1.2.3"
 float32, float64, int32 = "float32", "float64", "int32"
@@ -53,7 +54,7 @@ class Tensor:
         return Tensor([[self.dot(row, column) for column in columns] for row in self.rows], self.dtype)
 
     def dot(self, row, column):
-        total = math.fsum(x * y for x, y in zip(row, column))
+        total = math.fsum(map(mul, row, column))
         return int(total) if self.dtype == int32 else total
 
     def cpu(self):

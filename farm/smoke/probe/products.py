@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from operator import mul
 from typing import Any
 
 from .outcome import FailedError
@@ -39,7 +40,7 @@ def worst_error(a: list[list[float]], b: list[list[float]], c: list[list[float]]
     worst, where = 0.0, "no element"
     for i, row in enumerate(a):
         for j, column in enumerate(columns):
-            products = [x * y for x, y in zip(row, column)]
+            products = list(map(mul, row, column))
             exact = math.fsum(products)
             bound = gamma * math.fsum(map(abs, products)) + 2.0**-53 * abs(exact)
             error = abs(c[i][j] - exact)
@@ -87,7 +88,7 @@ def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...], seed:
         a = [[int(value * half) for value in row] for row in make_matrix(rows, inner, INTEGER_BITS, source)]
         b = [[int(value * half) for value in row] for row in make_matrix(inner, cols, INTEGER_BITS, source)]
         columns = list(zip(*b))
-        exact = [[sum(x * y for x, y in zip(row, column)) for column in columns] for row in a]
+        exact = [[sum(map(mul, row, column)) for column in columns] for row in a]
         product = (module.tensor(a, dtype=module.int32) @ module.tensor(b, dtype=module.int32)).tolist()
         if product != exact:
             raise FailedError(f"{rows}x{inner} @ {inner}x{cols}: other numbers", "the exact product")

@@ -1,10 +1,11 @@
 """Who goes where, who waits and why: farm.engines.admission."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.engines.admission import Admission, Running, Task, Worker, fits
+from tests.examples import examples
 
 X86, ARM = Worker("x86"), Worker("arm", machine="aarch64")
 
@@ -192,7 +193,7 @@ TASKS = st.lists(
 
 
 @given(TASKS, WORKERS, st.lists(st.tuples(st.sampled_from([f"w{n}" for n in range(6)]), st.floats(0, 1e5)), max_size=6))
-@settings(max_examples=300)
+@examples(300)
 def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
     running = [Running(f"r{n}", name, ends) for n, (name, ends) in enumerate(busy)]
     decision = Admission().decide(1e5, tasks, workers, running)
@@ -212,7 +213,7 @@ def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
 
 
 @given(TASKS, st.integers(1, 4))
-@settings(max_examples=100)
+@examples(100)
 def test_equal_runners_never_idle_while_something_can_start(tasks, count):
     workers = [Worker(f"v{n}") for n in range(count)]
     able = [task for task in tasks if not task.after and not fits(task.needs, workers[0])]

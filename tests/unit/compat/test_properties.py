@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
@@ -13,6 +13,7 @@ from farm.compat import Stack, check, solve
 from farm.compat.nearest import difference, nearest
 from farm.errors import UsageError
 from farm.variant import PYTHONS, Variant, cpus, gpus
+from tests.examples import examples
 
 PLATFORMS = ("linux", "windows", "macos")
 
@@ -49,7 +50,7 @@ stacks = st.builds(
 )
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(stacks)
 def test_no_rule_raises_and_every_reason_is_complete(stack):
     for reason in check(stack):
@@ -76,7 +77,7 @@ def test_every_cuda_torch_and_cudnn_for_every_gpu():
     assert clean > 1000  # the rules do not refuse everything
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(stacks)
 def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
     before = check(stack)
@@ -93,7 +94,7 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(stacks)
 def test_a_solved_stack_has_no_errors(stack):
     solved = solve(stack)

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
@@ -12,6 +12,7 @@ from farm.errors import NotBuildableError, UsageError
 from farm.options import Choice
 from farm.plan import Selectors, judge, resolve
 from farm.variant import PYTHONS, Variant, cpus, gpus
+from tests.examples import examples
 
 ROOT = Path(__file__).parents[3]
 CARDS = [gpu for gpu in gpus() if gpu != "mps"]
@@ -87,7 +88,7 @@ selectors_ = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(selectors_)
 def test_every_nearest_is_a_plan(selectors):
     hold(selectors)

@@ -3,12 +3,13 @@
 from itertools import product
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from farm.matrix.channel import Channel, RuleError
 from farm.matrix.shape import AXES, ChannelText
 from farm.variant import SPECIAL_GPUS, Variant
+from tests.examples import examples
 
 WORDS = {
     "packages": ["torch", "torchvision"],
@@ -64,7 +65,7 @@ def sensible(axes, include, exclude):
     return [rule for rule in include if {**axes, **rule} in blocks[1:]], [rule for rule in exclude if rule]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(AXES_OF_CHANNEL, RULES, RULES, st.sampled_from([True, True, False]))
 def test_offered_is_axes_and_includes_without_excludes(axes, include, exclude, tidy):
     if tidy:

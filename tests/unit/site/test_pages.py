@@ -70,15 +70,20 @@ def evil_run():
     return RunView(EVIL, "2026", Phase.FAILED, "k", EVIL, EVIL, EVIL, steps, EVIL, (Smoke(EVIL, EVIL, EVIL),))
 
 
+@pytest.fixture(scope="module")
+def selector(offered):
+    """What the page of an index without wheels knows."""
+    return json.loads(read(make(offered, Known.of([], []))["index.html"]).scripts[0])
+
+
 @pytest.mark.parametrize("card", ["GTX 1080 Ti", "V100", "RTX 5090", "Tesla K40c", "GTX 480"])
 @pytest.mark.parametrize("platform", ["linux", "windows"])
-def test_the_selector_says_of_pytorchs_own_wheels_what_farm_why_says(known, offered, capsys, card, platform):
-    data = json.loads(read(make(offered, known)["index.html"]).scripts[0])
+def test_the_selector_says_of_pytorchs_own_wheels_what_farm_why_says(selector, capsys, card, platform):
     main(["why", "--official", "--gpu", card, "--platform", platform, "--json"])
     said = json.loads(capsys.readouterr().out)
     newest = said["newest"]
     expected = newest and [newest["torch"], newest["cuda"], newest["driver"], newest["pip"]]
-    assert data["official"][f"{platform}-x86_64"][said["sm"]] == expected
+    assert selector["official"][f"{platform}-x86_64"][said["sm"]] == expected
 
 
 def test_the_selector_holds_every_build_and_the_published_wheel(known, offered):

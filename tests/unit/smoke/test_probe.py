@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.smoke.probe import checks, jit, junit, main, outcome, package, products, recorder, speed
 from farm.smoke.probe import driver as nvidia_driver
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_an_exact_zero_must_be_zero():
     assert products.worst_error([[0.0]], [[1.0]], [[1e-300]], 2.0**-53)[0] == math.inf
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.integers(1, 6), st.integers(1, 60), st.integers(1, 6), st.integers(0, 2**32), st.permutations(range(60)))
 def test_a_product_summed_in_any_order_is_within_the_bound(rows, inner, cols, seed, order):
     source = random.Random(seed)

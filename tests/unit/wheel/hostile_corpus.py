@@ -3,13 +3,14 @@
 `CASES` maps a name to a `Case`: how to make the file and what must be said about it.
 """
 
+import functools
 import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hostile_make import DIR, FIFO, FILE, INFO, LINK, METADATA, Kit, Member, dll, pack  # loaded by path
+from tests.unit.wheel.hostile_make import DIR, FIFO, FILE, INFO, LINK, METADATA, Kit, Member, dll, pack
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Case:
 
 
 CASES: dict[str, Case] = {}
+# So many bytes that they take seconds each: tests/integration/wheel has them.
+LARGE = {
+    *("record-many-rows", "metadata-many-headers", "elf-symbols-many", "elf-overlapping-code"),
+    *("fatbin-endless", "pe-fatbin-endless"),
+}
 
 
 def plus(name: str, says: str, *members: Member, **kwargs: Any) -> None:
@@ -106,12 +112,26 @@ plus("kind-device", "neither a file", Member("canary/sda", mode=0o060644))
 plus("kind-folder-with-content", "folder with content", Member("canary/d/", b"evil", mode=DIR))
 
 # --- sizes, sums, methods --------------------------------------------------------------------------------------------
-_ZEROS = bytes(100 << 20)
-_BOMB = zlib.compress(_ZEROS, 9)[2:-4]
-_BOMB_CRC = zlib.crc32(_ZEROS)
-plus("bomb-ratio", "bomb", Member("canary/z", raw=_BOMB, crc=_BOMB_CRC, size=len(_ZEROS)))
-plus("bomb-many", "bomb", *(Member(f"canary/z{i}", raw=_BOMB, crc=_BOMB_CRC, size=len(_ZEROS)) for i in range(20)))
-plus("bomb-lying-size", "not of the length", Member("canary/z", raw=_BOMB, crc=_BOMB_CRC, size=1000))
+_ZEROS = 100 << 20
+
+
+@functools.cache
+def _bomb() -> tuple[bytes, int]:
+    zeros = bytes(_ZEROS)
+    return zlib.compress(zeros, 9)[2:-4], zlib.crc32(zeros)
+
+
+def with_bombs(name: str, says: str, count: int = 1, size: int = _ZEROS) -> None:
+    def make(kit: Kit) -> bytes:
+        raw, crc = _bomb()
+        return pack([*kit.members(), *(Member(f"canary/z{i}", raw=raw, crc=crc, size=size) for i in range(count))])
+
+    CASES[name] = Case(make, says)
+
+
+with_bombs("bomb-ratio", "bomb")
+with_bombs("bomb-many", "bomb", count=20)
+with_bombs("bomb-lying-size", "not of the length", size=1000)
 plus(
     "bomb-declared-16-EiB", "refused", Member("canary/z", b"x", size=0xFFFFFFFF, extra=struct.pack("<2HQ", 1, 8, 2**63))
 )

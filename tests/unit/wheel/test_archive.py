@@ -6,7 +6,7 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from farm.errors import UsageError, VerificationFailedError
@@ -20,6 +20,7 @@ from farm.wheel.zipformat import (
     end_records,
     local_header,
 )
+from tests.examples import examples
 
 HIDDEN = Entry("b", STORED, *DOS_EPOCH, zlib.crc32(b"xy"), 2, 2, 0, MADE_BY_UNIX, 0)
 
@@ -266,7 +267,7 @@ def test_magic_is_seen_through_empty_blocks(tmp_path):
         assert data == content
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_archives_give_one_error_only(tmp_path, data):
     path = write_zip(tmp_path / "w.whl", [("a/b.py", b"x = 1\n" * 20), ("c", b"CC"), ("d/", b"")])
@@ -278,7 +279,7 @@ def test_mutated_archives_give_one_error_only(tmp_path, data):
         read_all(path)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(max_size=200), cut=st.integers(0, 120))
 def test_random_bytes_are_no_archive(tmp_path, raw, cut):
     good = assemble([local_header(HIDDEN, wide=False), b"xy"], [HIDDEN])

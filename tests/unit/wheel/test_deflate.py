@@ -3,11 +3,12 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.wheel import deflate as module
 from farm.wheel.deflate import BLOCK, deflate
+from tests.examples import examples
 
 
 def inflate(packed):
@@ -62,7 +63,7 @@ def test_blocks_see_what_stands_before_them(monkeypatch):
     assert len(packed) < 32_000
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(chunks=st.lists(st.binary(max_size=300), max_size=6))
 def test_any_chunks(chunks):
     assert inflate(b"".join(deflate(chunks))) == b"".join(chunks)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from elftools.elf import elffile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel.elf import read_elf, section_ranges, symbol_name
 from farm.wheel.elfcode import function_symbols
+from tests.examples import examples
 
 
 @pytest.fixture(scope="session")
@@ -115,7 +116,7 @@ def read_everything(raw):
         symbol_name(raw, name)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)

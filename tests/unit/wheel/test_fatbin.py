@@ -3,11 +3,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel.fatbin import find_fatbins, read_fatbins
+from tests.examples import examples
 
 LZ4, ZSTD, SPECIFIC = 0x2011, 0x8011, 0x100011
 
@@ -88,7 +89,7 @@ def test_damage_is_reported(make_container, make_entry, offset, form, value):
         read(bytes(raw))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_mutated_sections_give_one_error_only(make_container, make_entry, make_cubin, data):
     raw = bytearray(

@@ -4,10 +4,11 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.wheel.inflate import InflateErrors, inflater
+from tests.examples import examples
 
 
 def unpacked(unpacker, errors, packed, most):
@@ -21,7 +22,7 @@ def unpacked(unpacker, errors, packed, most):
     return content, unpacker.eof, unpacker.unused_data
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     content=st.binary(max_size=400) | st.text("abc", max_size=3000).map(str.encode),
     level=st.sampled_from([0, 1, 6, 9]),

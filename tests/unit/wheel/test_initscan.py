@@ -1,12 +1,13 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
 from farm.wheel.initscan import scan_starts
+from tests.examples import examples
 
 CODE = 176  # where build_elf puts the text
 RET = b"\xc3"
@@ -121,7 +122,7 @@ def test_pointers_that_lead_nowhere(scan):
         scan(text(), relocations=[(0x5000, 77 << 32 | 7, 0)])
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(make_elf, data):
     code = text(p0=call(0, 32) + RET, p32=jump(32, 64), p64=VPADDD_YMM + RET)

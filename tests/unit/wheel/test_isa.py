@@ -3,7 +3,7 @@ from contextlib import suppress
 import iced_x86
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import UsageError, VerificationFailedError
@@ -11,6 +11,7 @@ from farm.wheel import isa, isalevels
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_isa
 from farm.wheel.isalevels import level_names
+from tests.examples import examples
 
 # Encodings by hand from Intel SDM vol. 2.
 RET = b"\xc3"
@@ -129,7 +130,7 @@ def test_the_table_names_only_what_the_decoder_knows():
     assert yaml.safe_load(yaml.safe_dump(table)) == table
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(text=st.binary(min_size=1, max_size=200), cut=st.integers(0, 10))
 def test_any_bytes_can_be_swept(make_elf, text, cut):
     raw = make_elf(text=text, symbols={"f": min(cut, len(text) - 1)})
@@ -137,7 +138,7 @@ def test_any_bytes_can_be_swept(make_elf, text, cut):
     assert all(find.count >= len(find.places) > 0 for find in result.beyond)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(make_elf, data):
     raw = bytearray(make_elf(text=VPADDD_YMM * 4, symbols={"f": 4}))

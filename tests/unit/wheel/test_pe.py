@@ -5,13 +5,14 @@ from pathlib import Path
 import distlib
 import pefile
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel.contents import read_library
 from farm.wheel.pe import read_pe
 from farm.wheel.windows import added_folders, owner, windows_dlls
+from tests.examples import examples
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +109,7 @@ def read_everything(raw):
     read_library("torch/lib/cudnn64_8.dll", "", raw, None)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(data=st.data())
 def test_mutated_libraries_give_one_error_only(library, data):
     raw = bytearray(library)

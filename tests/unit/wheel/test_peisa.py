@@ -3,12 +3,13 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel.pe import read_pe
 from farm.wheel.peisa import scan_dll
+from tests.examples import examples
 
 BASE, TEXT, RDATA = 0x10000000, 0x1000, 0x2000
 RET = b"\xc3"
@@ -137,7 +138,7 @@ def test_an_image_base_with_no_room_behind_it(make_pe, base):
         read_pe(bytes(raw))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(changes=st.lists(st.tuples(st.integers(0x40, 2047), st.integers(0, 255)), min_size=1, max_size=6))
 def test_mutated_dlls_give_one_error_only(make_pe, changes):
     raw = bytearray(

@@ -2,7 +2,7 @@ import json
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -13,6 +13,7 @@ from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.report import CheckId, Report
 from farm.wheel.verify import verify
+from tests.examples import examples
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
 CHECKS = get_args(CheckId)
@@ -276,7 +277,7 @@ def test_hostile_wheels_give_a_failed_report(tmp_path):
         verify(tmp_path / "none.whl", POLICY)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
     path = make_wheel(tmp_path, parts, tag=TAG, level=0)  # stored blocks: mutations reach the members' formats
@@ -287,7 +288,7 @@ def test_mutated_wheels_give_a_report(tmp_path, make_wheel, parts, data):
     assert len(verify(path, POLICY).checks) == len(CHECKS)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, data):
     """The archive is sound, its members are not."""

@@ -1,0 +1,1 @@
+from tests.unit.wheel.conftest import make_container, make_digest, make_elf, make_entry  # noqa: F401
