@@ -110,6 +110,10 @@ def test_every_line_of_the_tutorial(own, tmp_path):
     python = own.installed(pip[-1], tmp_path / "env")
     shown = own.run(str(python), "-c", "import Levenshtein; print(Levenshtein.distance('kitten', 'sitting'))")
     assert shown == "3\n"
+    plan = own.folder.parent / "plan.json"
+    plan.write_text(own.run("farm", "plan", "--variant", "cpu-avx-py311", "--package", "levenshtein", "--json"))
+    built = valid("build", own.run("farm", "build", str(plan), "--json"))
+    assert [step["step"] for step in built["steps"]][-1] == "build"
     runs = valid("status", own.run("farm", "status", "--json"))
     assert {run["result"] for run in runs} == {"success"}
     valid("status", own.run("farm", "status", runs[0]["id"], "--json"))

@@ -3,6 +3,8 @@
 What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/docker/test_own_package.py.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,7 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("index unyank", wheel.name),
         ("index quarantine", wheel.name, "--reason", "odd"),
         ("index quarantine", wheel.name, "--reason", "odd", "--lift"),
+        ("index mirrors", wheel.name.split("-")[0], "https://example.org/whl/sm35-avx/simple/"),
         ("index promote", wheel.name, "--to", "sm35-sse41"),
         ("index prune", "--keep", "1", "-n"),
         ("index dependencies",),
@@ -82,3 +85,14 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("clean", "--dry-run"),
     ):
         ask(command, *more)
+
+
+def test_the_address_of_a_served_index(tmp_path):
+    command = [sys.executable, "-m", "farm.cli.main", "index", "serve", "--index", str(tmp_path)]
+    command += ["--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            assert serving.stdout
+            assert valid("index serve", serving.stdout.readline())["url"].startswith("http://127.0.0.1:")
+        finally:
+            serving.terminate()

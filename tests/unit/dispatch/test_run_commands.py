@@ -17,6 +17,7 @@ from farm.plan import Selectors, resolve
 from farm.runs import Request
 from farm.settings import load_settings
 from farm.variant import Variant
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
 
@@ -110,7 +111,7 @@ def test_retry_is_a_new_run_of_the_same_plan(project, swarm, journal, run, start
     assert "has not ended" in capsys.readouterr().err
     journal.finish_run(run.id, "failure", 5)
     assert farm(project, "retry", run.id, "--detach", "--json") == 0
-    new = journal.run(json.loads(capsys.readouterr().out)["run"])
+    new = journal.run(valid("retry", capsys.readouterr().out)["run"])
     assert new.plan_digest == run.plan_digest
     assert new.request == replace(run.request, retry_of=run.id)
     assert len(started) == 1
@@ -147,7 +148,7 @@ def test_what_is_unknown_or_no_engine_can_do_is_refused_before_anything_is_writt
 
 def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
     assert farm(project, "cancel", run.id, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["exit_code"] == 130
+    assert valid("cancel", capsys.readouterr().out)["exit_code"] == 130
     assert farm(project, "cancel", run.id) == 2
     assert "has ended" in capsys.readouterr().err
 

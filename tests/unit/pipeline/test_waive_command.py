@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
 SELECT = ["--variant", "cpu-avx-py311", "--package", "canary"]
@@ -65,6 +66,8 @@ def test_publish(farm, wheel, tmp_path):
     assert (code, "has no place" in err, index.exists()) == (6, True, False)
     code, _, err = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "-q")
     assert (code, err) == (0, "")
+    code, out, _ = farm("publish", wheel, *SELECT, "--index", str(index), "--waive", "members:torch/*=wanted", "--json")
+    assert (code, valid("publish", out)["changed"]) == (0, False)
     assert any('"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json"))
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from farm.cli.main import main
 from farm.errors import UsageError
 from farm.runs.cache import MAX_BYTES, Row, lines, read_counts
+from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "dockerfiles" / "scripts" / "cache_counts.py"
@@ -74,7 +75,7 @@ def project(tmp_path, counted):
 
 def test_the_report_adds_up_the_runs(project, capsys):
     assert main(["--project", str(project), "cache", "report", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = valid("cache", capsys.readouterr().out)
     assert told["runs"] == ["one", "two"]
     cpp = next(line for line in told["lines"] if (line["language"], line["axis"]) == ("C++", "cpu"))
     assert (cpp["compiles"], cpp["direct"], cpp["miss"], cpp["hits"]) == (4, 2, 2, 0.5)
