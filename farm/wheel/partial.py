@@ -150,7 +150,7 @@ class PartialMember:
                 self._head += chunk
             if len(self._head) < min(stop, size):
                 raise VerificationFailedError(f"member {self._entry.name!r}: its compressed data are cut off")
-        return bytes(self._head[start:stop])
+        return bytes(memoryview(self._head)[start:stop])
 
     def _load_tail(self, start: int) -> Unpacked:
         entry = self._entry

@@ -7,7 +7,6 @@ already and changes none; `farm.wheel.tools` has auditwheel or delvewheel change
 from pathlib import Path
 
 from farm.wheel.archive import Limits
-from farm.wheel.library_wheels import without_wheel_libraries
 from farm.wheel.vendor import RepairOptions, RepairResult, opened, vendor
 
 __all__ = ["RepairOptions", "RepairResult", "repair"]
@@ -28,7 +27,12 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
             a tool refuses it, or no manylinux level fits. Nothing is left behind in `dest`.
         InfrastructureError: A tool is wanted and not installed, or takes more than an hour.
     """
-    opens = opened(options.lib_dirs, without_wheel_libraries(options.opens, options.library_wheels))
+    patterns = options.opens
+    if options.library_wheels:
+        from farm.wheel.library_wheels import without_wheel_libraries  # noqa: PLC0415 (as below)
+
+        patterns = without_wheel_libraries(patterns, options.library_wheels)
+    opens = opened(options.lib_dirs, patterns)
     if options.into is not None:
         return vendor(wheel, dest, options, options.into, opens, limits=limits)
     from farm.wheel.tools import repair_by_tools  # noqa: PLC0415 (slow to import, and not always needed)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
@@ -21,7 +21,6 @@ from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
-from farm.wheel.library_wheels import LibraryWheel
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     BASELINES,
@@ -39,6 +38,9 @@ from farm.wheel.metadata import (
 from farm.wheel.record import Row, compare_record, parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tooloptions import ToolOptions
+
+if TYPE_CHECKING:
+    from farm.wheel.library_wheels import LibraryWheel
 
 _MAX_ROUNDS = 100
 RECORD_LIMIT = 64 << 20
@@ -67,7 +69,7 @@ class RepairOptions:
     version: str | None = None
     requires: Sequence[str] = ()
     opens: Sequence[str] = ()
-    library_wheels: Sequence[LibraryWheel] = ()
+    library_wheels: "Sequence[LibraryWheel]" = ()
     tool: ToolOptions = field(default_factory=ToolOptions)
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from farm import parsed
 from farm.errors import InfrastructureError
 from farm.wheel.archive import View
 
@@ -31,10 +32,15 @@ class _Lists:
 
 @cache
 def _lists() -> _Lists:
-    import yaml  # noqa: PLC0415 (slow to import, and not always needed)
+    path = Path(__file__).with_name("windows.yaml")
+    text = path.read_bytes()
+    raw = parsed.read(path, text)
+    if raw is None:
+        import yaml  # noqa: PLC0415 (its import takes as long as reading the libraries of a wheel)
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    raw = yaml.load(Path(__file__).with_name("windows.yaml").read_bytes(), loader)  # noqa: S506 (both are safe)
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        raw = yaml.load(text, loader)  # noqa: S506 (both are safe)
+        parsed.keep(path, text, raw)
     by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
     return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
 
