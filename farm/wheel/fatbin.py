@@ -22,7 +22,7 @@ from typing import Literal
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.cubin import LOOKED_INTO, has_kernel, unpack
-from farm.wheel.magic import ELF_MAGIC
+from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC
 
 FATBIN_SECTION = ".nv_fatbin"
 UNUSED_SECTION = "__nv_relfatbin"
@@ -36,6 +36,7 @@ _KINDS: dict[int, Literal["ptx", "sass"]] = {1: "ptx", 2: "sass"}
 _FLAG_LZ4, _FLAG_ZSTD = 0x2000, 0x8000
 _FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000  # the "a" of sm_90a, the "f" of sm_100f
 _START = _CONTAINER.pack(0xBA55ED50, 1, 16, 0)[:8]
+_BLOCK = 1 << 18
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
 
@@ -157,7 +158,8 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Contain
     """
     found: list[Container] = []
     position = -1
-    while (position := data.find(_START, position + 1, len(data))) >= 0:
+    search = _Search(data)
+    while (position := search.next(position + 1)) >= 0:
         # The bytes of a known section were read by its headers already.
         inside = next((end for start, end in known if start <= position < end), None)
         if inside is not None:
@@ -170,6 +172,29 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Contain
         if len(found) > _MAX_ENTRIES:
             raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
     return found
+
+
+class _Search:
+    """Where containers may begin. Block by block: `mmap.find` of Python 3.11 takes twice as long."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = data
+        self._block = b""
+        self._at = 0
+
+    def next(self, position: int) -> int:
+        """The first place from `position` on; -1: none."""
+        while position < len(self._data):
+            whole = len(self._block) - len(_START) + 1  # places at which all of it lies in the block
+            if not self._at <= position < self._at + whole:
+                self._at, self._block = position, self._data[position : position + _BLOCK]
+                whole = max(len(self._block) - len(_START) + 1, 1)
+            # Four bytes are found faster than eight.
+            place = self._block.find(FATBIN_MAGIC, position - self._at)
+            if place >= 0 and self._block.startswith(_START, place):
+                return self._at + place
+            position = self._at + (place + 1 if 0 <= place < whole else whole)
+        return -1
 
 
 def _skip_padding(data: Buffer, position: int, end: int) -> int:
