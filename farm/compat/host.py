@@ -146,15 +146,7 @@ def toolkit_has_cuda(stack: Stack) -> Iterator[Reason]:
 
 def _wheels_have_cuda(stack: Stack, cuda: str) -> Iterator[Reason]:
     known = catalog.wheel_toolkits()
-    if not facts(stack.platform).in_images:
-        yield Reason(
-            "toolkit-platform",
-            f"the farm installs the wheels toolkit in Linux images alone, not on {stack.platform}",
-            "build.cmd takes NVIDIA's archives; the wheels for Windows are pinned, nothing installs them yet",
-            "farm/catalog/toolkit_wheels.yaml",
-            change=("toolkit",),
-        )
-    elif cuda not in known:
+    if cuda not in known:
         yield Reason(
             "toolkit-cuda",
             f"the wheels toolkit has CUDA {', '.join(known)}, not {cuda}",

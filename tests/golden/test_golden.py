@@ -14,14 +14,15 @@ import pytest
 from farm.matrix import Build, load_matrix
 from farm.plan import Plan, Selectors, resolve
 from farm.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
-from farm.platforms.windows.render import JOB_SCRIPTS
-from farm.platforms.windows.render import SCRIPTS as WINDOWS_SCRIPTS
+from farm.platforms.windows.render import JOB_SCRIPTS, SCRIPTS
+from farm.platforms.windows.render import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
 from farm.render import render
 from farm.variant import Variant
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TOOLKITS = {name for names in TOOLKIT_SCRIPTS.values() for name in names}
+WINDOWS_SCRIPTS = (*SCRIPTS, *WINDOWS_TOOLKIT)
 COPIED = {f"scripts/{name}" for name in (*COMMON_SCRIPTS, *PYTHON_SCRIPTS, *TOOLKITS, *WINDOWS_SCRIPTS)}
 COPIED_JOB = {*WINDOWS_SCRIPTS, *JOB_SCRIPTS, "patches.py", "patches.json"}
 BRANCHES = {
@@ -63,6 +64,7 @@ CASES = {
     "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
     "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),
     "torch-windows-rtx50": windows("sm120-avx2-py311", "rtx50-windows"),
+    "torch-windows-cuda13": windows("sm120-avx2-py313", "cuda13-windows"),
     "torchaudio-windows": windows("sm35-avx-py39", "kepler-2.0.1", "torchaudio"),
 } | {case: by_alias(*names) for case, names in BRANCHES.items()}
 
@@ -151,7 +153,7 @@ def test_copied_scripts_are_those_of_the_project(case):
     if plan.platform == "macos":
         assert not image
         return
-    expected = WINDOWS_SCRIPTS if plan.platform == "windows" else COMMON_SCRIPTS
+    expected = SCRIPTS if plan.platform == "windows" else COMMON_SCRIPTS
     assert {f"scripts/{name}" for name in expected} <= scripts
     for name in scripts:
         assert image[name].encode() == (ROOT / "dockerfiles" / name).read_bytes()

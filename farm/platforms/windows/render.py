@@ -11,7 +11,7 @@ from typing import Any
 from farm import catalog
 from farm.catalog import redist
 from farm.errors import UsageError
-from farm.plan.file import Plan, WindowsPlan
+from farm.plan.file import Plan, ToolkitPlan, WindowsPlan
 from farm.plan.inputs import source_folder
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
@@ -21,6 +21,7 @@ from farm.recipe import tree_files
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
+TOOLKIT_SCRIPTS = ("import_libraries.py",)
 JOB_SCRIPTS = ("count_jobs.py", "report.py")
 
 
@@ -47,7 +48,7 @@ def render(templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple
         raise UsageError(f"{plan.package} has no repository to build from on Windows", hint="--platform linux")
     templates.add_filter("cmd", cmd_text)
     common = _common(templates, plan, plan.windows)
-    filled = {**values, **_values(plan, plan.windows, common["requirements.txt"])}
+    filled = {**values, **_values(plan, plan.windows, common)}
 
     def made(name: str) -> str:
         text = templates.fill(f"{name}.j2", filled)
@@ -93,7 +94,13 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     # With a hash each, pip refuses what is not pinned here.
     files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
     files["tools.json"] = json.dumps([tool.model_dump() for tool in windows.tools], indent=2) + "\n"
-    if plan.toolkit:
+    if plan.toolkit and plan.toolkit.wheels:
+        files |= {name: templates.script(name) for name in TOOLKIT_SCRIPTS}
+        files["toolkit.txt"] = "".join(
+            f"{wheel.package}=={str(wheel.file).split('-')[1]} --hash=sha256:{wheel.sha256}\n"
+            for wheel in plan.toolkit.wheels
+        )
+    if plan.toolkit and plan.toolkit.archives:
         nvidias_name = catalog.nvidia_provider().platforms[f"{plan.platform}-{plan.machine}"]
         files["toolkit.json"] = (
             json.dumps(redist.install_manifest(plan.toolkit.archives, nvidias_name), indent=2) + "\n"
@@ -101,14 +108,38 @@ def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
     return files
 
 
-def _values(plan: Plan, windows: WindowsPlan, requirements: str) -> dict[str, Any]:
+def _toolkit_folders(toolkit: ToolkitPlan | None) -> list[str]:
+    """The folders of NVIDIA's wheels that make up the toolkit, as cmd writes them.
+
+    Raises:
+        UsageError: The catalogue has no such toolkit.
+    """
+    if toolkit is None or not toolkit.wheels:
+        return []
+    known = catalog.wheel_toolkits().get(toolkit.cuda)
+    if known is None:
+        raise UsageError(
+            f"the catalogue has no wheels of CUDA {toolkit.cuda} for Windows",
+            hint="choose a cuDNN that NVIDIA has archives of, or create the plan again",
+        )
+    folders = (known.folder_in(str(wheel.package)) for wheel in toolkit.wheels)
+    return [folder.replace("/", "\\") for folder in dict.fromkeys(folders)]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
     """What the templates of Windows name beside what all do."""
     tools = windows_tools()
     cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
     hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)
     return {
         "cuda_folder": plan.env["CUDA_HOME"].replace("/", "\\") if plan.toolkit else "",
-        "requirements_digest": hashlib.sha256(requirements.encode()).hexdigest()[:12],
+        "requirements_digest": _digest(files["requirements.txt"]),
+        "toolkit_folders": _toolkit_folders(plan.toolkit),
+        "toolkit_digest": _digest(files.get("toolkit.txt", "")),
         "build_tools": tools.visual_studio[windows.visual_studio],
         "python_download": tools.python[plan.parsed_variant.python],
         "git": tools.git,

@@ -80,10 +80,28 @@ def test_what_it_does_not_have(variant, platform, options, message):
         plan(variant, platform=platform, **options)
 
 
-def test_windows_does_not_install_it_and_the_reason_names_what_does():
-    with pytest.raises(NotBuildableError, match="in Linux images alone") as caught:
-        plan("sm120-avx2-py311", "torch", "rtx50-windows", "windows", toolkit="wheels", cuda="13.0")
-    assert "--toolkit nvidia" in f"{caught.value} {caught.value.hint}"
+@pytest.mark.parametrize(("package", "channel"), [("canary", "cuda13-wheels"), ("torch", "cuda13-windows")])
+def test_on_windows_pip_unpacks_them_by_hash(package, channel):
+    made = plan("sm120-avx2-py313", package, channel, "windows")
+    job = render(ROOT, made).job
+    lines = job["toolkit.txt"].splitlines()
+    assert {line.partition("==")[0] for line in lines} == packages(made)
+    assert all(f"--hash=sha256:{wheel.sha256}" in job["toolkit.txt"] for wheel in made.toolkit.wheels)
+    assert "toolkit.json" not in job
+    prepare = job["prepare.cmd"]
+    home = made.env["CUDA_HOME"].replace("/", "\\")
+    assert "install_toolkit.py" not in prepare
+    assert "--target C:\\farm\\.cuda-wheels -r toolkit.txt" in prepare
+    assert rf"xcopy C:\farm\.cuda-wheels\nvidia\cu13 {home} " in prepare
+    assert (rf"xcopy C:\farm\.cuda-wheels\nvidia\cudnn {home} " in prepare) == (package == "torch")
+    assert rf"{home}\bin\x86_64" in job["build.cmd"]
+
+
+def test_the_toolkit_of_the_archives_is_what_it_was():
+    job = render(ROOT, plan("sm120-avx2-py312", "torch", "rtx50-windows", "windows")).job
+    assert not {"toolkit.txt", "import_libraries.py"} & set(job)
+    assert "pip install" in job["prepare.cmd"]
+    assert "toolkit.txt" not in job["prepare.cmd"]
 
 
 def test_a_cudnn_without_a_wheel_is_no_component():

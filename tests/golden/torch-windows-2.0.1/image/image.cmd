@@ -36,7 +36,7 @@ if not defined FARM_BASE if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.micro
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:b96061d0f401930e-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:293d745fce89003e-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:b96061d0f401930e-%FARM_CHOSEN%"
+endlocal & set "FARM_IMAGE=farm/toolchain:293d745fce89003e-%FARM_CHOSEN%"
 exit /b 0

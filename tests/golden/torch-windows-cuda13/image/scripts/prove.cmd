@@ -1,0 +1,33 @@
+@echo off
+rem Compiles and links one C++ file and one CUDA file: an image that cannot is no toolchain image. Rendered by farm.
+setlocal EnableExtensions DisableDelayedExpansion
+set "FARM_VS="
+"%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe" -utf8 -nologo -products * -property installationPath > C:\farm\t\vs.txt
+if not "%ERRORLEVEL%"=="0" exit /b 9
+for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.42*" set "FARM_VS=%%i"
+if not defined FARM_VS echo prove.cmd: vswhere knows no Visual Studio with toolset 14.42& exit /b 9
+cd /d "%FARM_VS%\VC\Auxiliary\Build"
+if not exist vcvarsall.bat exit /b 9
+call vcvarsall.bat x64 -vcvars_ver=14.42
+if not "%ERRORLEVEL%"=="0" exit /b 9
+cd /d C:\farm\t
+for %%k in (.) do if /i not "%%~fk"=="C:\farm\t" exit /b 9
+set "PATH=C:\farm\venv\Scripts;C:\farm\cuda-13.0-9.13.0\bin;%PATH%"
+set "FARM_MISSING="
+for %%t in (cl.exe link.exe rc.exe cmake.exe ninja.exe nvcc.exe) do if "%%~$PATH:t"=="" set "FARM_MISSING=%%t"
+if defined FARM_MISSING echo prove.cmd: %FARM_MISSING% is not on PATH& exit /b 9
+> one.cpp echo #include ^<cstdio^>
+>> one.cpp echo int main() { std::puts("c++ works"); }
+cl /nologo /EHsc one.cpp /link /out:one.exe
+if not "%ERRORLEVEL%"=="0" exit /b 9
+one.exe
+if not "%ERRORLEVEL%"=="0" exit /b 9
+> two.cu echo #include ^<cuda_runtime.h^>
+>> two.cu echo __global__ void twice(float* x) { x[threadIdx.x] *= 2; }
+>> two.cu echo int main() { twice^<^<^<1, 1^>^>^>(nullptr); return 0; }
+rem It is linked and not started: there is no CUDA in Windows containers.
+nvcc -Wno-deprecated-gpu-targets -gencode arch=compute_75,code=sm_75 -o two.exe two.cu
+if not "%ERRORLEVEL%"=="0" exit /b 9
+del /q one.* two.* 2>nul
+echo prove.cmd: the toolchain works
+exit /b 0

@@ -1,0 +1,308 @@
+@echo off
+rem Builds torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313. Rendered by farm from plan bdf453897d54.
+rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.42, Python 3.13 and Git; no administrator.
+rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
+rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_ARCHIVES (a folder or URL that is
+rem asked for each download first).
+setlocal EnableExtensions DisableDelayedExpansion
+set "ERRORLEVEL="
+set "FARM_CODE=9"
+set "FARM_LOG=nul"
+set "FARM_STEP=folders"
+set "FARM_NEXT=is C: writable and not full?"
+for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
+chcp 65001 >nul
+rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
+if not exist plan.json cd /d "%~dp0"
+if not exist plan.json goto :failed
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\bdf453897d54) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\bdf453897d54"
+if not exist "%FARM_OUT%\" goto :failed
+set "FARM_NEXT=is C: writable and not full? is another build running? one at a time on one machine"
+copy /y nul "%FARM_OUT%\build.log" >nul
+if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_LOG=%FARM_OUT%\build.log"
+for %%k in (.) do if /i "%%~fk"=="C:\farm\job" goto :inplace
+set "FARM_NEXT=another build may be running: one at a time on one machine"
+call :gone C:\farm\job
+if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_NEXT=is C: writable and not full?"
+mkdir C:\farm\job
+if not exist C:\farm\job\ goto :failed
+copy /y /b * C:\farm\job\ >> "%FARM_LOG%"
+if not "%ERRORLEVEL%"=="0" goto :failed
+:inplace
+cd /d C:\farm\job
+for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
+rem What a killed build left; what a program still holds stays.
+rmdir /s /q C:\farm\t 2>nul
+if not exist C:\farm\t\ mkdir C:\farm\t
+if not exist C:\farm\t\ goto :failed
+rem ci/farm.yaml's archives, where this machine has no setting of its own.
+if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
+set "FARM_TEXT=torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313, plan bdf453897d54; log: %FARM_LOG%"
+call :say
+
+rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------
+set "FARM_STEP=tools"
+set "FARM_CODE=3"
+call :step
+set "FARM_GIT="
+for %%g in (git.exe) do set "FARM_GIT=%%~$PATH:g"
+if not defined FARM_GIT if exist C:\farm\git\cmd\git.exe set "FARM_GIT=C:\farm\git\cmd\git.exe"
+if not defined FARM_GIT if exist "%ProgramFiles%\Git\cmd\git.exe" set "FARM_GIT=%ProgramFiles%\Git\cmd\git.exe"
+set "FARM_NEXT=Git is missing: install Git for Windows"
+if not defined FARM_GIT goto :failed
+if defined FARM_PYTHON goto :python
+if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
+if defined FARM_PYTHON goto :python
+rem Before py: it writes to a file, and a user's name may hold any letter.
+set "PYTHONUTF8=1"
+py -3.13 -c "import sys; print(sys.executable)" > C:\farm\t\python.txt 2>nul
+if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("C:\farm\t\python.txt") do set "FARM_PYTHON=%%p"
+if defined FARM_PYTHON goto :python
+for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
+:python
+set "PYTHONUTF8=1"
+set "FARM_NEXT=Python 3.13 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
+if not defined FARM_PYTHON goto :failed
+set "PYTHONHOME="
+set "PYTHONPATH="
+set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.13 is needed"
+"%FARM_PYTHON%" -c "import sys; sys.exit(sys.version_info[:2] != (3, 13) or sys.maxsize < 2**32)" >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+
+rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
+for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk) do set "%%v="
+for %%p in (ATEN_ BUILD_ CMAKE CONDA CUDA CUDNN DevEnvDir ICPP ICX INTEL IFORT LIBUV MAGMA MKL MSVC NCCL NVTOOLSEXT ONEAPI OpenBLAS PIP_TARGET PIP_PREFIX PIP_NO_INDEX PIP_FIND_LINKS PYTORCH_ SCCACHE_ TBB TORCH USE_ VC VIRTUAL_ENV VS VSCMD WindowsSDK) do call :clear %%p 2>nul
+set "PATH=%SystemRoot%\System32;%SystemRoot%;%SystemRoot%\System32\Wbem;%SystemRoot%\System32\WindowsPowerShell\v1.0"
+rem The user's own folder may have blanks or letters that nvcc does not take.
+set "TEMP=C:\farm\t"
+set "TMP=C:\farm\t"
+
+rem --- Visual Studio: the pinned toolset, in whichever product has it ---------------------------------------------
+set "FARM_STEP=visual studio"
+call :step
+set "FARM_VS="
+set "FARM_VSWHERE=%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe"
+set "FARM_NEXT=Visual Studio is missing: install Build Tools 2022 with the C++ build tools"
+if not exist "%FARM_VSWHERE%" goto :failed
+"%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > C:\farm\t\vs.txt
+if not "%ERRORLEVEL%"=="0" goto :failed
+for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.42*" set "FARM_VS=%%i"
+set "FARM_NEXT=no Visual Studio here has the C++ toolset 14.42: add it in the Visual Studio Installer"
+if not defined FARM_VS goto :failed
+cd /d "%FARM_VS%\VC\Auxiliary\Build"
+if not exist vcvarsall.bat goto :failed
+set "FARM_NEXT=vcvarsall.bat of %FARM_VS% failed: repair the installation of Visual Studio"
+set "VSCMD_SKIP_SENDTELEMETRY=1"
+call vcvarsall.bat x64 -vcvars_ver=14.42 >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+cd /d C:\farm\job
+for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
+set "FARM_NEXT=vcvarsall.bat set up another toolset than 14.42: repair the installation of Visual Studio"
+if not defined VCToolsVersion goto :failed
+if not "%VCToolsVersion:~0,5%"=="14.42" goto :failed
+set "FARM_CL="
+for %%c in (cl.exe) do set "FARM_CL=%%~$PATH:c"
+set "FARM_NEXT=vcvarsall.bat put no cl.exe on PATH: repair the installation of Visual Studio"
+if not defined FARM_CL goto :failed
+
+set "FARM_CODE=9"
+call prepare.cmd
+if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_CODE=3"
+
+rem --- one CUDA toolkit, whatever else is installed ---------------------------------------------------------------
+set "FARM_STEP=toolkit"
+set "FARM_NEXT=C:\farm\cuda-13.0-9.13.0 is not CUDA 13.0: remove the folder and run this again"
+"C:\farm\cuda-13.0-9.13.0\bin\nvcc.exe" --version > C:\farm\t\nvcc.txt
+if not "%ERRORLEVEL%"=="0" goto :failed
+find "release 13.0," C:\farm\t\nvcc.txt >> "%FARM_LOG%"
+if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_NEXT=the last lines of the log name the DLL for which lib.exe made no library to link with"
+C:\farm\venv\Scripts\python.exe import_libraries.py C:\farm\cuda-13.0-9.13.0 >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+
+rem --- what the compilers see -------------------------------------------------------------------------------------
+set "PATH=C:\farm\venv\Scripts;C:\farm\cuda-13.0-9.13.0\bin;%PATH%"
+for %%g in ("%FARM_GIT%") do set "PATH=%PATH%;%%~dpg"
+set "BLAS=MKL"
+set "BUILD_SPLIT_CUDA=1"
+set "BUILD_TEST=0"
+set "CC=cl"
+set "CFLAGS=/arch:AVX2"
+set "CMAKE_CXX_COMPILER_LAUNCHER=C:/farm/tools/sccache/sccache.exe"
+set "CMAKE_C_COMPILER_LAUNCHER=C:/farm/tools/sccache/sccache.exe"
+set "CMAKE_GENERATOR=Ninja"
+set "CMAKE_INCLUDE_PATH=C:/farm/venv/Library/include"
+set "CMAKE_LIBRARY_PATH=C:/farm/venv/Library/lib"
+set "CMAKE_PROJECT_INCLUDE=C:/farm/job/tiers.cmake"
+set "CUDA_HOME=C:/farm/cuda-13.0-9.13.0"
+set "CUDA_PATH=C:/farm/cuda-13.0-9.13.0"
+set "CUDNN_ROOT=C:/farm/cuda-13.0-9.13.0"
+set "CXX=cl"
+set "CXXFLAGS=/arch:AVX2"
+set "DISTUTILS_USE_SDK=1"
+set "PYTORCH_BUILD_NUMBER=1"
+set "PYTORCH_BUILD_VERSION=2.10.0+cu130.sm120.avx2"
+set "SCCACHE_DIR=C:/farm/cache"
+set "SCCACHE_IDLE_TIMEOUT=0"
+set "SCCACHE_IGNORE_SERVER_IO_ERROR=1"
+set "TORCH_CUDA_ARCH_LIST=12.0"
+set "TORCH_NVCC_FLAGS=-Xfatbin -compress-all"
+set "USE_CUDA=1"
+set "USE_CUDNN=1"
+set "USE_CUFILE=0"
+set "USE_DISTRIBUTED=0"
+set "USE_FBGEMM=1"
+set "USE_FLASH_ATTENTION=0"
+set "USE_KINETO=0"
+set "USE_MAGMA=0"
+set "USE_MEM_EFF_ATTENTION=1"
+set "USE_MKLDNN=1"
+set "USE_NCCL=0"
+set "USE_NNPACK=0"
+set "SOURCE_DATE_EPOCH=315532800"
+set "PYTHONDONTWRITEBYTECODE=1"
+set "FARM_STEP=jobs"
+set "FARM_NEXT=set FARM_JOBS to the number of parallel compilers"
+if defined FARM_JOBS goto :jobs
+C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > C:\farm\t\jobs.txt 2>> "%FARM_LOG%"
+if not "%ERRORLEVEL%"=="0" goto :failed
+for /f "usebackq delims=" %%j in ("C:\farm\t\jobs.txt") do set "FARM_JOBS=%%j"
+if not defined FARM_JOBS goto :failed
+:jobs
+set "MAX_JOBS=%FARM_JOBS%"
+set "FARM_TEXT=%MAX_JOBS% parallel compilers"
+call :say
+
+rem --- source -----------------------------------------------------------------------------------------------------
+set "FARM_STEP=source"
+set "FARM_CODE=9"
+set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is C: full?"
+set "FARM_OPTIONS=-c core.longpaths=true -c core.autocrlf=false -c core.symlinks=false -c safe.directory=*"
+set "GIT_TERMINAL_PROMPT=0"
+call :step
+set "FARM_HEAD="
+if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
+if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
+rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
+if "%FARM_HEAD%"=="449b1768410104d3ed79d3bcfe4ba1d65c7f22c0" if exist C:\farm\src\.git\farm.ok goto :clean
+:clone
+set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
+call :gone C:\farm\src
+if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is C: full?"
+"%FARM_GIT%" %FARM_OPTIONS% clone --quiet --depth 1 --branch v2.10.0 --recurse-submodules --shallow-submodules -- "https://github.com/pytorch/pytorch.git" C:\farm\src >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
+if not "%ERRORLEVEL%"=="0" goto :failed
+for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
+set "FARM_CODE=5"
+set "FARM_NEXT=tag v2.10.0 is another commit than the catalogue says: 449b1768410104d3ed79d3bcfe4ba1d65c7f22c0"
+if not "%FARM_HEAD%"=="449b1768410104d3ed79d3bcfe4ba1d65c7f22c0" goto :failed
+set "FARM_CODE=9"
+copy /y nul C:\farm\src\.git\farm.ok >nul
+if not "%ERRORLEVEL%"=="0" goto :failed
+goto :patches
+:clean
+rem A tree of an earlier build: CMake would not run again with what it left, and keep its settings. One that git cannot
+rem clean (a killed git leaves its lock) is cloned again.
+set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
+call :gone C:\farm\src\build
+if not "%ERRORLEVEL%"=="0" goto :failed
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :clone
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :clone
+rem A submodule that lost its files is none for foreach. Nothing is fetched where the commits are there.
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet update --init --recursive --force --depth 1 >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :clone
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq" >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :clone
+:patches
+set "FARM_CODE=5"
+set "FARM_STEP=patches"
+set "FARM_NEXT=the log says which patch does not fit the source"
+call :step
+C:\farm\venv\Scripts\python.exe patches.py patches.json C:\farm\src >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+
+rem --- build ------------------------------------------------------------------------------------------------------
+set "FARM_STEP=build"
+set "FARM_NEXT=the first line with FAILED: or error in the log is the cause"
+call :step
+call :gone "%FARM_OUT%\wheel"
+if not "%ERRORLEVEL%"=="0" goto :failed
+call :gone "%FARM_OUT%\lib"
+if not "%ERRORLEVEL%"=="0" goto :failed
+mkdir "%FARM_OUT%\wheel" "%FARM_OUT%\lib"
+if not exist "%FARM_OUT%\wheel\" goto :failed
+if not exist "%FARM_OUT%\lib\" goto :failed
+cd /d C:\farm\src
+for %%k in (.) do if /i not "%%~fk"=="C:\farm\src" goto :failed
+C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" . >> "%FARM_LOG%" 2>&1
+if not "%ERRORLEVEL%"=="0" goto :failed
+cd /d C:\farm\job
+for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
+set "FARM_WHEEL="
+set "FARM_NEXT=the build ended well and left no wheel, or more than one, in %FARM_OUT%\wheel"
+set "FARM_COUNT=0"
+for %%w in (%FARM_OUT%\wheel\*.whl) do set /a FARM_COUNT+=1 >nul
+for %%w in (%FARM_OUT%\wheel\*.whl) do set "FARM_WHEEL=%%w"
+if not "%FARM_COUNT%"=="1" goto :failed
+
+rem --- libraries: what `farm repair` may put into the wheel -------------------------------------------------------
+set "FARM_STEP=libraries"
+set "FARM_SHORT="
+set "FARM_CODE=9"
+set "FARM_NEXT=is C: full?"
+call :step
+for %%f in (C:\farm\cuda-13.0-9.13.0\bin C:\farm\cuda-13.0-9.13.0\bin\x64 C:\farm\cuda-13.0-9.13.0\bin\x86_64 C:\farm\cuda-13.0-9.13.0\extras\CUPTI\lib64 C:\farm\cuda-13.0-9.13.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
+if defined FARM_SHORT goto :failed
+C:\farm\tools\sccache\sccache.exe --stop-server >> "%FARM_LOG%" 2>&1
+set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --into torch/lib"
+call :say
+chcp %FARM_CODEPAGE% >nul
+exit /b 0
+
+:failed
+set "FARM_EXIT=%ERRORLEVEL%"
+set "FARM_TEXT=step %FARM_STEP% FAILED (exit code %FARM_EXIT%); log: %FARM_LOG%"
+call :say
+set "FARM_TEXT=next: %FARM_NEXT%"
+call :say
+cd /d C:\
+chcp %FARM_CODEPAGE% >nul
+exit /b %FARM_CODE%
+
+:step
+set "FARM_TEXT=step %FARM_STEP%"
+:say
+rem Delayed expansion shows any text as it is: what stands in it is not read as a command.
+setlocal EnableDelayedExpansion
+echo !DATE! !TIME! farm: !FARM_TEXT!
+>> "!FARM_LOG!" echo !DATE! !TIME! farm: !FARM_TEXT!
+endlocal
+exit /b 0
+
+:take
+rem Copies the DLLs of a folder; FARM_SHORT says that one could not be copied.
+if not exist %1\*.dll exit /b 0
+copy /y /b %1\*.dll "%FARM_OUT%\lib\" >> "%FARM_LOG%"
+if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
+exit /b 0
+
+:clear
+rem Every variable whose name begins so.
+for /f "delims==" %%v in ('set %1') do set "%%v="
+exit /b 0
+
+:gone
+rem Removes a folder; a virus scanner or indexer may hold a file in it for some seconds.
+if not exist "%~1\" exit /b 0
+rmdir /s /q "%~1" 2>> "%FARM_LOG%"
+for /l %%n in (1,1,5) do if exist "%~1\" ping -n 3 127.0.0.1 >nul & rmdir /s /q "%~1" 2>> "%FARM_LOG%"
+if exist "%~1\" exit /b 1
+exit /b 0
