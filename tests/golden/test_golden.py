@@ -64,7 +64,7 @@ CASES = {
     "torch-windows-2.7.1": windows("sm35-avx-py311", "kepler-2.7.1"),
     "torch-windows-compat": windows("legacy-sse41-py310", "kepler-compat"),
     "torch-windows-rtx50": windows("sm120-avx2-py311", "rtx50-windows"),
-    "torch-windows-cuda13": windows("sm120-avx2-py313", "cuda13-windows"),
+    "torch-windows-cuda13": windows("sm120-avx2-py313", "windows-2.10.0"),
     "torchaudio-windows": windows("sm35-avx-py39", "kepler-2.0.1", "torchaudio"),
 } | {case: by_alias(*names) for case, names in BRANCHES.items()}
 

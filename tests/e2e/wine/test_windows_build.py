@@ -175,6 +175,7 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         left = {key for key in STALE if key in seen and key not in promised and seen[key] == STALE[key]}
         assert left <= {"ERRORLEVEL"}
         assert (seen["MAX_JOBS"], seen["TEMP"], seen["TMP"]) == ("7", r"C:\farm\t", r"C:\farm\t")
+        assert seen["CMAKE_BUILD_PARALLEL_LEVEL"] == "7"
         assert (seen["LIB"], seen["INCLUDE"]) == (r"C:\vc\lib", r"C:\vc\include")
         cuda = machine.plan.env["CUDA_HOME"].replace("/", "\\")
         path = seen["PATH"].split(";")

@@ -30,7 +30,7 @@ def plan():
 @pytest.fixture(scope="module")
 def toolchain(wine, windows_python, require, plan, tmp_path_factory):
     c = Path(wine["WINEPREFIX"]) / "drive_c"
-    made = Toolchain(c, windows_python, tmp_path_factory.mktemp("toolchain"), require)
+    made = Toolchain(c, windows_python, tmp_path_factory.mktemp("toolchain"), require, plan)
     made.toolkit(plan)
     yield made
     made.remove("farm-jobs")

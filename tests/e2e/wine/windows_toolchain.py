@@ -1,10 +1,11 @@
 """A compiler for Windows that runs under Wine, in the places where Visual Studio and NVIDIA's toolkit would be.
 
-Real: clang 20 and lld-link for Windows (the Python package ziglang), NVIDIA's ptxas.exe 11.8 and fatbinary.exe, its
-cudart64_110.dll and headers, CMake, Ninja and pip for Windows. Not real: MSVC. `cl.exe` is a launcher of clang, which
-takes cl's options and makes code for MinGW's C and C++ libraries (Debian's); CMake is told that it is MSVC 19.29.
-`link.exe` is lld-link, `nvcc.exe` is nvcc.py, `rc.exe`, `mt.exe`, vswhere.exe, vcvarsall.bat and sccache.exe do the
-least that is needed. The toolkit calls itself the plan's, and is of CUDA 11.8. pyconfig.h and python3.lib are ours.
+Real: clang 20, lld-link and llvm-lib for Windows (the Python package ziglang), NVIDIA's ptxas.exe 11.8 and
+fatbinary.exe, its cudart64_110.dll and headers, CMake, Ninja and pip for Windows. Not real: MSVC. `cl.exe` launches
+clang, which takes cl's options and makes code for MinGW's C and C++ libraries (Debian's); CMake is told that it is
+the plan's MSVC. `link.exe` is lld-link, `lib.exe` llvm-lib, `nvcc.exe` of CUDA 11 nvcc.py (that of 13 is NVIDIA's own).
+`rc.exe`, `mt.exe`, vswhere.exe, vcvarsall.bat and sccache.exe do the least that is needed. The toolkit of CUDA 11 calls
+itself the plan's, and is of 11.8. pyconfig.h and python3.lib are ours.
 """
 
 import json
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pefile
 
+from farm.compat.host import msc_ver
 from farm.plan import Plan
 from farm.render import render
 from tests.e2e.wine.windows_python import GCC, TIMEOUT_S, WindowsPython, pip, windows_path
@@ -25,18 +27,24 @@ ROOT = Path(__file__).parents[3]
 PARTS = Path(__file__).parent / "windows_compiler"
 MINGW = Path("/usr/x86_64-w64-mingw32")
 VS = "Program Files (x86)/Microsoft Visual Studio"
-TOOLSET = "14.29"
 SYSTEM = ("advapi32", "comdlg32", "gdi32", "kernel32", "ole32", "oleaut32", "shell32", "user32", "uuid", "winspool")
 RUNTIME = ("mingw32", "mingwex", "moldname", "msvcrt")
-VCVARS = rf"""@echo off
-set "VCToolsVersion={TOOLSET}.30133"
+BUILD = "30133"
+VCVARS = r"""@echo off
+set "VCToolsVersion={toolset}.{build}"
 set "VCINSTALLDIR=%~dp0..\.."
-set "PATH=C:\vc\bin;%PATH%"
+set "PATH={tools};%PATH%"
 """
 AS_MSVC = (
-    "-U__clang__ -U__GNUC__ -U__GNUG__ -U__MINGW32__ -D_MSVC_LANG=201402L -D_MSC_VER=1929 -D_MSC_FULL_VER=192930133 "
-    "-D_MSC_BUILD=0 -D_M_X64 -D_M_AMD64"
+    "-U__clang__ -U__GNUC__ -U__GNUG__ -U__MINGW32__ -U__declspec -D_MSVC_LANG=201402L -D_MSC_VER={0} "
+    "-D_MSC_FULL_VER={0}{1} -D_MSC_BUILD=0 -D_M_X64 -D_M_AMD64"
 )
+# In place of CUDA's own, which includes Microsoft's headers: device code needs none of them.
+DEVICE_HEADER = """#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
+#include "crt/host_defines.h"
+#include "vector_types.h"
+#include "device_launch_parameters.h"
+"""
 ENSUREPIP = """
 import sys, sysconfig, zipfile
 from pathlib import Path
@@ -48,8 +56,14 @@ zipfile.ZipFile(wheel).extractall(sysconfig.get_path("purelib"))
 class Toolchain:
     """Compilers and Python on the disk `c` of a Wine prefix."""
 
-    def __init__(self, c: Path, python: WindowsPython, folder: Path, need: Callable[[str, str], None]) -> None:
-        self.c, self.python, self.folder = c, python, folder
+    def __init__(
+        self, c: Path, python: WindowsPython, folder: Path, need: Callable[[str, str], None], plan: Plan
+    ) -> None:
+        assert plan.windows
+        self.c, self.python, self.folder, self.pins = c, python, folder, plan.windows
+        # nvcc.exe looks for vcvars64.bat from the folder of cl.exe.
+        self.vc = f"{VS}/{plan.windows.visual_studio}/BuildTools/VC"
+        self.tools = f"{self.vc}/Tools/MSVC/{plan.windows.toolset}.{BUILD}/bin/Hostx64/x64"
         versions = sorted(Path("/usr/lib/gcc/x86_64-w64-mingw32").glob("*-win32/include/c++"))
         if not versions:
             need("MinGW's C++ library", "install the Debian package g++-mingw-w64-x86-64")
@@ -94,15 +108,21 @@ class Toolchain:
         # With that target clang leaves cl's own options of optimisation and instruction sets out.
         own = "-Wno-unused-command-line-argument /clang:-O2 /clang:-std=c++14 /GS-"
         headers = " ".join(f"/clang:-isystem /clang:{folder}" for folder in self._headers)
+        as_msvc = AS_MSVC.format(msc_ver(self.pins.toolset), BUILD)
         self._launcher(
-            "vc/bin/cl",
+            f"{self.tools}/cl",
             f"{clang} {own} -nostdinc /clang:-nostdinc++ {headers}",
             "?/arch:AVX /clang:-mavx",
             "?/arch:AVX2 /clang:-mavx2 /clang:-mfma /clang:-mf16c /clang:-mbmi /clang:-mbmi2",
-            f"?CompilerId {AS_MSVC}",
+            f"?CompilerId {as_msvc}",
+            # nvcc.exe: it asks for the version, then for the text of device code by a response file.
+            rf"?tmpxft_ {as_msvc} -w -IC:\vc\device",
         )
+        device = self.c / "vc/device/cuda_runtime.h"
+        device.parent.mkdir(parents=True)
+        device.write_text(DEVICE_HEADER)
         library = self.c / "vc/lib"
-        library.mkdir(parents=True)
+        library.mkdir()
         for name in (*SYSTEM, *RUNTIME):
             shutil.copy(MINGW / f"lib/lib{name}.a", library / f"{name}.lib")
         for path in (MINGW / "lib/crt2.o", MINGW / "lib/dllcrt2.o"):
@@ -114,7 +134,7 @@ class Toolchain:
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
         c_runtime = " ".join(f"{name}.lib" for name in RUNTIME)
         self._launcher(
-            "vc/bin/link",
+            f"{self.tools}/link",
             r"C:\clang\zig.exe lld-link -lldmingw -alternatename:__image_base__=__ImageBase -nodefaultlib",
             "-alternatename:_ZNSt13random_device7_M_initEPKcy=abort",
             r"-libpath:C:\vc\lib C:\vc\lib\crtbegin.o",
@@ -125,14 +145,16 @@ class Toolchain:
         )
 
     def _visual_studio(self) -> None:
-        shutil.copy(self.folder / "rc.exe", self.c / "vc/bin/rc.exe")
-        self._launcher("vc/bin/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
-        product = rf"C:\{VS}\2019\BuildTools".replace("/", "\\")
-        self._launcher(f"{VS}/Installer/vswhere", f"={product}")
-        installed = self.c / VS / "2019/BuildTools/VC"
-        (installed / f"Tools/MSVC/{TOOLSET}.30133").mkdir(parents=True)
-        (installed / "Auxiliary/Build").mkdir(parents=True)
-        (installed / "Auxiliary/Build/vcvarsall.bat").write_text(VCVARS.replace("\n", "\r\n"))
+        shutil.copy(self.folder / "rc.exe", self.c / self.tools / "rc.exe")
+        self._launcher(f"{self.tools}/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
+        self._launcher(f"{self.tools}/lib", r"C:\clang\zig.exe lib")
+        self._launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vc.removesuffix("/VC").replace("/", "\\"))
+        scripts = self.c / self.vc / "Auxiliary/Build"
+        scripts.mkdir(parents=True)
+        tools = "C:\\" + self.tools.replace("/", "\\")
+        text = VCVARS.format(toolset=self.pins.toolset, build=BUILD, tools=tools).replace("\n", "\r\n")
+        for name in ("vcvarsall", "vcvars64"):
+            (scripts / f"{name}.bat").write_text(text)
 
     def _python(self, need: Callable[[str, str], None]) -> None:
         """What a Python of python.org has beside the interpreter: headers, import libraries, ensurepip."""
@@ -161,7 +183,7 @@ class Toolchain:
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
 
     def toolkit(self, plan: Plan) -> None:
-        """The plan's CUDA folder and C:\\farm\\tools, with the receipts of whoever would have fetched them."""
+        """The plan's CUDA folder of version 11, with the receipt of the installer, and `archives`."""
         assert plan.toolkit
         home = self.c / plan.env["CUDA_HOME"].removeprefix("C:/")
         runtime = "nvidia_cuda_runtime_cu11-*.whl"
@@ -175,9 +197,12 @@ class Toolchain:
         self._nvcc(plan, home)
         receipt = {"schema": 1, "archives": {each.component: each.sha256 for each in plan.toolkit.archives}}
         (home / ".redist.json").write_text(json.dumps(receipt))
-        assert plan.windows
-        for tool in plan.windows.tools:
-            (self.c / "farm/tools").mkdir(exist_ok=True)
+        self.archives()
+
+    def archives(self) -> None:
+        """C:\\farm\\tools, with the receipts of whoever would have fetched them."""
+        (self.c / "farm/tools").mkdir(parents=True, exist_ok=True)
+        for tool in self.pins.tools:
             (self.c / f"farm/tools/{tool.name}.ok").write_text(tool.sha256)
         self._launcher("farm/tools/sccache/sccache", r"?--stop-server C:\windows\system32\cmd.exe /c exit 0 &rem")
 

@@ -30,7 +30,9 @@ def plan_of(root, build) -> Plan:
 def every(root):
     matrix = load_matrix(root)
     branches = [
-        name for name in matrix.channels if not name.startswith(("kepler", "debian", "legacy", "rtx50", "cuda13"))
+        name
+        for name in matrix.channels
+        if not name.startswith(("kepler", "debian", "legacy", "rtx50", "cuda13", "windows"))
     ]
     builds = [build for name in branches for build in matrix.builds(name)]
     return [(build, plan_of(root, build)) for build in builds]
@@ -192,3 +194,29 @@ def test_only_debian_gets_debians_sections(root, tmp_path, system, expected):
     here = text.replace("/etc/os-release", str(tmp_path / "os-release")).replace("/etc/apt", str(tmp_path))
     subprocess.run(["sh", "-c", here], check=True)
     assert f"Components: {expected}\n" in sources.read_text()
+
+
+@pytest.mark.parametrize(
+    ("channel", "branch"),
+    [
+        ("windows-2.8.0", "main"),
+        ("windows-2.9.1", "pytorch-2.9-python313"),
+        ("windows-2.10.0", "pytorch-2.10-python313"),
+    ],
+)
+def test_a_branch_on_windows_is_the_branch_by_one_rule(root, channel, branch):
+    """Its release, CUDA and GPUs; the CPU levels that MSVC has a switch for; three Pythons, Visual Studio 2022."""
+
+    def offered(name):
+        builds = load_matrix(root).builds(name)
+        return [build for build in builds if build.package == "torch" and build.variant.machine == "x86_64"]
+
+    theirs = {(build.variant.gpu, build.variant.cpu, build.cuda) for build in offered(branch)}
+    theirs = {key for key in theirs if key[0] != "sm121" and key[1] in ("avx", "avx2", "avx512")}  # sm121: beside Arm
+    ours = offered(channel)
+    assert {(build.variant.gpu, build.variant.cpu, build.cuda) for build in ours} == theirs
+    assert {build.variant.python for build in ours} == {"py311", "py312", "py313"}
+    for build in ours:
+        plan = plan_of(root, build)
+        assert (plan.windows.visual_studio, plan.windows.toolset, plan.options["blas"]) == ("2022", "14.42", "mkl")
+        assert "-m build --wheel" in render(root, plan).job["build.cmd"]

@@ -80,7 +80,7 @@ def test_what_it_does_not_have(variant, platform, options, message):
         plan(variant, platform=platform, **options)
 
 
-@pytest.mark.parametrize(("package", "channel"), [("canary", "cuda13-wheels"), ("torch", "cuda13-windows")])
+@pytest.mark.parametrize(("package", "channel"), [("canary", "cuda13-wheels"), ("torch", "windows-2.10.0")])
 def test_on_windows_pip_unpacks_them_by_hash(package, channel):
     made = plan("sm120-avx2-py313", package, channel, "windows")
     job = render(ROOT, made).job

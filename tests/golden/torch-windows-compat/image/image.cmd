@@ -34,9 +34,11 @@ if not defined FARM_CHOSEN echo image.cmd: build %FARM_BUILD% of Windows does no
 if not defined FARM_BASE if "%FARM_CHOSEN%"=="ltsc2022" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8-windowsservercore-ltsc2022"
 if not defined FARM_BASE if "%FARM_CHOSEN%"=="ltsc2025" set "FARM_BASE=mcr.microsoft.com/dotnet/framework/runtime:4.8.1-windowsservercore-ltsc2025"
 echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
+if "%FARM_BASE:@sha256:=%"=="%FARM_BASE%" echo image.cmd: the base is not pinned: Microsoft renews it each month. Set FARM_BASE to what the next lines show
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:9f6f9bb442339cbd-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:a41f7044fcaa4701-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
-endlocal & set "FARM_IMAGE=farm/toolchain:9f6f9bb442339cbd-%FARM_CHOSEN%"
+docker image inspect --format "image.cmd: used {{index .RepoDigests 0}}" %FARM_BASE%
+endlocal & set "FARM_IMAGE=farm/toolchain:a41f7044fcaa4701-%FARM_CHOSEN%"
 exit /b 0

@@ -13,8 +13,11 @@ set "FARM_NEXT=is C: writable and not full?"
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
-if not exist plan.json cd /d "%~dp0"
+rem pushd gives a folder of the network a drive letter, which cd cannot.
+set "FARM_NEXT=build.cmd is not beside plan.json: copy the whole folder job"
+if not exist plan.json pushd "%~dp0"
 if not exist plan.json goto :failed
+set "FARM_NEXT=is C: writable and not full?"
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\68a23efcac8a) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\68a23efcac8a"
 if not exist "%FARM_OUT%\" goto :failed
@@ -66,6 +69,8 @@ for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 set "PYTHONUTF8=1"
 set "FARM_NEXT=Python 3.10 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
 if not defined FARM_PYTHON goto :failed
+rem Given with quotes, as it would be typed as a command.
+set "FARM_PYTHON=%FARM_PYTHON:"=%"
 set "PYTHONHOME="
 set "PYTHONPATH="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.10 is needed"
@@ -169,6 +174,7 @@ for /f "usebackq delims=" %%j in ("C:\farm\t\jobs.txt") do set "FARM_JOBS=%%j"
 if not defined FARM_JOBS goto :failed
 :jobs
 set "MAX_JOBS=%FARM_JOBS%"
+set "CMAKE_BUILD_PARALLEL_LEVEL=%FARM_JOBS%"
 set "FARM_TEXT=%MAX_JOBS% parallel compilers"
 call :say
 

@@ -1,5 +1,5 @@
 @echo off
-rem Builds torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313. Rendered by farm from plan bdf453897d54.
+rem Builds torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313. Rendered by farm from plan 19daa9e31051.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.42, Python 3.13 and Git; no administrator.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_ARCHIVES (a folder or URL that is
@@ -13,10 +13,13 @@ set "FARM_NEXT=is C: writable and not full?"
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 chcp 65001 >nul
 rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
-if not exist plan.json cd /d "%~dp0"
+rem pushd gives a folder of the network a drive letter, which cd cannot.
+set "FARM_NEXT=build.cmd is not beside plan.json: copy the whole folder job"
+if not exist plan.json pushd "%~dp0"
 if not exist plan.json goto :failed
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\bdf453897d54) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\bdf453897d54"
+set "FARM_NEXT=is C: writable and not full?"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\19daa9e31051) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\19daa9e31051"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_NEXT=is C: writable and not full? is another build running? one at a time on one machine"
 copy /y nul "%FARM_OUT%\build.log" >nul
@@ -40,7 +43,7 @@ if not exist C:\farm\t\ mkdir C:\farm\t
 if not exist C:\farm\t\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
-set "FARM_TEXT=torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313, plan bdf453897d54; log: %FARM_LOG%"
+set "FARM_TEXT=torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313, plan 19daa9e31051; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------
@@ -66,6 +69,8 @@ for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 set "PYTHONUTF8=1"
 set "FARM_NEXT=Python 3.13 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
 if not defined FARM_PYTHON goto :failed
+rem Given with quotes, as it would be typed as a command.
+set "FARM_PYTHON=%FARM_PYTHON:"=%"
 set "PYTHONHOME="
 set "PYTHONPATH="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.13 is needed"
@@ -174,6 +179,7 @@ for /f "usebackq delims=" %%j in ("C:\farm\t\jobs.txt") do set "FARM_JOBS=%%j"
 if not defined FARM_JOBS goto :failed
 :jobs
 set "MAX_JOBS=%FARM_JOBS%"
+set "CMAKE_BUILD_PARALLEL_LEVEL=%FARM_JOBS%"
 set "FARM_TEXT=%MAX_JOBS% parallel compilers"
 call :say
 

@@ -10,7 +10,11 @@ set "FARM_SHA256=8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655af
 call get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
-start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041
+rem VisualStudio.chman beside this file is Microsoft's list of packages, each with its sha256, of one day: it pins what is installed.
+set "FARM_CHANNEL="
+if exist VisualStudio.chman set "FARM_CHANNEL=--channelUri C:\farm\scripts\VisualStudio.chman --installChannelUri C:\farm\scripts\VisualStudio.chman"
+if not defined FARM_CHANNEL echo visual_studio.cmd: no VisualStudio.chman: the packages are those of Microsoft's channel of today
+start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache %FARM_CHANNEL% --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.Tools.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows10SDK.19041
 
 set "FARM_EXIT=%ERRORLEVEL%"
 del "%FARM_FILE%"

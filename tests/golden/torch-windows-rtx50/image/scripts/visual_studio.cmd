@@ -10,7 +10,11 @@ set "FARM_SHA256=2967f925d98536c3713bcabb9533e418b218eaf2982fc6ce50e39fff76a1c5f
 call get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
-start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.14.42.17.12.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows11SDK.22621
+rem VisualStudio.chman beside this file is Microsoft's list of packages, each with its sha256, of one day: it pins what is installed.
+set "FARM_CHANNEL="
+if exist VisualStudio.chman set "FARM_CHANNEL=--channelUri C:\farm\scripts\VisualStudio.chman --installChannelUri C:\farm\scripts\VisualStudio.chman"
+if not defined FARM_CHANNEL echo visual_studio.cmd: no VisualStudio.chman: the packages are those of Microsoft's channel of today
+start /w "" "%FARM_FILE%" --quiet --wait --norestart --nocache %FARM_CHANNEL% --installPath C:\BuildTools --add Microsoft.VisualStudio.Workload.VCTools --add Microsoft.Component.MSBuild --add Microsoft.VisualStudio.Component.VC.14.42.17.12.x86.x64 --add Microsoft.VisualStudio.Component.VC.Redist.14.Latest --add Microsoft.VisualStudio.Component.Windows11SDK.22621
 
 set "FARM_EXIT=%ERRORLEVEL%"
 del "%FARM_FILE%"
