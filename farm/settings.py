@@ -62,8 +62,8 @@ class Settings(Model):
     `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
     `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
     machine has its own cache alone.
-    `archives` is a folder, or the URL of one, with the archives that builds for Windows download: each is looked for
-    there first, by its file name, and checked like any other.
+    `archives` is a folder, or the URL of one, with the archives that builds download (CUDA, standalone Pythons, tools
+    of Windows): each is looked for there first, by its file name, and checked like any other. Images take a URL alone.
     """
 
     artifacts: str = "artifacts"
@@ -79,6 +79,11 @@ class Settings(Model):
     options: dict[str, str | bool | int] = {}
     swarm: Swarm | None = None
     grace_s: int = Field(default=600, ge=0)
+
+    @property
+    def archives_url(self) -> str | None:
+        """`archives` where it is a URL: an image that is built sees no folder of this machine."""
+        return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
 
 
 def _level(word: str) -> str:

@@ -36,7 +36,7 @@ def download(tool: dict[str, Any], target: Path) -> None:
             if attempt == ATTEMPTS:
                 raise toolkit.NetworkError(
                     f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
-                    "set FARM_ARCHIVES to it"
+                    "set FARM_ARCHIVES to it (for an image its URL: archives in ci/farm.yaml)"
                 ) from None
     digest = toolkit.digest(target)
     if digest != tool["sha256"]:

@@ -412,7 +412,7 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
                 if attempt == ATTEMPTS:
                     raise NetworkError(
                         f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "
-                        "set FARM_ARCHIVES to it"
+                        "set FARM_ARCHIVES to it (for an image its URL: archives in ci/farm.yaml)"
                     ) from None
                 pause = min(max(wait * 2 ** (attempt - 1), error.wait), MAX_WAIT_S)
                 say(f"{where}: {error}; attempt {attempt + 1} of {ATTEMPTS} in {pause:.0f} s")

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from farm import catalog
 from farm.catalog import FOLDER
+from farm.catalog.binary import is_integrated
 from farm.text import nearest
 from farm.yamlfile import Model, load_facts
 
@@ -47,6 +49,8 @@ class Gpus(Model):
     others: dict[str, list[str]]
     chips: dict[str, Sm]
     chips_source: str
+    arm: list[str]
+    arm_source: str
     noise: list[str]
     groups: list[Group]
 
@@ -81,8 +85,8 @@ def find(name: str) -> tuple[Card, ...]:
     """The cards that `name` may mean; empty when it is not in the catalogue.
 
     Case, spaces, punctuation, vendor words, trade marks, memory sizes and form factors do not count, and the words
-    GeForce, Quadro, Tesla, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line of
-    `lspci`. Several cards come back when the name was sold with several chips (GT 730), or when words were left out
+    GeForce, Quadro, Tesla, Jetson, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line
+    of `lspci`. Several cards come back when the name was sold with several chips (GT 730), or when words were left out
     that tell cards apart. A line of `lspci` names the chip, which decides between them.
     """
     for key, index in zip(KEYS, _indices(), strict=True):
@@ -111,6 +115,12 @@ def maker(name: str) -> str | None:
     return None
 
 
+def machine(name: str, sm: int) -> str:
+    """`aarch64` for a card that is beside Arm cores alone, such as GH200; else `x86_64`, which most are in."""
+    alone = is_integrated(sm) or sm in catalog.architectures().arm_alone
+    return "aarch64" if alone or any(card.name in gpus().arm for card in find(name)) else "x86_64"
+
+
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
     index = _indices()[-1]
@@ -121,7 +131,8 @@ def nearest_names(name: str) -> list[str]:
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"\b(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)\b")
-_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z]))-\d+[abcq]\d?\b")  # a slice of a card: "MIG 1g.10gb", "A100-10C"
+_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z]))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
+"""A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
 
@@ -138,7 +149,7 @@ def _full(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"^(?:geforce|quadro|tesla|grid)", "", _full(name))
+    return re.sub(r"^(?:geforce|quadro|tesla|grid|jetson)", "", _full(name))
 
 
 def _number(name: str) -> str:

@@ -94,11 +94,20 @@ class Architecture(Facts):
     wanted_driver: int | None = None
 
 
+class Suffix(Model):
+    """Since when nvcc knows `a` (one SM alone) or `f` (a family) behind the number of an SM."""
+
+    sm: int
+    cuda: str = Field(pattern=VERSION)
+
+
 class Architectures(Table):
     RECORDS = ("architectures",)
     architectures: dict[str, Architecture]
     tegra: list[int]
     tegra_source: str
+    suffixes: dict[str, Suffix]
+    suffixes_source: str
     arm_alone: list[int]
     arm_alone_source: str
     sets: dict[str, list[str]]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
+from farm.catalog import gpus
 from farm.cli import show
 from farm.cli.cards import sm_of
 from farm.compat import official
@@ -14,6 +15,8 @@ from farm.compat.stack import number
 from farm.errors import UsageError
 from farm.variant import PYTHONS, Variant
 
+NEWER_ARM = 90
+"""The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
 TOO_OLD = 3
 """The exit code for "no": nothing that upstream publishes runs on the card."""
 
@@ -28,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--official asks about a card: name it with --gpu", hint="an example: --gpu 'GTX 1080 Ti'")
     variant = Variant.parse(args.variant) if args.variant else None
     sm = sm_of(args.gpu, variant.architectures if variant else ())
-    machine = variant.machine if variant else "x86_64"
+    machine = variant.machine if variant else gpus.machine(args.gpu, sm)
     where = f"{args.platform}-{machine}"
     known = catalog.torch_releases()
     python = _python(args.python) or (variant.python if variant else None)
@@ -42,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"PyTorch publishes no CUDA wheels for {where}", hint="--platform linux or windows")
     newest = official.newest(sm, where, args.driver, python)
     about = official.answer(asked, sm, where, args.driver, python) if asked else newest
-    ours = f"sm{sm}-{variant.cpu if variant else 'avx2'}-{_built_for(python)}"
+    cpu = variant.cpu if variant else "avx2" if machine == "x86_64" else "armv8_2" if sm < NEWER_ARM else "armv9"
+    ours = f"sm{sm}-{cpu}-{_built_for(python)}"
     if args.json:
         show.json_document(_document(args.gpu, sm, about, newest, ours))
     else:
@@ -121,7 +125,7 @@ def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: An
         show.say(f"yes: PyTorch's own wheel of torch {about.torch} runs on {name}")
         show.say(f"it has CUDA {about.row.cuda} and code for sm {', '.join(map(str, about.row.sm))}")
         if about.driver:
-            show.say(f"it needs driver {about.driver} or newer")
+            show.say(f"it needs driver {official.drivers(about.row, sm)}")
         show.say(f"source: {official.source(about.row)}")
         show.say(str(about.pip))
     else:
@@ -141,6 +145,8 @@ def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: An
 def _refuse(name: str, about: Answer) -> None:
     if about.problem:
         show.say(f"no: {about.problem}")
+        if about.update:
+            show.say(f"another driver is enough: {about.update}, then {about.pip}")
     elif about.others:
         show.say(f"no: none of PyTorch's own wheels of torch {about.torch} has code for {name}")
     else:

@@ -60,6 +60,17 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
             # An SM of the variant cannot be given up; one of the arch list alone can.
             change=("cuda",) if sm in must else ("arch_list", "cuda"),
         )
+    for entry in entries(stack):
+        suffix = catalog.architectures().suffixes.get(entry.suffix)
+        if suffix is None or (entry.sm >= suffix.sm and number(str(stack.cuda)) >= number(suffix.cuda)):
+            continue
+        yield Reason(
+            "cuda-sm",
+            f"CUDA {stack.cuda} cannot compile for sm_{entry.sm}{entry.suffix}",
+            f"the suffix {entry.suffix} is for sm_{suffix.sm} and newer, since CUDA {suffix.cuda}",
+            catalog.architectures().suffixes_source,
+            change=("arch_list", "cuda"),
+        )
 
 
 def _last_driver(sm: int) -> int | None:

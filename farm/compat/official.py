@@ -22,6 +22,7 @@ class Answer:
         others: The wheels of the release that do not run on it.
         driver: The lowest driver that the wheel needs; None: not known, or no wheel.
         problem: Why the driver or the Python that was asked about does not do for the wheel.
+        update: The drivers with which there is no problem; None: another driver does not help, or none is needed.
     """
 
     torch: str
@@ -29,6 +30,7 @@ class Answer:
     others: tuple[OfficialWheel, ...]
     driver: str | None = None
     problem: str | None = None
+    update: str | None = None
 
     @property
     def runs(self) -> bool:
@@ -88,7 +90,8 @@ def answer(torch: str, sm: int, platform: str, driver: str | None = None, python
         key=lambda pair: (pair[1] is not None, pair[0].index != "pypi", [-n for n in number(pair[0].cuda or "0")])
     )
     row, problem = judged[0]
-    return Answer(torch, row, others, driver_needed(row, sm), problem)
+    driver_alone = problem is not None and _problem(torch, row, sm, platform, None, python) is None
+    return Answer(torch, row, others, driver_needed(row, sm), problem, drivers(row, sm) if driver_alone else None)
 
 
 def newest(sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer | None:
@@ -118,12 +121,27 @@ def driver_needed(row: OfficialWheel, sm: int) -> str | None:
     return max((each for each in (needed, first, jit) if each), key=number, default=None)
 
 
+def last_driver(sm: int) -> int | None:
+    """The last driver branch that knows a card; None: the newest does."""
+    card = catalog.architectures().architectures.get(f"sm{sm}")
+    return card.last_driver if card else None
+
+
+def drivers(row: OfficialWheel, sm: int) -> str:
+    """`525 or newer, up to branch 580`: the drivers that run a wheel on a card."""
+    last = last_driver(sm)
+    return f"{driver_needed(row, sm)} or newer" + (f", up to branch {last}" if last else "")
+
+
 def _problem(
     torch: str, row: OfficialWheel, sm: int, platform: str, driver: str | None, python: str | None
 ) -> str | None:
     needed = driver_needed(row, sm)
     if driver is not None and needed is not None and not reaches(driver, needed):
         return f"driver {driver} is too old: torch with CUDA {row.cuda} needs {needed} or newer on {platform}"
+    last = last_driver(sm)
+    if driver is not None and last is not None and catalog.driver_branch(number(driver)[0]) > last:
+        return f"driver {driver} does not know the card: branch {last} is the last that does"
     if python is not None and python not in pythons(row, torch):
         return f"there is no wheel of torch {torch} for {python}: {', '.join(pythons(row, torch))}"
     return None

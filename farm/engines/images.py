@@ -75,11 +75,13 @@ def ensure_image(
     log: Path,
     line: Line,
     note: Line | None = None,
+    archives: str | None = None,
     wheels: Callable[[], Mapping[str, Path]] = dict,
 ) -> Image:
     """The toolchain image of a rendered context (path -> text) on the base image id `base`.
 
     The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
+    `archives` is the URL of a folder that steps of the Dockerfile ask first for what they download.
     `wheels` gives, when there is no image yet, where the wheels are (by file name) that the context's
     `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
 
@@ -100,6 +102,9 @@ def ensure_image(
         return Image(tag, str(image.id), reused=True)
     except docker.errors.ImageNotFound:
         pass
+    arguments = {"BASE": base}
+    if archives and "ARG FARM_ARCHIVES\n" in context["Dockerfile"]:  # Docker warns of one that no step takes
+        arguments["FARM_ARCHIVES"] = archives
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         _context_tar(context, wheels()) as archive,
@@ -109,7 +114,7 @@ def ensure_image(
         events = client.api.build(
             fileobj=archive,
             custom_context=True,
-            buildargs={"BASE": base},
+            buildargs=arguments,
             tag=tag,
             labels=labels,
             # Containers of steps go, those of a step that failed too.

@@ -312,6 +312,7 @@ def toolchain(
             log=folder / "image.log",
             line=watcher.line,
             note=watcher.note,
+            archives=workspace.settings.archives_url,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         # For the provenance: the journal does not hold it.

@@ -3,6 +3,7 @@
 import pytest
 
 from farm import catalog
+from farm.catalog import gpus
 from farm.catalog.binary import ptx_compiles, sass_runs
 from farm.compat import Stack, check, official
 from farm.variant import Variant
@@ -204,3 +205,46 @@ AARCH64 = "linux-aarch64"
 def test_with_a_python_and_a_machine(card, torch, platform, python, pip):
     answer = official.answer(torch, card, platform, python=python)
     assert (answer.runs, answer.pip if answer.runs else None) == (pip is not None, pip)
+
+
+@pytest.mark.parametrize(
+    ("card", "driver", "update"),
+    [
+        # NVIDIA, UNIX driver legacy list: 470 is the last branch for Kepler, 580 for Maxwell, Pascal and Volta.
+        (61, "590.44", "525 or newer, up to branch 580"),
+        (37, "535.54", "450.80.02 or newer, up to branch 470"),
+        (70, "595.71.05", "525 or newer, up to branch 580"),
+        (61, "390.157", "525 or newer, up to branch 580"),
+        (86, "390.157", "580 or newer"),
+    ],
+)
+def test_a_driver_that_is_too_old_or_too_new_for_the_card(card, driver, update):
+    answer = official.newest(card, LINUX, driver)
+    assert (answer.runs, answer.update) == (False, update)
+    assert driver in answer.problem
+
+
+def test_another_driver_is_no_help_against_a_python():
+    answer = official.answer("2.8.0", 61, LINUX, "590.44", "py314")
+    assert (answer.runs, answer.update) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "sm", "machine"),
+    [
+        # NVIDIA: Grace and Tegra are Arm; GB10 has 20 Arm cores.
+        ("NVIDIA GH200 480GB", 90, "aarch64"),
+        ("H100 PCIe", 90, "x86_64"),
+        ("NVIDIA GB200", 100, "aarch64"),
+        ("B200", 100, "x86_64"),
+        ("GB300", 103, "aarch64"),
+        ("B300 SXM6 AC", 103, "x86_64"),
+        ("NVIDIA GB10", 121, "aarch64"),
+        ("sm_121", 121, "aarch64"),
+        ("Orin (nvgpu)", 87, "aarch64"),
+        ("Jetson AGX Thor", 110, "aarch64"),
+        ("GTX 1080 Ti", 61, "x86_64"),
+    ],
+)
+def test_the_machine_that_a_card_is_in(name, sm, machine):
+    assert gpus.machine(name, sm) == machine

@@ -136,3 +136,18 @@ def test_a_python_that_cannot_be_answered_is_refused(why, words, message):
     code, said = why(*words)
     assert code == 2
     assert message in said.err
+
+
+def test_a_card_beside_arm_cores_gets_the_wheel_for_arm(why):
+    """The x86 index page of torch 2.9.1 has a wheel of the same name for CPUs alone on Arm."""
+    code, said = why("--official", "--gpu", "NVIDIA GB10", "--torch", "2.9.1")
+    assert (code, "torch==2.9.1 --index-url https://download.pytorch.org/whl/cu130" in said.out) == (0, True)
+    code, said = why("--official", "--gpu", "Jetson AGX Orin")
+    assert (code, "--variant sm87-armv8_2-py3" in said.out) == (3, True)
+
+
+def test_a_driver_that_no_longer_knows_the_card(why):
+    code, said = why("--official", "--gpu", "GTX 1080", "--driver", "590.44")
+    assert code == 3
+    assert "no: driver 590.44 does not know the card" in said.out
+    assert "another driver is enough: 525 or newer, up to branch 580, then pip install torch==" in said.out

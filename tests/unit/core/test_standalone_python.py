@@ -111,6 +111,22 @@ def test_the_catalogue_has_every_python_for_both_machines():
             assert ("freethreaded" in archive.url) == name.endswith("t")
 
 
+@pytest.mark.parametrize(
+    ("variant", "options", "asks"),
+    [
+        ("cpu-avx-py313", {}, True),
+        ("sm61-avx2-py312", {"cuda": "12.6", "toolkit": "nvidia"}, True),
+        ("cpu-avx-py311", {}, False),
+    ],
+)
+def test_an_image_that_downloads_archives_asks_a_server_of_the_users_own_first(variant, options, asks):
+    dockerfile = render(ROOT, resolve(ROOT, select(variant, "canary", **options))).image["Dockerfile"]
+    before, declared, after = dockerfile.partition("\nARG FARM_ARCHIVES\n")
+    assert bool(declared) == asks
+    assert "RUN python3 /farm/scripts/install_" not in (before if asks else dockerfile)
+    assert not asks or "RUN python3 /farm/scripts/install_" in after
+
+
 # --- the script that installs it ------------------------------------------------------------------
 
 SYSCONFIG = """build_time_vars = {
