@@ -2,6 +2,7 @@
 
 import pytest
 
+from farm import catalog
 from farm.compat import check, solve
 from farm.compat.host import parse_msvc
 from farm.variant import Variant
@@ -326,3 +327,23 @@ def test_the_debian_toolkit_has_what_canary_needs(stack, silent):
         stack("sm35-avx-py311", base="debian-bookworm", toolkit="debian", cuda="11.8", components=parts),
         "toolkit-components",
     )
+
+
+@pytest.mark.parametrize("name", catalog.architectures().architectures)
+def test_every_branch_around_a_cards_own_is_judged(stack, name):
+    """Too old below the first branch that knows the card, an early one below the one that guides ask for, else fine."""
+    card = catalog.architectures().architectures[name]
+    first, wanted, last = card.first_driver or 0, card.wanted_driver or 0, card.last_driver or 10_000
+    for branch in {first - 1, first, wanted - 1, wanted, wanted + 1, last, last + 30} & set(range(300, 1000)):
+        cpu = "armv9" if name in {"sm53", "sm62", "sm72", "sm87", "sm110", "sm121"} else "avx2"
+        said = {reason.rule for reason in check(stack(f"{name}-{cpu}-py311", driver=f"{branch}.10"))}
+        assert ("driver-gpu-old" in said) == (branch < first), branch
+        assert ("driver-gpu-early" in said) == (first <= branch < wanted), branch
+        assert ("driver-gpu" in said) == (branch > last), branch
+
+
+def test_ptx_of_a_set_may_meet_the_driver_of_its_newest_card(stack, silent):
+    """580 is the last driver for Volta, not for Turing, which the set has too."""
+    newest = [name for name, cuda in catalog.toolkits().items() if cuda.driver("linux")][-1]
+    assert not silent(stack("sm70-avx2-py311", cuda=newest, ptx=True), "ptx-driver")
+    assert silent(stack("legacy-avx2-py311", cuda=newest, ptx=True), "ptx-driver")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import NotBuildableError, UsageError
-from farm.variant import PYTHONS, Variant, cpus, gpus
+from farm.variant import PYTHONS, Variant, cpus, gpus, python_of
 
 VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
 
@@ -117,3 +117,21 @@ def test_arbitrary_text_is_read_or_refused_as_usage(text):
     except (UsageError, NotBuildableError):
         return
     assert str(variant) == text
+
+
+@given(VARIANTS, VARIANTS)
+def test_variants_are_values(one, other):
+    """They stand in sets and sorted lists: no change, and an order that is that of their words."""
+    with pytest.raises(AttributeError):
+        one.gpu = other.gpu
+    assert (one == other) == (str(one) == str(other))
+    assert (one < other) == ((one.gpu, one.cpu, one.python) < (other.gpu, other.cpu, other.python))
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_python_of_a_wheels_tags(python):
+    """Tags as PEP 425 and PEP 703 write them: the interpreter, and an ABI that ends with `t` where there is no GIL."""
+    interpreter = f"cp{python[2:].rstrip('t')}"
+    assert python_of(interpreter, interpreter + ("t" if python.endswith("t") else "")) == python
+    assert python_of(interpreter, "abi3") == python.rstrip("t")
+    assert python_of(interpreter, "none") == python.rstrip("t")

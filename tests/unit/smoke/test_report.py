@@ -1,11 +1,15 @@
 """Reports: what is refused, what is shown."""
 
+import json
+import os
+import xml.etree.ElementTree as ET
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from farm.smoke.report import Check, Row, SmokeReport, read_document
+from farm.smoke.report import MAX_DOCUMENT, Check, Row, SmokeReport, read_document
 
 CHECK = Check(group="cpu", name="version", status="passed", seen="1.0", expected=None, reason=None, seconds=0.5)
 FAILED = CHECK.model_copy(update={"name": "archs", "status": "failed", "seen": "sm_50", "expected": "also\nsm_35"})
@@ -94,3 +98,83 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, raw):
     file = tmp_path_factory.mktemp("any") / "report.json"
     file.write_bytes(raw)
     assert isinstance(read_document(file), str)  # 300 random bytes are no valid document
+
+
+def read(tmp_path, text):
+    file = tmp_path / "report.json"
+    file.write_text(text)
+    return read_document(file)
+
+
+def test_what_the_probe_left_out_is_nothing(tmp_path):
+    document = read(tmp_path, GOOD)
+    assert (document.limit_s, document.time_limit_s, document.out_of_time, document.skipped) == (0, 0, False, 0)
+
+
+@pytest.mark.parametrize("key", ["limit_s", "time_limit_s", "skipped"])
+def test_a_limit_is_a_number_and_may_be_nothing(tmp_path, key):
+    for good in (0, 1):
+        assert getattr(read(tmp_path, GOOD.replace('"facts"', f'"{key}": {good}, "facts"')), key) == good
+    for bad in ("-1", "NaN", "Infinity"):
+        assert f"{key}: " in read(tmp_path, GOOD.replace('"facts"', f'"{key}": {bad}, "facts"'))
+
+
+def test_so_many_checks_are_read_and_no_more(tmp_path):
+    document = json.loads(GOOD)
+    document["checks"] *= 500
+    assert len(read(tmp_path, json.dumps(document)).checks) == 500
+    document["checks"] += document["checks"][:1]
+    assert "checks: " in read(tmp_path, json.dumps(document))
+
+
+def test_a_document_may_fill_its_place_to_the_last_byte(tmp_path):
+    assert not isinstance(read(tmp_path, GOOD.ljust(MAX_DOCUMENT)), str)
+    assert read(tmp_path, GOOD.ljust(MAX_DOCUMENT + 1)) == "the probe's report is larger than 1 MiB"
+
+
+def test_neither_a_link_nor_a_pipe_nor_a_folder_is_read(tmp_path):
+    (tmp_path / "good").write_text(GOOD)
+    (tmp_path / "link").symlink_to("good")
+    os.mkfifo(tmp_path / "pipe")  # opened to be read by one that waits, it would hang
+    (tmp_path / "folder").mkdir()
+    assert read_document(tmp_path / "link").startswith("the probe left no report (")
+    assert read_document(tmp_path / "none") == "the probe left no report (No such file or directory)"
+    for name in ("pipe", "folder"):
+        assert read_document(tmp_path / name) == "the probe's report is not a regular file"
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_a_time_is_a_number(bad):
+    with pytest.raises(ValidationError):
+        SmokeReport(module="m", emulated=None, outcome="passed", seconds=bad)
+
+
+def test_a_tail_has_an_end():
+    SmokeReport(module="m", emulated=None, outcome="passed", output_tail="x" * 65536)
+    with pytest.raises(ValidationError):
+        SmokeReport(module="m", emulated=None, outcome="passed", output_tail="x" * 65537)
+
+
+def test_a_warning_is_of_a_check_that_passed():
+    warned = CHECK.model_copy(update={"warning": "slow"})
+    failed = FAILED.model_copy(update={"warning": "slow"})
+    skipped = NOT_RUN.model_copy(update={"warning": "slow"})
+    report = SmokeReport(module="torch", emulated=None, outcome="failed", checks=(warned, failed, skipped))
+    assert [row.status for row in report.rows()] == ["warning", "failed", "not run", "failed"]
+    assert report.rows()[0].detail == "1.0; slow"
+    assert report.rows()[-1].name == "torch on this machine"
+
+
+@pytest.mark.parametrize(("emulated", "name"), [(None, "torch"), ("SandyBridge", "torch on SandyBridge")])
+@pytest.mark.parametrize("dropped", [(), ("LD_PRELOAD", "MKL_CBWR")])
+def test_junit_says_where_it_ran_and_what_was_dropped(emulated, name, dropped):
+    report = SmokeReport(
+        module="torch", emulated=emulated, outcome="passed", checks=(CHECK,), dropped_variables=dropped, seconds=2.0
+    )
+    root = ET.fromstring(report.to_junit())
+    suite = root if root.tag == "testsuite" else root.find("testsuite")
+    assert suite.get("name") == name
+    assert [case.get("name") for case in suite.iter("testcase")] == ["version", "outcome"]
+    text = "".join(suite.itertext())
+    assert ("dropped from the environment: LD_PRELOAD, MKL_CBWR" in text) == bool(dropped)
+    assert ("dropped" in text) == bool(dropped)

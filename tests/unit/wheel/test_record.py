@@ -1,5 +1,7 @@
 import base64
+import csv
 import hashlib
+import io
 from contextlib import suppress
 
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
+from farm.wheel import record
 from farm.wheel.record import Row, compare_record, parse_record, render_record
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of nothing
@@ -79,3 +82,62 @@ def test_compare_finds_every_kind_of_difference():
         ("new", "in the wheel but not in RECORD"),
     ]
     assert compare_record([*lines[:1], lines[-1]], "i/RECORD", {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}) == []
+
+
+DIGEST = "sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"
+SIZES = ("0", "7", "9" * 18, "9" * 19, "9" * 20)
+WORDS = st.sampled_from(["a/b.py", "c d", '"e,f"', DIGEST, *SIZES, ",", ",,", "\n", "\r\n", '"', "", "x"])
+
+
+@given(st.lists(WORDS, max_size=12).map("".join), st.lists(st.tuples(WORDS, WORDS, WORDS).map(",".join), max_size=5))
+def test_what_is_read_is_what_a_reader_of_csv_reads(text, lines):
+    """The quick way through plain lines and the whole one agree, with each other and with Python's csv."""
+    for content in (text, "\n".join(lines), "\r\n".join([*lines, ""])):
+        try:
+            found = parse_record(content.encode())
+        except VerificationFailedError:
+            continue
+        expected = [line for line in csv.reader(io.StringIO(content, newline=""), strict=True) if line]
+        assert [row.path for row in found] == [line[0] for line in expected]
+        assert [row.size for row in found] == [int(line[2]) if line[2] else None for line in expected]
+        assert [row.sha256 for row in found] == [EMPTY if line[1] else None for line in expected]
+
+
+@pytest.mark.parametrize("path", ["a", '"a,b"'])
+def test_a_size_has_at_most_19_digits(path):
+    assert parse_record(f"{path},,{'9' * 19}\n".encode())[0].size == 10**19 - 1
+    with pytest.raises(VerificationFailedError, match=f"line 1: '{'9' * 20}' is not a size"):
+        parse_record(f"{path},,{'9' * 20}\n".encode())
+
+
+@pytest.mark.parametrize("line", [b"a,,,\n", b"a,,,,\n", b"a\n"])
+def test_a_row_has_three_columns(line):
+    with pytest.raises(VerificationFailedError, match="columns instead of 3"):
+        parse_record(line)
+
+
+@pytest.mark.parametrize("path", ["a", '"a,b"'])
+def test_there_are_so_many_rows_and_no_more(monkeypatch, path):
+    monkeypatch.setattr(record, "_MAX_ROWS", 50)
+    row = f"{path},,\n".encode()
+    assert len(parse_record(row * 49)) == 49
+    assert len(parse_record(row * 50)) == 50
+    with pytest.raises(VerificationFailedError, match="more than 50 rows"):
+        parse_record(row * 51)
+
+
+def test_a_wheel_with_the_most_members_is_read_without_csv(monkeypatch):
+    """Reading is quick for as many members as a wheel may have; the whole reader is for odd lines."""
+
+    def refuse(_content):
+        raise AssertionError("read by csv")
+
+    monkeypatch.setattr(record, "_parse_csv", refuse)
+    assert len(parse_record(b"a,,\n" * 200_000)) == 200_000
+
+
+def test_equal_hashes_are_equal_whoever_made_them():
+    made = "".join(list(EMPTY))
+    assert made is not EMPTY
+    files = {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}
+    assert compare_record([Row("ok", made, 0), Row("i/RECORD", None, None)], "i/RECORD", files) == []
