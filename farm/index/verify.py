@@ -189,12 +189,16 @@ class _Verifier:
         if hashlib.sha256(plain).hexdigest() != digest:
             self.unsound.add(key)
             try:
-                # A publish writes pages first and signs last: a newer page without its digest is most often one under
-                # way.
-                newer = page_generation(key, data) > generation
+                shown = page_generation(key, data)
             except pages.ForeignObjectError:
-                newer = False
-            yield f"{key}: {'newer than its signature, not signed (yet)' if newer else 'not what was signed'}"
+                shown = generation
+            what = "not what was signed"
+            # A publish writes pages first and signs last: a newer page without its digest is most often one under way.
+            if shown > generation:
+                what = "newer than its signature, not signed (yet)"
+            elif shown < generation:
+                what = "older than its signature: a cache on the way keeps old pages (purge it), or somebody changed it"
+            yield f"{key}: {what}"
             return
         parts = key.split("/")
         if parts[-1] == "index.json" and parts[-2] != "v1-json":
