@@ -1,7 +1,7 @@
-// A CloudFront function (viewer request, runtime 2.0) before a bucket; a Cloudflare transform rule does the same for R2.
+// A CloudFront function (runtime 2.0) before a bucket, for both events of a behaviour: viewer request and viewer response.
 // Folders are answered with their page, JSON where a client asks for it at least as much as for HTML (PEP 691), and a + in
 // a path is written %2B, since S3 takes it for a space. Put `Accept` into the cache key of /whl/*/simple/*.
-// Written from Amazon's documentation and not run yet.
+// ECMAScript 5.1 alone; tested in such an engine before Ceph, not in CloudFront itself.
 function quality(accept, type) {
   var best = 0;
   accept.toLowerCase().split(",").forEach(function (part) {
@@ -14,20 +14,25 @@ function quality(accept, type) {
   return best;
 }
 
-function handler(event) {
-  var request = event.request;
-  var accept = request.headers.accept ? request.headers.accept.value : "";
+function page(uri, accept) {
   var json = Math.max(quality(accept, "application/vnd.pypi.simple.v1+json"),
                       quality(accept, "application/vnd.pypi.simple.latest+json"));
-  var uri = request.uri.replace(/\+/g, "%2B");
-  var page = uri.match(/^\/whl\/([^\/]+)\/simple\/([^\/]+\/)?$/);
-  if (page && json > 0 && json >= quality(accept, "text/html")) {
-    uri = "/whl/" + page[1] + "/v1-json/" + (page[2] || "") + "index.json";
-  } else if (/\/v1-json\/([^\/]+\/)?$/.test(uri)) {
-    uri += "index.json";
-  } else if (uri.endsWith("/")) {
-    uri += "index.html";
+  var simple = uri.match(/^\/whl\/([^\/]+)\/simple\/([^\/]+\/)?$/);
+  if (simple && json > 0 && json >= quality(accept, "text/html")) {
+    return "/whl/" + simple[1] + "/v1-json/" + (simple[2] || "") + "index.json";
   }
-  request.uri = uri;
+  if (/^\/whl\/[^\/]+\/v1-json\/([^\/]+\/)?$/.test(uri)) return uri + "index.json";
+  return /\/$/.test(uri) ? uri + "index.html" : uri;
+}
+
+function handler(event) {
+  if (event.context.eventType === "viewer-response") {
+    event.response.headers["access-control-allow-origin"] = { value: "*" };
+    event.response.headers.vary = { value: "Accept" };
+    return event.response;
+  }
+  var request = event.request;
+  var accept = request.headers.accept ? request.headers.accept.value : "";
+  request.uri = page(request.uri.replace(/\+/g, "%2B"), accept);
   return request;
 }

@@ -1,6 +1,7 @@
-"""The configurations of docs/servers: nginx, Caddy and Apache, before a folder and before Ceph, read by clients."""
+"""The configurations of docs/servers before a folder and before Ceph, read by clients."""
 
 import contextlib
+import gzip
 import hashlib
 import json
 import shutil
@@ -21,6 +22,7 @@ from farm.index.verify import verify_index
 from tests.indexes.fixtures import build_wheel, publish_wheel
 from tests.servers import web
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
+from tests.servers.cloudfront import cloudfront
 from tests.servers.process import MissingError, environment
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -89,6 +91,10 @@ def before_a_bucket(kind, work, ceph, made, signer):
             store.client.delete_object(Bucket="web", Key=store.full(old))
         fill(store, made, signer)
         store.client.put_bucket_policy(Bucket="web", Policy=json.dumps(PUBLIC))
+    if kind == "cloudfront":
+        with cloudfront(work, f"{ceph.http}/web") as url:
+            yield url
+        return
     words = {
         "127.0.0.1:7480": ceph.http.removeprefix("http://"),
         "http://farm_store/wheels": "http://farm_store/web",
@@ -100,12 +106,12 @@ def before_a_bucket(kind, work, ceph, made, signer):
         yield url
 
 
-@pytest.fixture(scope="module", params=["nginx", "caddy", "apache", "ceph", "ceph-decoded"])
+@pytest.fixture(scope="module", params=["nginx", "caddy", "apache", "ceph", "ceph-decoded", "cloudfront"])
 def served(request, tmp_path_factory, key, made, readable, require):
     """The URL of an index with a yanked and another wheel; `ceph-decoded`: a proxy that always decodes pages."""
     kind, work = request.param, tmp_path_factory.mktemp(request.param)
     try:
-        if kind.startswith("ceph"):
+        if kind.startswith(("ceph", "cloudfront")):
             server = before_a_bucket(kind, work, request.getfixturevalue("running_ceph"), made, key[0])
         else:
             server = before_a_folder(kind, work, readable / kind, made, key[0])
@@ -137,12 +143,14 @@ def get(url, **headers):
         ("application/vnd.pypi.simple.latest+json", True),
     ],
 )
-def test_a_client_gets_the_form_that_it_asks_for(served, accept, json_wanted):
+def test_a_client_gets_the_form_that_it_asks_for(served, accept, json_wanted, request):
     for page in ("canary/", ""):
         headers, data = get(f"{served}/whl/sm35-avx/simple/{page}", **({"Accept": accept} if accept else {}))
         kind = headers.get_content_type()
         assert kind == (JSON if json_wanted else "text/html"), (page, accept)
         assert "Accept" in " ".join(headers.get_all("Vary") or [])
+        if request.node.callspec.params["served"] == "cloudfront" and headers["Content-Encoding"] == "gzip":
+            data = gzip.decompress(data)  # S3 and CloudFront send what is stored, whatever was asked for
         if json_wanted:
             assert json.loads(data)["meta"]["api-version"] == "1.4"
 
