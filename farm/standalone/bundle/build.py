@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 15  # between two lines of progress
 NINJA = re.compile(rb"^\[([0-9]{1,6})/([0-9]{1,6})\]", re.MULTILINE)
+SHOWN, WIDTH = 24, 400  # lines of a failure, and characters of each: a compiler's command line has thousands
 
 
 def steps(log: Path) -> Iterator[tuple[int, int]]:
@@ -26,6 +27,20 @@ def steps(log: Path) -> Iterator[tuple[int, int]]:
         stream.seek(max(0, log.stat().st_size - (1 << 18)))
         for match in NINJA.finditer(stream.read()):
             yield int(match[1]), int(match[2])
+
+
+def failure(log: Path) -> str:
+    """Where Ninja's first step failed, and what it printed; the log's last lines where no step is named."""
+    with log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - (4 << 20)))
+        lines = stream.read().decode("utf-8", "replace").splitlines()
+    failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), None)
+    shown = lines[-SHOWN:]
+    if failed is not None:
+        # The step's own lines end where the next step reports.
+        end = next((i for i in range(failed, len(lines)) if lines[i].startswith(("[", "ninja: "))), len(lines))
+        shown = lines[failed:end][:SHOWN]
+    return "\n".join(line if len(line) <= WIDTH else line[:WIDTH] + " …" for line in shown)
 
 
 def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
@@ -73,8 +88,8 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
     if now.state != "done":
         leave(AGAIN, f"the build was {now.state}: {now.text}; call again to continue")
     if now.exit_code:
-        tail = log.read_bytes()[-6000:].decode("utf-8", "replace")
-        leave(FAILED, f"the build failed with exit code {now.exit_code} ({now.text or 'its own'}):\n{tail}")
+        why = f"the build failed with exit code {now.exit_code} ({now.text or 'its own'}):\n{failure(log)}\nlog: {log}"
+        leave(FAILED, f"{why}\nfix the cause, then call again with --retry: what was compiled is kept")
     return state / "root" / str(job["output"]).lstrip("/")
 
 

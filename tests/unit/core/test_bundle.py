@@ -15,6 +15,7 @@ from farm.pipeline.bundle import RUNNER, write_bundle
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.sources import gather
+from farm.standalone.bundle.build import failure
 from farm.variant import Variant
 from tests.pythons import python
 
@@ -118,3 +119,21 @@ def test_the_engine_in_a_bundle_needs_the_standard_library_alone(made, tmp_path)
     command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "state/lib")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "state/lib/farm/__init__.py")), done.stderr
+
+
+def test_a_failed_build_shows_the_step_that_failed_and_not_kilobytes_of_its_command(tmp_path):
+    log = tmp_path / "log"
+    command = "g++ " + "-I/farm/src " * 1000
+    said = ["FAILED: a.cpp.o", command, "a.cpp:3:1: error: 'x' was not declared"]
+    after = ["[2/3] Building b", "FAILED: b.cpp.o", "ninja: build stopped"]
+    log.write_text("\n".join(["[1/3] Building a", *said, *after]))
+    shown = failure(log).splitlines()
+    assert (shown[0], shown[2:]) == (said[0], said[2:])
+    assert len(shown[1]) == 402
+    assert command.startswith(shown[1][:400])
+
+
+def test_a_failed_build_without_a_failed_step_shows_the_last_lines(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("\n".join(f"line {i}" for i in range(1000)))
+    assert failure(log).splitlines() == [f"line {i}" for i in range(976, 1000)]
