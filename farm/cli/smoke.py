@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from farm import pack
 from farm.cli import show
 from farm.cli.options import add_selectors, add_verbosity
 from farm.cli.selected import plan_of
@@ -18,13 +19,20 @@ from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
 from farm.smoke.report import SmokeReport
+from farm.smoke.runner import PROBE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selectors(parser)
+    add_selectors(parser, required=False)
     parser.add_argument("--index-url", metavar="URL", help="index to install from (default: the project's own)")
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"
+    )
+    parser.add_argument(
+        "--write-probe",
+        type=Path,
+        metavar="FILE",
+        help="write the test as one file for any Python 3.7 or newer that has the package, and test nothing here",
     )
     parser.add_argument("--require-gpu", action="store_true", help="fail where the GPU checks cannot run")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the reports as JUnit XML, for CI")
@@ -67,6 +75,15 @@ def run(args: argparse.Namespace) -> int:
         NoRunnerError: This machine has no Python for the variant.
         UsageError: There is no such wheel.
     """
+    if args.write_probe:
+        args.write_probe.write_bytes(pack.pack(PROBE))
+        if args.json:
+            print(json.dumps({**Outcomes().to_json(), "reports": []}))
+        else:
+            show.say(f"{args.write_probe}: python3 {args.write_probe.name} --help")
+        return 0
+    if args.variant is None:
+        raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
     project, settings, plan = plan_of(args)
     if args.time_limit is not None:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from farm.cli import columns as narrow
 from farm.cli import show, watchers
-from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, parse, parser
+from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
 from farm.errors import UsageError
 from farm.pipeline.report import Outcomes
 from farm.text import duration
@@ -436,6 +436,17 @@ def watch_two_steps(watcher):
 def watcher_of(*words):
     with watchers.watching(parse(["submit", "--variant", "x", *words])) as watcher:
         return watcher
+
+
+def test_the_probe_as_one_file_for_a_machine_without_the_farm(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["smoke", "--write-probe", "probe.pyz"]) == 0
+    command = [sys.executable, "-I", "probe.pyz", "--module", "no_such_module", "--json", "report.json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert "no_such_module" in (tmp_path / "report.json").read_text()
+    assert main(["smoke"]) == 2
+    assert "no variant is chosen" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["submit", "build", "render", "retry", "publish", "smoke"])
