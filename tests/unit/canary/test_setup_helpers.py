@@ -1,9 +1,12 @@
 """The environment variables of the canary's build."""
 
 import importlib.util
+import runpy
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -180,3 +183,19 @@ def test_cmake_version(version, good):
     else:
         with pytest.raises(helpers.EnvironmentValueError, match=r"wanted: 3\.18"):
             helpers.check_cmake_version(text)
+
+
+@pytest.mark.parametrize(("free_threaded", "tag"), [(0, "cp37"), (None, "cp37"), (1, None)])
+def test_a_free_threaded_python_has_no_limited_api(monkeypatch, free_threaded, tag):
+    """Python.h of 3.13t: "The limited API is not currently supported in the free-threaded build"."""
+    asked: dict[str, Any] = {}
+    known = sysconfig.get_config_var
+    monkeypatch.setattr(
+        sysconfig, "get_config_var", lambda name: free_threaded if name == "Py_GIL_DISABLED" else known(name)
+    )
+    setuptools = pytest.importorskip("setuptools")
+    monkeypatch.setattr(setuptools, "setup", lambda **words: asked.update(words))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(SOURCE.with_name("setup.py")))
+    assert asked["ext_modules"][0].py_limited_api == (tag is not None)
+    assert asked["options"].get("bdist_wheel", {}).get("py_limited_api") == tag

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,6 +20,8 @@ from setup_helpers import (  # noqa: E402
     job_arguments,
 )
 
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+"""Such a Python has no limited API: the wheel is for this version of it alone."""
 VERSION = os.environ.get("CANARY_BUILD_VERSION") or "0.1.0"
 
 
@@ -46,6 +49,8 @@ class CMakeBuild(build_ext):
         shutil.rmtree(prefix / "lib", ignore_errors=True)
         configure = [cmake, "-S", str(SOURCE), "-B", str(build), "-G", "Ninja", "--no-warn-unused-cli"]
         configure += [f"-D{name}={value}" for name, value in defines.items()]
+        if FREE_THREADED:
+            configure.append(f"-DCANARY_MODULE_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}")
         python = Path(sys.executable).as_posix()  # CMake reads a backslash as an escape
         configure += [f"-DCMAKE_INSTALL_PREFIX={prefix.as_posix()}", f"-DPython3_EXECUTABLE={python}"]
         install = "install" if os.name == "nt" else "install/strip"  # MSVC's symbols are in files of their own
@@ -60,8 +65,8 @@ class CMakeBuild(build_ext):
 setup(
     version=VERSION,
     packages=["canary"],
-    ext_modules=[Extension("canary._C", sources=[], py_limited_api=True)],
-    options={"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
+    ext_modules=[Extension("canary._C", sources=[], py_limited_api=not FREE_THREADED)],
+    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp37"}},  # as in CMakeLists.txt
     cmdclass={"build_ext": CMakeBuild},
     zip_safe=False,
 )
