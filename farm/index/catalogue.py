@@ -117,7 +117,10 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE_KEY) -> Catalogue:
     try:
         return Catalogue.model_validate_json(data)
     except ValidationError as error:
-        raise foreign(key, str(error.errors()[0]["msg"])) from error
+        first = error.errors()[0]
+        other = first["loc"] == ("schema",)
+        why = f"schema {first['input']!r:.20}, of another version of the farm" if other else str(first["msg"])
+        raise foreign(key, why) from error
 
 
 def without_rebuild(version: str) -> str:

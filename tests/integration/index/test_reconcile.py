@@ -158,6 +158,7 @@ def test_a_catalogue_of_an_older_farm_stops_publishers_until_reconcile(tmp_path,
     with pytest.raises(ForeignObjectError) as caught:
         put(store, make_wheel("canary-2.0-py3-none-any.whl"))
     assert "farm index reconcile" in caught.value.hint
+    assert ("schema 1, of another version of the farm" in str(caught.value)) == ("schema" in older)
     reconcile(store)
     assert check(store) == []
     assert put(store, make_wheel("canary-2.0-py3-none-any.whl")).changed
