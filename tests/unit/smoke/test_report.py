@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from farm.smoke.report import MAX_DOCUMENT, Check, Row, SmokeReport, read_document
+from farm.smoke.report import MAX_DOCUMENT, Cause, Check, Row, SmokeReport, read_document
 
 CHECK = Check(group="cpu", name="version", status="passed", seen="1.0", expected=None, reason=None, seconds=0.5)
 FAILED = CHECK.model_copy(update={"name": "archs", "status": "failed", "seen": "sm_50", "expected": "also\nsm_35"})
@@ -178,3 +178,43 @@ def test_junit_says_where_it_ran_and_what_was_dropped(emulated, name, dropped):
     text = "".join(suite.itertext())
     assert ("dropped from the environment: LD_PRELOAD, MKL_CBWR" in text) == bool(dropped)
     assert ("dropped" in text) == bool(dropped)
+
+
+CAUSE = Cause(id="old-driver", what="the driver is old", fix="renew it")
+
+
+@pytest.mark.parametrize(
+    ("key", "fill", "most"),
+    [
+        ("causes", lambda count: (CAUSE,) * count, 50),
+        ("checks", lambda count: (CHECK,) * count, 500),
+        ("dropped_variables", lambda count: ("LD_PRELOAD",) * count, 100),
+        ("facts", lambda count: {str(number): "x" for number in range(count)}, 50),
+        ("module", lambda count: "m" * count, 100),
+        ("reason", lambda count: "r" * count, 8000),
+    ],
+)
+def test_a_report_holds_so_much_and_no_more(key, fill, most):
+    fields = {"module": "m", "emulated": None, "outcome": "failed"}
+    assert len(getattr(SmokeReport(**fields | {key: fill(most)}), key)) == most
+    with pytest.raises(ValidationError):
+        SmokeReport(**fields | {key: fill(most + 1)})
+
+
+def test_a_name_has_a_letter():
+    assert SmokeReport(module="m", emulated=None, outcome="passed").seconds == 0
+    with pytest.raises(ValidationError):
+        SmokeReport(module="", emulated=None, outcome="passed")
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_a_check_takes_a_time(bad):
+    assert Check.model_validate(CHECK.model_dump() | {"seconds": 0}).seconds == 0
+    with pytest.raises(ValidationError):
+        Check.model_validate(CHECK.model_dump() | {"seconds": bad})
+
+
+def test_junit_says_why_it_failed():
+    report = SmokeReport(module="torch", emulated=None, outcome="failed", reason="failed: archs", checks=(FAILED,))
+    (case,) = (case for case in ET.fromstring(report.to_junit()).iter("testcase") if case.get("name") == "outcome")
+    assert any("failed: archs" in str(child.get("message")) for child in case)
