@@ -25,6 +25,7 @@ GCC = "x86_64-w64-mingw32-gcc"
 TIMEOUT_S = 300
 # A blank, and every character that means something to cmd, in the name of a user who is not ASCII.
 KIT = "users/Jürgen & Söhne (100% !x! ^ Ω)/my kit"
+USER = "users/Jürgen & Söhne (x86) ^ !x!/files"
 VS = "Program Files (x86)/Microsoft Visual Studio"
 INSTALLED = "Program Files (x86)/Microsoft Visual Studio/2019/BuildTools"
 STALE = {
@@ -68,7 +69,7 @@ def tools(wine, tmp_path_factory):
 
 def clear(c):
     """Removes what a `Machine` has on its disk."""
-    for name in ("farm", "vc", "tools", VS, str(Path(KIT).parent)):
+    for name in ("farm", "vc", "tools", "BuildTools", VS, str(Path(KIT).parent), str(Path(USER).parent)):
         shutil.rmtree(c / name, ignore_errors=True)
 
 
@@ -512,6 +513,19 @@ def test_the_base_image_is_chosen_by_the_build_of_the_host(machine, image, build
     assert builds[0]["env"]["DOCKER_BUILDKIT"] == "0"
 
 
+def test_a_base_by_digest_is_used_and_one_by_tag_is_said_to_float(machine, image):
+    machine.rules.append(
+        ("docker.exe", "image inspect", "print=image.cmd: used mcr.example/runtime@sha256:" + "0" * 64)
+    )
+    code, out = machine.run("image.cmd", image)
+    assert (code, "the base is not pinned" in out, "image.cmd: used mcr.example" in out) == (0, True, True), out
+    pinned = "mcr.example/runtime@sha256:" + "0" * 64
+    code, out = machine.run("image.cmd", image, FARM_BASE=pinned)
+    assert (code, "not pinned" in out) == (0, False), out
+    [build] = [call for call in machine.calls("docker.exe") if " build " in call["command"]]
+    assert f"--build-arg BASE={pinned} " in build["command"]
+
+
 def test_an_engine_for_linux_containers_is_refused(machine, image):
     machine.change("docker.exe", "info", "print=linux")
     code, out = machine.run("image.cmd", image)
@@ -528,7 +542,7 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
     assert not [
         word for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount") if word in create
     ]
-    steps = ["info", "build", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
+    steps = ["info", "build", "inspect", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
     assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps
     machine.change("docker.exe", "start --attach", "exit=5")
     code, out = machine.run("container.cmd")
@@ -539,7 +553,7 @@ def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_l
 @pytest.mark.parametrize(
     ("part", "code", "runs"),
     # 1, not 4 and 9: Wine's cmd forgets the code of a script that was called, and keeps that it failed.
-    [("info", 1, 1), (" build ", 1, 2), (" create ", 9, 4), ("cp .", 9, 5), ("cp farm-", 9, 7), ("rm farm-", 9, 8)],
+    [("info", 1, 1), (" build ", 1, 2), (" create ", 9, 5), ("cp .", 9, 6), ("cp farm-", 9, 8), ("rm farm-", 9, 9)],
 )
 def test_a_container_build_stops_where_the_engine_fails(machine, image, part, code, runs):
     machine.change("docker.exe", part, "exit=125")
@@ -631,3 +645,74 @@ def test_a_download_with_another_sha256_is_removed_and_not_run(machine, scripts)
     machine.change("curl.exe", "", "exit=22")
     code, out = machine.run("install.cmd python", scripts)
     assert (code, "cannot be downloaded" in out) == (9, True), out
+
+
+def test_the_packages_of_visual_studio_are_pinned_by_a_file(machine, scripts):
+    shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
+    (machine.c / "BuildTools/VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
+    code, out = machine.run("visual_studio.cmd", scripts)
+    assert (code, "the packages are those of Microsoft's channel of today" in out) == (0, True), out
+    assert "--channelUri" not in machine.calls("download.exe")[0]["command"]
+    (scripts / "VisualStudio.chman").write_text("{}")
+    code, out = machine.run("visual_studio.cmd", scripts)
+    assert (code, "of today" in out) == (0, False), out
+    for option in ("--channelUri", "--installChannelUri"):
+        assert rf"{option} C:\farm\scripts\VisualStudio.chman" in machine.calls("download.exe")[0]["command"]
+
+
+def test_logs_of_a_failed_installer_are_collected_by_microsofts_program(machine, scripts):
+    shutil.copy(machine.folder / "standin.exe", scripts / "powershell.exe")
+    machine.rules += [
+        ("download.exe", "--installPath", "exit=1603"),
+        ("curl.exe", "vscollect", r"self=C:\farm\t\vscollect.exe"),
+    ]
+    code, out = machine.run("visual_studio.cmd", scripts)
+    assert (code, "docker cp CONTAINER:C:\\vslogs.zip" in out) == (9, True), out
+    [call] = machine.calls("vscollect.exe")
+    assert call["command"].rstrip().endswith(r"-zip:C:\vslogs.zip")
+    # One that is not Microsoft's is not run.
+    machine.rules.insert(0, ("powershell.exe", "Get-AuthenticodeSignature", "exit=1"))
+    assert machine.run("visual_studio.cmd", scripts)[0] == 9
+    assert not machine.calls("vscollect.exe")
+
+
+def test_a_download_is_taken_from_an_archive_of_ones_own(machine, scripts):
+    """By folder and by URL; one that is not what is pinned is named, and the pinned address is asked."""
+    own = machine.c / USER / "my archives"
+    own.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(machine.c / "BuildTools", ignore_errors=True)
+    (machine.c / "BuildTools/VC/Tools/MSVC/14.29.30133").mkdir(parents=True)
+    shutil.copy(machine.folder / "standin.exe", own / "vs_BuildTools.exe")
+    folder = "C:\\" + str(own.relative_to(machine.c)).replace("/", "\\")
+    code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES=folder)
+    assert (code, machine.calls("curl.exe")) == (0, []), out
+    code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES="https://me:secret@mirror.example/a")
+    assert (code, "secret" in out) == (0, False), out
+    [curl] = machine.calls("curl.exe")
+    assert curl["command"].rstrip().endswith('"https://me:secret@mirror.example/a/vs_BuildTools.exe"')
+    assert "-fsSL --retry 5" in curl["command"]
+    machine.change("certutil.exe", "", "print=" + "0" * 64)
+    code, out = machine.run("visual_studio.cmd", scripts, FARM_ARCHIVES=folder)
+    assert (code, "vs_BuildTools.exe of FARM_ARCHIVES has another sha256" in out) == (6, True), out
+    assert len(machine.calls("curl.exe")) == 1
+
+
+@pytest.mark.parametrize("how", ["FARM_PYTHON", "quoted", "PATH"])
+def test_a_python_below_a_user_with_an_umlaut(machine, how):
+    """Python of one user alone, as python.org installs it by default, in a profile with blanks and any letter."""
+    home = machine.c / USER / "Programs/Python311"
+    home.mkdir(parents=True, exist_ok=True)
+    shutil.copy(machine.folder / "standin.exe", home / "python.exe")
+    place = "C:\\" + str(home.relative_to(machine.c)).replace("/", "\\")
+    (machine.c / "tools/py.exe").unlink()
+    given = {"FARM_PYTHON": f"{place}\\python.exe", "quoted": f'"{place}\\python.exe"', "PATH": None}[how]
+    environment = {"FARM_PYTHON": given} if given else {"WINEPATH": rf"C:\tools;{place}"}
+    code, out = machine.run(**environment)
+    assert code == 0, out
+    assert [call for call in machine.calls("python.exe") if call["path"].lower() == f"{place}\\python.exe".lower()]
+
+
+def test_a_script_without_its_folder_says_what_to_copy(machine, tmp_path):
+    shutil.copy(machine.kit / "build.cmd", tmp_path)
+    code, out = machine.run(folder=tmp_path)
+    assert (code, "copy the whole folder job" in out) == (9, True), out
