@@ -98,7 +98,8 @@ def toolkit(patient: Patient) -> Iterator[Finding]:
     home = patient.plan.env["CUDA_HOME"].replace("/", "\\")
     if not patient.site.exists(rf"{home}\bin\nvcc.exe"):
         size = sum(archive.size for archive in patient.plan.toolkit.archives) / 1e9
-        yield warning("toolkit", f"{home} is not there yet", f"nothing: build.cmd downloads it ({size:.1f} GB)")
+        how = f"downloads it ({size:.1f} GB)" if size else "installs NVIDIA's wheels there"
+        yield warning("toolkit", f"{home} is not there yet", f"nothing: build.cmd {how}")
         return
     yield ok("toolkit", home)
     cudnn = patient.plan.options.get("cudnn")

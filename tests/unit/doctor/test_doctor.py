@@ -3,12 +3,15 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from farm.cli.main import main
 from farm.doctor.site import ThisSite
 from farm.doctor.windows import VSWHERE
+from farm.plan import Selectors, resolve
+from farm.variant import Variant
 
 VS = f"{VSWHERE} -utf8 -nologo -products *"
 CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
@@ -65,6 +68,12 @@ def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen
     assert told[0] == state, told
     assert seen in told[1]
     assert todo in told[2]
+
+
+def test_a_toolkit_of_wheels_has_no_size_to_tell(k40, findings):
+    chosen = Selectors(Variant.parse("sm120-avx2-py311"), "torch", "windows", "windows-2.10.0")
+    state, _, todo = findings(k40, resolve(Path(__file__).parents[3], chosen))["toolkit"]
+    assert (state, todo) == ("warning", "nothing: build.cmd installs NVIDIA's wheels there")
 
 
 def test_the_machine_of_the_rtx_5070_log(k40, findings):

@@ -125,6 +125,8 @@ set "FARM_NEXT=C:\farm\cuda-13.0-9.13.0 is not CUDA 13.0: remove the folder and 
 if not "%ERRORLEVEL%"=="0" goto :failed
 find "release 13.0," C:\farm\t\nvcc.txt >> "%FARM_LOG%"
 if not "%ERRORLEVEL%"=="0" goto :failed
+rem nvcc names this folder, and CMake takes no CUDA whose folders are not all there; a build without CCCL has none.
+if not exist C:\farm\cuda-13.0-9.13.0\include\cccl\ mkdir C:\farm\cuda-13.0-9.13.0\include\cccl
 set "FARM_NEXT=the last lines of the log name the DLL for which lib.exe made no library to link with"
 C:\farm\venv\Scripts\python.exe import_libraries.py C:\farm\cuda-13.0-9.13.0 >> "%FARM_LOG%" 2>&1
 if not "%ERRORLEVEL%"=="0" goto :failed
