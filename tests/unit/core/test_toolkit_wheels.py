@@ -1,7 +1,9 @@
 """The toolkit out of NVIDIA's wheels: which of them a plan takes, what the image makes of them, what is refused."""
 
+import contextlib
 import importlib.util
 import json
+import struct
 import sys
 import zipfile
 from pathlib import Path
@@ -203,3 +205,65 @@ def test_libraries_get_the_names_to_link_with(script, tmp_path):
         "libnvrtc-builtins.so": "libnvrtc-builtins.so.13.0",
         "libx.so": "libx.so.1",
     }
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    spec = importlib.util.spec_from_file_location("import_libraries", SCRIPTS / "import_libraries.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def dll():
+    """A DLL that exports the function `one` and the variable `two`, written after Microsoft's PE format."""
+    data = bytearray(0x800)
+    struct.pack_into("<I", data, 0x3C, 0x80)
+    struct.pack_into("<4sHH12xH", data, 0x80, b"PE\0\0", 0x8664, 2, 240)
+    struct.pack_into("<H110xI", data, 0x98, 0x20B, 0x2000)
+    for number, row in enumerate(
+        [(0x100, 0x1000, 0x100, 0x400, 0x60000020), (0x300, 0x2000, 0x300, 0x500, 0x40000040)]
+    ):
+        struct.pack_into("<8x4I12xI", data, 0x98 + 240 + 40 * number, *row)
+    struct.pack_into("<20x5I", data, 0x500, 2, 2, 0x2040, 0x2050, 0x2060)
+    struct.pack_into("<2I", data, 0x540, 0x1000, 0x2100)
+    struct.pack_into("<2I", data, 0x550, 0x2070, 0x2078)
+    struct.pack_into("<2H", data, 0x560, 0, 1)
+    data[0x570:0x574], data[0x578:0x57C] = b"one\0", b"two\0"
+    return bytes(data)
+
+
+def test_an_import_library_has_the_names_of_the_dll(libraries):
+    names = libraries.exports(dll())
+    assert names == [("one", False), ("two", True)]
+    assert libraries.definition("a64_13.dll", names) == 'LIBRARY "a64_13.dll"\nEXPORTS\n  one\n  two DATA\n'
+
+
+def test_a_damaged_dll_is_said_to_be_one(libraries):
+    whole = dll()
+    for end in range(0x57C):
+        with pytest.raises(libraries.DllError):
+            libraries.exports(whole[:end])
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        with contextlib.suppress(libraries.DllError):
+            libraries.exports(bytes(changed))
+
+
+@pytest.mark.parametrize(
+    ("name", "linked"),
+    [
+        ("cublas64_13.dll", "cublas"),
+        ("cublasLt64_13.dll", "cublasLt"),
+        ("nvJitLink_130_0.dll", "nvJitLink"),
+        ("nvrtc64_130_0.dll", "nvrtc"),
+        ("nvrtc64_130_0.alt.dll", None),
+        ("cupti64_2025.3.1.dll", "cupti"),
+        ("cudnn_ops64_9.dll", "cudnn_ops"),
+        ("checkpoint.dll", None),
+    ],
+)
+def test_a_library_has_the_name_that_a_linker_is_given(libraries, name, linked):
+    match = libraries.LINKED.fullmatch(name)
+    assert (match and match[1]) == linked
