@@ -118,7 +118,12 @@ def maker(name: str) -> str | None:
 def machine(name: str, sm: int) -> str:
     """`aarch64` for a card that is beside Arm cores alone, such as GH200; else `x86_64`, which most are in."""
     alone = is_integrated(sm) or sm in catalog.architectures().arm_alone
-    return "aarch64" if alone or any(card.name in gpus().arm for card in find(name)) else "x86_64"
+    return "aarch64" if alone or beside_arm(name) else "x86_64"
+
+
+def beside_arm(name: str) -> bool:
+    """Whether the card is sold beside NVIDIA's own Arm CPU alone, which its SM does not tell."""
+    return any(card.name in gpus().arm for card in find(name))
 
 
 def nearest_names(name: str) -> list[str]:

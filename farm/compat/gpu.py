@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from farm import catalog
+from farm.catalog import gpus
 from farm.catalog.binary import is_integrated
 from farm.compat.stack import (
     Entry,
@@ -225,7 +226,15 @@ def wheel_has_code(stack: Stack) -> Iterator[Reason]:
 
 
 def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
-    """Integrated GPUs are parts of Arm chips: no x86 machine has one."""
+    """Integrated GPUs are parts of Arm chips, and some cards are beside Arm cores alone: no x86 machine has them."""
+    if stack.gpu_name and stack.variant.machine != "aarch64" and gpus.beside_arm(stack.gpu_name):
+        yield Reason(
+            "gpu-machine",
+            f"{stack.gpu_name} sits beside Arm cores: no {stack.variant.machine} machine has it",
+            f"beside NVIDIA's Grace CPU alone: {', '.join(gpus.gpus().arm)}",
+            gpus.gpus().arm_source,
+            change=("cpu_of_arm",),
+        )
     for sm in sorted({*stack.variant.sms, *targets(stack)}):
         if is_integrated(sm) and stack.variant.machine != "aarch64":
             yield Reason(

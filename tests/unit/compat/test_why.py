@@ -151,3 +151,18 @@ def test_a_driver_that_no_longer_knows_the_card(why):
     assert code == 3
     assert "no: driver 590.44 does not know the card" in said.out
     assert "another driver is enough: 525 or newer, up to branch 580, then pip install torch==" in said.out
+
+
+@pytest.mark.parametrize(
+    ("variant", "card", "code"),
+    [
+        ("sm90-avx512-py312", "NVIDIA GH200 480GB", 3),
+        ("sm90-armv9-py312", "NVIDIA GH200 480GB", 0),
+        ("sm90-avx512-py312", "NVIDIA H100 NVL", 0),
+        ("sm100-avx512-py312", "GB200", 3),
+    ],
+)
+def test_grace_is_no_x86_machine(why, variant, card, code):
+    found, said = why("--variant", variant, "--gpu", card, "--json")
+    assert (found, "gpu-machine" in rules(said.out)) == (code, code == 3)
+    assert code == 0 or json.loads(said.out)["nearest"].startswith("--variant ")
