@@ -10,6 +10,7 @@ from farm.index.check import check
 from farm.index.probe import keep_proof
 from farm.index.reconcile import reconcile
 from farm.index.records import Record
+from farm.index.signing import load_signer, new_key
 from tests.indexes.fixtures import publish_wheel
 
 
@@ -30,7 +31,7 @@ def fill(root, wheels, groups=1):
             metadata_sha256=EMPTY,
             groups=(f"sm{number % groups + 50}-avx",),
             upload_time="2026-11-21T00:00:00.000000Z",
-            provenance={},
+            provenance={"slsa": {}},
         )
         (root / f"records/{name}.json").write_bytes(record.render())
         (root / f"whl/files/{name}").touch()
@@ -65,14 +66,19 @@ def test_twice_the_wheels_are_twice_the_work(tmp_path, wheels_in_each):
 
 
 def test_a_publish_does_not_feel_the_wheels_of_other_groups(tmp_path, make_wheel):
-    """catalog.json is read by each publish: it names projects, not wheels."""
+    """catalog.json is read by each publish: it names projects, not wheels. And a signature covers one group's pages."""
+    new_key(tmp_path / "farm.key")
+    signer = load_signer(tmp_path / "farm.key")
     cost, size = {}, {}
-    for wheels in (200, 2000):
+    for wheels in (50, 400):
         root = tmp_path / str(wheels)
-        store = fill(root, wheels, groups=20)
-        reconcile(store)
+        store = fill(root, wheels, groups=10)
+        reconcile(store, signer)
         wheel = make_wheel("canary-2.0+cu118.sm35.avx-py3-none-any.whl")
-        cost[wheels], _ = calls(lambda store=store, wheel=wheel: publish_wheel(store, wheel, group="sm35-avx"))
+        options = {"group": "sm35-avx", "signer": signer, "provenance": {"slsa": {}}}
+        cost[wheels], _ = calls(
+            lambda store=store, wheel=wheel, options=options: publish_wheel(store, wheel, **options)
+        )
         size[wheels] = (root / "catalog.json").stat().st_size
-    assert size[2000] == size[200]
-    assert cost[2000] / cost[200] < 1.05, cost
+    assert size[400] == size[50]
+    assert cost[400] / cost[50] < 1.05, cost
