@@ -30,14 +30,16 @@ VS = "Program Files (x86)/Microsoft Visual Studio"
 SYSTEM = ("advapi32", "comdlg32", "gdi32", "kernel32", "ole32", "oleaut32", "shell32", "user32", "uuid", "winspool")
 RUNTIME = ("mingw32", "mingwex", "moldname", "msvcrt")
 BUILD = "30133"
+# nvcc.exe: in Visual Studio's folders it would quote what it calls in a way that Wine's cmd does not read.
 VCVARS = r"""@echo off
-set "VCToolsVersion={toolset}.{build}"
+set "VCToolsVersion={toolset}"
 set "VCINSTALLDIR=%~dp0..\.."
-set "PATH={tools};%PATH%"
+set "NVCC_APPEND_FLAGS=--use-local-env"
+set "PATH=C:\vc\bin;%PATH%"
 """
 AS_MSVC = (
     "-U__clang__ -U__GNUC__ -U__GNUG__ -U__MINGW32__ -U__declspec -D_MSVC_LANG=201402L -D_MSC_VER={0} "
-    "-D_MSC_FULL_VER={0}{1} -D_MSC_BUILD=0 -D_M_X64 -D_M_AMD64"
+    "-D_MSC_FULL_VER={0}{1} -D_MSC_BUILD=0 -D_M_X64 -D_M_AMD64 -D_NATIVE_WCHAR_T_DEFINED=1"
 )
 # In place of CUDA's own, which includes Microsoft's headers: device code needs none of them.
 DEVICE_HEADER = """#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__
@@ -61,9 +63,7 @@ class Toolchain:
     ) -> None:
         assert plan.windows
         self.c, self.python, self.folder, self.pins = c, python, folder, plan.windows
-        # nvcc.exe looks for vcvars64.bat from the folder of cl.exe.
-        self.vc = f"{VS}/{plan.windows.visual_studio}/BuildTools/VC"
-        self.tools = f"{self.vc}/Tools/MSVC/{plan.windows.toolset}.{BUILD}/bin/Hostx64/x64"
+        self.vs = f"{VS}/{plan.windows.visual_studio}/BuildTools"
         versions = sorted(Path("/usr/lib/gcc/x86_64-w64-mingw32").glob("*-win32/include/c++"))
         if not versions:
             need("MinGW's C++ library", "install the Debian package g++-mingw-w64-x86-64")
@@ -110,7 +110,7 @@ class Toolchain:
         headers = " ".join(f"/clang:-isystem /clang:{folder}" for folder in self._headers)
         as_msvc = AS_MSVC.format(msc_ver(self.pins.toolset), BUILD)
         self._launcher(
-            f"{self.tools}/cl",
+            "vc/bin/cl",
             f"{clang} {own} -nostdinc /clang:-nostdinc++ {headers}",
             "?/arch:AVX /clang:-mavx",
             "?/arch:AVX2 /clang:-mavx2 /clang:-mfma /clang:-mf16c /clang:-mbmi /clang:-mbmi2",
@@ -134,7 +134,7 @@ class Toolchain:
         subprocess.run(command, check=True, timeout=TIMEOUT_S)
         c_runtime = " ".join(f"{name}.lib" for name in RUNTIME)
         self._launcher(
-            f"{self.tools}/link",
+            "vc/bin/link",
             r"C:\clang\zig.exe lld-link -lldmingw -alternatename:__image_base__=__ImageBase -nodefaultlib",
             "-alternatename:_ZNSt13random_device7_M_initEPKcy=abort",
             r"-libpath:C:\vc\lib C:\vc\lib\crtbegin.o",
@@ -145,16 +145,15 @@ class Toolchain:
         )
 
     def _visual_studio(self) -> None:
-        shutil.copy(self.folder / "rc.exe", self.c / self.tools / "rc.exe")
-        self._launcher(f"{self.tools}/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
-        self._launcher(f"{self.tools}/lib", r"C:\clang\zig.exe lib")
-        self._launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vc.removesuffix("/VC").replace("/", "\\"))
-        scripts = self.c / self.vc / "Auxiliary/Build"
-        scripts.mkdir(parents=True)
-        tools = "C:\\" + self.tools.replace("/", "\\")
-        text = VCVARS.format(toolset=self.pins.toolset, build=BUILD, tools=tools).replace("\n", "\r\n")
-        for name in ("vcvarsall", "vcvars64"):
-            (scripts / f"{name}.bat").write_text(text)
+        shutil.copy(self.folder / "rc.exe", self.c / "vc/bin" / "rc.exe")
+        self._launcher("vc/bin/mt", r"C:\windows\system32\cmd.exe /c exit 0 &rem")
+        self._launcher("vc/bin/lib", r"C:\clang\zig.exe lib")
+        self._launcher(f"{VS}/Installer/vswhere", "=C:\\" + self.vs.replace("/", "\\"))
+        toolset = f"{self.pins.toolset}.{BUILD}"
+        (self.c / self.vs / "VC/Tools/MSVC" / toolset).mkdir(parents=True)
+        script = self.c / self.vs / "VC/Auxiliary/Build/vcvarsall.bat"
+        script.parent.mkdir(parents=True)
+        script.write_text(VCVARS.format(toolset=toolset).replace("\n", "\r\n"))
 
     def _python(self, need: Callable[[str, str], None]) -> None:
         """What a Python of python.org has beside the interpreter: headers, import libraries, ensurepip."""
