@@ -151,7 +151,9 @@ def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
     except InvalidSpecifier:
         yield f"Requires-Python {lines[0][:80]!r} cannot be read (PEP 440)"
         return
-    for tag in sorted({tag.rpartition("-")[0] for tag in info.tags}):
+    tags = {tag.rpartition("-")[0] for tag in info.tags}
+    # py2.py3 is left over in the names of many wheels for Python 3 alone: Requires-Python keeps Python 2 from them.
+    for tag in sorted({tag for tag in tags if not tag.startswith("py2")} or tags):
         if not any(allowed.contains(version, prereleases=True) for version in _versions(tag)):
             yield f"Requires-Python {lines[0]!r} excludes every Python that the tag {tag} is for"
     if policy.python and not any(allowed.contains(version) for version in _versions(f"{policy.python}-none")):

@@ -10,13 +10,15 @@ musl 1.2, which auditwheel takes where it runs on glibc.
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from farm.errors import VerificationFailedError
 from farm.wheel.needs import for_musl, is_musl_library
 
+_IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)
+_LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
 # The dynamic loader itself: on every system, so no policy lists it.
 _LOADER = re.compile(r"ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
 
@@ -134,7 +136,7 @@ def _policy(raw: dict[str, Any]) -> Policy:
 def is_system_library(name: str, *, musl: bool = False) -> bool:
     """Whether some level lets a wheel expect this library on the system."""
     if musl:
-        return is_musl_library(name) or name in musl_policies()[-1].libraries
+        return is_musl_library(name) or bool(_IN_MUSL.match(name)) or name in musl_policies()[-1].libraries
     return bool(_LOADER.fullmatch(name)) or name in policies()[-1].libraries
 
 
@@ -171,7 +173,28 @@ def policy_of_tag(tag: str) -> tuple[Policy, str] | None:
         for name in (policy.name, *policy.aliases):
             if tag.startswith(f"{name}_"):
                 return policy, tag.removeprefix(f"{name}_")
-    return None
+    return _between(tag)
+
+
+def _between(tag: str) -> tuple[Policy, str] | None:
+    """As `policy_of_tag`, of a glibc that auditwheel has no level for: PEP 600 and pip know them all.
+
+    It has the symbols of glibc up to its own version, and of other libraries what the level below has.
+    """
+    match = _LEVEL.fullmatch(tag)
+    if match is None:
+        return None
+    minor = int(match[1])
+    below = [policy for policy in policies() if policy.glibc < (2, minor)]
+    if not below:
+        return None
+    level = below[-1]
+    newer = {f"2.{each}" for each in range(level.glibc[1] + 1, minor + 1)}
+    versions = {
+        machine: {family: names | newer if family == "GLIBC" else names for family, names in families.items()}
+        for machine, families in level.versions.items()
+    }
+    return replace(level, name=f"manylinux_2_{minor}", glibc=(2, minor), aliases=(), versions=versions), match[2]
 
 
 def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1")
+# `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
+_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so")
 _GLIBC = re.compile(r"libc\.so\.6|ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
 _MUSL_MODULE = re.compile(r"-linux-musl(eabihf)?\.so$")  # PEP 720: the suffix of extension modules
 

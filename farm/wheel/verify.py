@@ -24,6 +24,7 @@ from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.installable import check_install
 from farm.wheel.isalevels import level_names
 from farm.wheel.loading import check_link
+from farm.wheel.manylinux import policy_of_tag
 from farm.wheel.metadata import (
     DistInfo,
     WheelName,
@@ -174,7 +175,7 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
             wrong.append(f"the file name says {name.name}, {who} says {its_name}")
         if not same_version(name.version, its_version):
             wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
-    if name.tags != info.tags:
+    if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
         wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")
     wrong += _check_python(name, policy.python) if policy.python else []
@@ -189,6 +190,16 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
         for what in wrong
     )
     return Check(id="names", status="failed" if findings else "passed", findings=findings, note=filename)
+
+
+def _by_level(tags: frozenset[str]) -> set[str]:
+    """The tags, each level of manylinux under one of its names: manylinux2014 is manylinux_2_17 (PEP 600)."""
+    found = set()
+    for tag in tags:
+        start, _, platform = tag.rpartition("-")
+        known = policy_of_tag(platform)
+        found.add(f"{start}-{known[0].name}_{known[1]}" if known else tag)
+    return found
 
 
 def _check_python(name: WheelName, python: str) -> list[str]:

@@ -25,8 +25,8 @@ MADE_BY_UNIX = 3 << 8
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
-# The same without what is not read (the version that is needed, internal attributes), and without what is zero.
-_CENTRAL_READ = struct.Struct("<4sH2x4H3I4H2x2I")
+# The same without what is not read (internal attributes), and without what is zero.
+_CENTRAL_READ = struct.Struct("<4s6H3I4H2x2I")
 _CENTRAL_LEAST = struct.Struct("<4s6H3IH8x2I")
 _LOCAL64 = struct.Struct("<2H2Q")
 _END = struct.Struct("<4s4H2IH")
@@ -34,6 +34,8 @@ _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _FLAG_DESCRIPTOR, _FLAG_UTF8 = 0x8, 0x800
 _FLAGS_KNOWN = 0x6 | _FLAG_DESCRIPTOR | _FLAG_UTF8  # 0x6: how hard deflate tried
+_NEWEST_VERSION = 63  # APPNOTE 6.3, which Python's zipfile and uv know
+_TOO_NEW = f"needs a newer version of the ZIP format than {_NEWEST_VERSION // 10}.{_NEWEST_VERSION % 10}"
 _MAX_DIRECTORY = 128 << 20
 # Extra fields as Info-ZIP writes them, times and user numbers: what most members have, and no installer reads.
 _USUAL = re.compile(rb"(?:UT(?:\x05\0.{5}|\x09\0.{9}))?(?:ux\x0b\0.{11})?", re.DOTALL)
@@ -115,6 +117,8 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
         if (
             raw[6:28] == middle
             and raw[:4] == b"PK\3\4"
+            and raw[4] <= _NEWEST_VERSION
+            and raw[5] == 0
             and raw[_LOCAL.size : length] == raw_name
             and raw[29] == 0
             and length + raw[28] <= len(raw)
@@ -175,8 +179,8 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[int, tuple[Any, ...
         if position > last:
             refuse("the ZIP directory is cut off")
         fields = _CENTRAL_READ.unpack_from(directory, position)
-        (magic, made_by, flags, method, time, date, crc, compressed, size) = fields[:9]
-        (name_length, extra_length, comment_length, disk, external, offset) = fields[9:]
+        (magic, made_by, version, flags, method, time, date, crc, compressed, size) = fields[:10]
+        (name_length, extra_length, comment_length, disk, external, offset) = fields[10:]
         middle = directory[position + 8 : position + 30]
         position += _CENTRAL.size
         name_end = position + name_length
@@ -188,9 +192,11 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[int, tuple[Any, ...
         name = raw_name.decode("ascii") if raw_name.isascii() else _decode(raw_name, flags)
         if method not in (STORED, DEFLATED):
             refuse(f"compression method {method}; wheels hold stored and deflated members only", name)
-        if flags or disk:
+        if flags or disk or version > _NEWEST_VERSION:
             if flags & ~_FLAGS_KNOWN or disk:
                 refuse("encrypted, patched or on another disk", name)
+            if version > _NEWEST_VERSION:
+                refuse(_TOO_NEW, name)
             middle = b""
         if extra_length and not _USUAL.fullmatch(directory, name_end, extra_end):
             extra = directory[name_end:extra_end]
@@ -243,9 +249,12 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
     raw = file.read(_LOCAL.size + len(expected))
     if len(raw) < _LOCAL.size:
         refuse("its local header is cut off", entry.name)
-    magic, _, flags, method, time, date, crc, compressed, size, name_length, extra_length = _LOCAL.unpack_from(raw)
+    magic, version, *fields = _LOCAL.unpack_from(raw)
+    flags, method, time, date, crc, compressed, size, name_length, extra_length = fields
     if magic != b"PK\3\4" or flags & ~_FLAGS_KNOWN or raw[_LOCAL.size :] != expected or name_length != len(expected):
         refuse("its local header names another member", entry.name)
+    if version > _NEWEST_VERSION:
+        refuse(_TOO_NEW, entry.name)
     if not flags & _FLAG_UTF8 and not entry.name.isascii():
         refuse("its local header names another member", entry.name)
     data = entry.header_offset + _LOCAL.size + name_length + extra_length

@@ -24,6 +24,7 @@ from tests.differential.libraries import (
     with_kind,
     with_tag,
 )
+from tests.differential.zipfields import field
 from tests.unit.wheel.hostile_make import LINK, Member
 
 Change = Callable[[Draft], None]
@@ -513,6 +514,8 @@ add(
         ]
     ),
 )
+for _where in ("local", "central"):
+    add(f"zip-{_where}-version", "newer version of the ZIP format", whole(field(_where, "version", lambda _: 64)))
 add("zip-record-first", None, packed(lambda members: [members[-1], *members[:-1]]))
 
 

@@ -77,6 +77,21 @@ def test_metadata_that_fits(refused, lines):
     assert refused(metadata=(METADATA % lines).encode()) == []
 
 
+def test_both_names_of_a_level_are_one_tag(refused):
+    """xgboost 2.1.4 says manylinux2014 in its name and manylinux_2_17 in WHEEL."""
+    assert refused(tag=TAG.replace("_2_17", "2014"), wheel_file=WHEEL.encode()) == []
+    [(check, _, what)] = refused(tag=TAG.replace("_2_17", "_2_28"), wheel_file=WHEEL.encode())
+    assert (check, "differ" in what) == ("names", True)
+
+
+def test_a_tag_of_python_2_that_is_left_over(refused):
+    """soundfile 0.14.0 is py2.py3 and requires Python 3.10."""
+    metadata = (METADATA % "Requires-Python: >=3.10\n").encode()
+    assert refused(tag="py2.py3-none-any", metadata=metadata) == []
+    [(_, _, what)] = refused(tag="py2-none-any", metadata=metadata)
+    assert "excludes every Python that the tag py2-none" in what
+
+
 def test_a_direct_url_that_the_policy_allows(refused):
     metadata = METADATA % "Requires-Dist: numpy @ https://example.org/numpy.whl\n"
     assert refused(metadata=metadata.encode(), policy={"direct_urls": True}) == []

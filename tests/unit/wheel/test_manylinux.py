@@ -91,6 +91,16 @@ def test_tags_are_read_back():
     assert unmet_needs(policy, need("GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.18"), machine) == ["GLIBC_2.18", "GLIBC_2.34"]
 
 
+def test_levels_of_which_auditwheel_has_no_list():
+    """NVIDIA's wheels have manylinux_2_25, which pip takes (PEP 600)."""
+    policy, machine = policy_of_tag("manylinux_2_25_x86_64")
+    assert (policy.glibc, machine) == ((2, 25), "x86_64")
+    assert unmet_needs(policy, need("GLIBC_2.25", "GLIBC_2.2.5", "GLIBC_2.26"), machine) == ["GLIBC_2.26"]
+    assert unmet_needs(policy, need("GLIBCXX_3.4.22", "GLIBCXX_3.4.29"), machine) == ["GLIBCXX_3.4.29"]
+    for tag in ("manylinux_2_4_x86_64", "manylinux_3_25_x86_64", "manylinux_2_x_x86_64", "manylinux_2_25_"):
+        assert policy_of_tag(tag) is None
+
+
 MUSL = "canary/_C.cpython-312-x86_64-linux-musl.so"
 
 
@@ -99,6 +109,7 @@ MUSL = "canary/_C.cpython-312-x86_64-linux-musl.so"
     [
         (MUSL, ["libc.musl-x86_64.so.1"], "musllinux_1_2"),
         (MUSL, [], "musllinux_1_2"),
+        ("canary/_C.abi3.so", ["libc.so"], "musllinux_1_2"),  # as tokenizers 0.23 is linked
         ("_C.cpython-312-arm-linux-musleabihf.so", [], "musllinux_1_2"),
         (MUSL, ["libc.so.6"], "manylinux_2_5"),  # what it needs counts for more than its name
         ("_C.cpython-312-x86_64-linux-gnu.so", [], "manylinux_2_5"),
