@@ -25,6 +25,8 @@ from farm.wheel.report import Check, Finding
 METADATA_VERSIONS = ("1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5")
 _NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
 _NOT_ON_WINDOWS = re.compile(r"[<>\"|?*]")  # Microsoft, "Naming Files, Paths, and Namespaces"
+_OF_LOCKS = re.compile(r"\b(?:extras|dependency_groups)\b")
+_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _MAX_REQUIREMENTS = 2000
 # These are looked at here, with more to say than `packaging.metadata` has.
 _OWN_FIELDS = ("metadata-version", "name", "version", "requires-python", "requires-dist", "provides-extra")
@@ -91,13 +93,11 @@ def _wheel_file(info: DistInfo) -> Iterator[str]:
 
 def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
     declared = info.headers.get("metadata-version", [])
-    if len(declared) != 1 or declared[0].strip() not in METADATA_VERSIONS:
+    if len(declared) != 1 or declared[0] not in METADATA_VERSIONS:
         yield f"Metadata-Version is {', '.join(declared)[:80] or 'missing'}; known are {', '.join(METADATA_VERSIONS)}"
     if not _NAME.fullmatch(info.name):
         yield f"Name {info.name[:80]!r} is not a valid distribution name"
-    try:
-        Version(info.version)
-    except InvalidVersion:
+    if not _is_version(info.version):
         yield f"Version {info.version[:80]!r} is not a version (PEP 440)"
     yield from _requires_python(info, policy)
     extras = info.headers.get("provides-extra", [])
@@ -112,15 +112,29 @@ def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
         except InvalidRequirement:
             yield f"Requires-Dist {line[:80]!r} cannot be read (PEP 508)"
             continue
+        if requirement.marker is not None and _OF_LOCKS.search(_QUOTED.sub("", str(requirement.marker))):
+            yield f"Requires-Dist {line[:80]!r} cannot be read: extras, dependency_groups are for lock files (PEP 751)"
+        if any(each.operator == "===" and not _is_version(each.version) for each in requirement.specifier):
+            yield f"Requires-Dist {line[:80]!r} cannot be read by uv: what follows === is no version"
         if requirement.url is not None and not policy.direct_urls:
             yield f"Requires-Dist {line[:80]!r}: a direct URL, which an index cannot serve and a user cannot replace"
         if same_name(requirement.name, info.name) and not requirement.extras and requirement.marker is None:
             yield f"Requires-Dist {line[:80]!r}: it requires itself"
 
 
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
 def _core_metadata(content: bytes) -> Iterator[str]:
     """What else the specification of core metadata forbids, which the Python index refuses and installers ignore."""
     raw, unparsed = parse_email(content)
+    if (name := raw.get("name", "")) != name.strip():  # pip then finds no such package
+        yield f"Name {name[:80]!r} is not a valid distribution name: blanks or line ends around it"
     known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
     for field in sorted(unparsed.keys() - set(_OWN_FIELDS)):
         if field in known or f"{field}s" in known:  # others are of a newer version, or somebody's own

@@ -4,6 +4,7 @@ A change says what verify has to find in the wheel (`cause`, a pattern in its wo
 Whatever an installer or a loader refuses, verify must refuse, for that cause; what is good, all of them take.
 """
 
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -165,6 +166,10 @@ for _key, _values, _cause in [
     ("Requires-Dist", ("numpy>=1.*",), "cannot be read"),
     ("Requires-Dist", ("numpy~=1",), "cannot be read"),
     ("Requires-Dist", ("numpy==garbage",), "cannot be read"),
+    ("Requires-Dist", ("numpy===anything",), "cannot be read"),
+    ("Requires-Dist", ("numpy; 'x' in extras",), "are for lock files"),
+    ("Requires-Dist", ("numpy; dependency_groups == 'x'",), "are for lock files"),
+    ("Metadata-Version", ("2.1 ",), "Metadata-Version is 2.1"),
     ("Requires-Dist", ("numpy @ ../numpy",), "direct URL|cannot be read"),
     ("Requires-Dist", ("numpy (>=1.20)",), None),
     ("Requires-Dist", ("numpy>=1.20; python_version < '3'",), None),
@@ -207,6 +212,12 @@ add("metadata-utf-16", "UTF-8|Name", edit("METADATA", lambda raw: raw.decode().e
 add("metadata-bom", "Metadata-Version|Name", edit("METADATA", lambda raw: b"\xef\xbb\xbf" + raw))
 add("metadata-crlf", None, edit("METADATA", lambda raw: raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")))
 add("metadata-first-line-empty", "Name", edit("METADATA", lambda raw: b"\n" + raw))
+for _name, _line in [("blank-behind", rb"\1 "), ("folded", rb"Name:\n \2")]:
+    add(
+        f"metadata-name-{_name}",
+        "not a valid distribution name",
+        edit("METADATA", lambda raw, line=_line: re.sub(rb"(?m)^(Name: (.*))$", line, raw, count=1)),
+    )
 add("metadata-escape-in-name", "control", header("METADATA", "Name", "a\x1b[2J"))
 add("metadata-nul-in-version", "control|Version", header("METADATA", "Version", "1.0\0"))
 add(

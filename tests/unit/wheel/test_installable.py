@@ -57,6 +57,9 @@ def test_wheel_file(refused, text, found):
         ("Requires-Dist: numpy; python_verson<'3'\n", "cannot be read"),
         ("Requires-Dist: numpy @ https://example.org/numpy.whl\n", "a direct URL"),
         ("Requires-Dist: canary\n", "requires itself"),
+        ("Requires-Dist: a; 'x' in extras\n", "are for lock files"),
+        ("Requires-Dist: a; dependency_groups == 'x'\n", "are for lock files"),
+        ("Requires-Dist: a===anything\n", "is no version"),
         ("Provides-Extra: a b\n", "is not a valid name"),
     ],
 )
@@ -66,13 +69,23 @@ def test_metadata(refused, lines, found):
     assert found in what
 
 
-@pytest.mark.parametrize("version", ["99.9", "2", "", "2.1\nMetadata-Version: 2.1"])
+@pytest.mark.parametrize("name", ["canary ", "\n canary"])
+def test_a_name_with_blanks_or_line_ends(refused, name):
+    [(_, _, what)] = refused(metadata=(METADATA % "").replace("Name: canary", f"Name: {name}").encode())
+    assert what == f"Name {name!r} is not a valid distribution name: blanks or line ends around it"
+
+
+@pytest.mark.parametrize("version", ["99.9", "2", "", "2.1 ", "2.1\nMetadata-Version: 2.1"])
 def test_metadata_version(refused, version):
     [(_, _, what)] = refused(metadata=(METADATA % "").replace("2.1", version).encode())
     assert what.startswith("Metadata-Version is ")
 
 
-@pytest.mark.parametrize("lines", [f"Requires-Python: {each}\n" for each in (">=3.11", "~=3.11.4", "<4,>3.6")])
+@pytest.mark.parametrize(
+    "lines",
+    [f"Requires-Python: {each}\n" for each in (">=3.11", "~=3.11.4", "<4,>3.6")]
+    + ["Requires-Dist: a===1.0; extra == 'extras'\n"],
+)
 def test_metadata_that_fits(refused, lines):
     assert refused(metadata=(METADATA % lines).encode()) == []
 
