@@ -5,7 +5,7 @@ uv and installer, with which `tests/e2e/wheel` compares.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from packaging.metadata import InvalidMetadata, Metadata, RawMetadata, parse_email
 from packaging.requirements import InvalidRequirement
@@ -16,7 +16,7 @@ from farm.requirement import read_requirement
 from farm.text import printable
 from farm.wheel.contents import Contents
 from farm.wheel.entrypoints import read_entry_points
-from farm.wheel.installed import check_tree
+from farm.wheel.installed import Problem, check_tree
 from farm.wheel.metadata import DistInfo, same_name
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
@@ -34,9 +34,17 @@ _NEWEST_MINOR = 99  # of Python 3, for a tag such as py3 or cp37-abi3 that goes 
 
 
 def check_install(
-    info: DistInfo, contents: Contents, policy: Policy, metadata_file: bytes, entry_points: bytes | None
+    info: DistInfo,
+    contents: Contents,
+    policy: Policy,
+    metadata_file: bytes,
+    entry_points: bytes | None,
+    foreign: Sequence[Problem] = (),
 ) -> Check:
-    """Nothing that an installer refuses, and nothing that is overwritten when it installs."""
+    """Nothing that an installer refuses, and nothing that is overwritten when it installs.
+
+    `foreign`: what is wrong with metadata of other packages in the wheel.
+    """
     commands, wrong = read_entry_points(entry_points) if entry_points is not None else ((), ())
     metadata, wheel = f"{info.folder}/METADATA", f"{info.folder}/WHEEL"
     found = [*((wheel, what) for what in _wheel_file(info)), *((metadata, what) for what in _metadata(info, policy))]
@@ -61,7 +69,7 @@ def check_install(
             why="what is installed then depends on the order of unpacking, or replaces files of others",
             fix="install each file once, under the package's own names, by a scheme of the wheel format",
         )
-        for problem in check_tree(contents.files, info.name, data_folder, commands)
+        for problem in (*check_tree(contents.files, info.name, data_folder, commands), *foreign)
     ]
     findings += [
         Finding(

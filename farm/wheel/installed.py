@@ -51,6 +51,8 @@ def check_tree(members: Iterable[str], distribution: str, data_folder: str, scri
                     Problem(member, f"{rest.partition('/')[0]!r} is not a scheme; there are {', '.join(SCHEMES)}")
                 )
             else:
+                if scheme == "scripts" and "/" in below:
+                    problems.append(Problem(member, "lies in a folder of scripts, where uv takes files alone"))
                 places.append((member, _place(scheme, below, distribution)))
     return [*problems, *_collisions(places), *_misplaced(places)]
 

@@ -99,7 +99,8 @@ def read_dist_info(archive: Archive) -> DistInfo:
     Raises:
         VerificationFailedError: None or several, a file missing or malformed.
     """
-    folders = {name.partition("/")[0] for name in archive.members if ".dist-info/" in name}
+    # pip and installer count a file of such a name too.
+    folders = {name.partition("/")[0] for name in archive.members if ".dist-info" in name}
     folders = {folder for folder in folders if folder.endswith(".dist-info")}
     if len(folders) != 1:
         raise VerificationFailedError(f"{len(folders)} .dist-info folders; a wheel has one")

@@ -20,6 +20,7 @@ from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
+from farm.wheel.foreign import check_foreign
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.installable import check_install
 from farm.wheel.isalevels import level_names
@@ -106,6 +107,7 @@ def _checks(
             metadata = archive.read(f"{info.folder}/METADATA")
             entry_points = f"{info.folder}/entry_points.txt"
             commands = archive.read(entry_points) if entry_points in archive.members else None
+            foreign = check_foreign(archive, info.folder)
     except VerificationFailedError as error:
         return _unreadable(error), ()
     others = read_dependencies(dependencies, info, limits)
@@ -114,7 +116,7 @@ def _checks(
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),
         _guarded("abi", lambda: check_abi(contents, info.tags)),
-        _guarded("install", lambda: check_install(info, contents, policy, metadata, commands)),
+        _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         _guarded("record", lambda: _check_record(record, info, contents)),
         _guarded("members", lambda: check_members(contents, policy)),

@@ -42,6 +42,7 @@ class Mutation:
 
 
 MUTATIONS: list[Mutation] = []
+_OTHER = b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"
 
 
 def add(name: str, cause: str | None, change: Change, fits: Callable[[Draft], bool] = lambda _: True) -> None:
@@ -434,6 +435,26 @@ add(
 add("tree-link", "symbolic link|out of", plus("{own}/link", content=b"../../../etc/passwd", mode=LINK))
 add("tree-fifo", "neither a file", plus("{own}/pipe", mode=0o010644))
 add("tree-data-folder-misnamed", "another wheel", plus("{own}-0.data/scripts/x"))
+
+
+def egg_info(name: str, content: bytes, path: str = "other.egg-info/PKG-INFO") -> None:
+    add(
+        f"foreign-{name}",
+        None if name == "good" else "of another package that pip cannot read",
+        plus(path, content=content),
+    )
+
+
+egg_info("good", _OTHER)
+egg_info("empty", b"")
+egg_info("no-version", _OTHER.partition(b"Version: 1.0")[0])
+egg_info("bad-version", _OTHER.replace(b"1.0\n", b"abc\n"))
+egg_info("latin-1", _OTHER + b"Author: \xe9\n")
+egg_info("no-file", b"", "other.egg-info/SOURCES.txt")
+egg_info("in-data", b"", "{data}/purelib/other.egg-info/PKG-INFO")
+egg_info("file", b"", "other-1.0.egg-info")
+add("info-file", "2 .dist-info folders", plus("other.dist-info"))
+add("tree-script-folder", "uv takes files alone", plus("{data}/scripts/deep/run"))
 
 
 def _moved(change: Callable[[str], str]) -> Change:

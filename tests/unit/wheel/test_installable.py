@@ -111,6 +111,24 @@ def test_a_direct_url_that_the_policy_allows(refused):
 
 
 @pytest.mark.parametrize(
+    ("files", "wrong"),
+    [
+        ({"other.egg-info/PKG-INFO": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"}, None),
+        ({"other.egg-info/PKG-INFO": b""}, "no valid Version"),
+        ({"other.egg-info/PKG-INFO": b"Name: other\nVersion: 1.0\nAuthor: \xe9\n"}, "not UTF-8"),
+        ({"other.egg-info/SOURCES.txt": b""}, "is missing"),
+        ({"other-1.0.egg-info": b""}, "no valid Version"),
+        ({"canary-1.0.data/purelib/other-1.0.dist-info/METADATA": b"Name: other\n"}, "no valid Version"),
+        ({"canary/data/other.egg-info/PKG-INFO": b""}, None),
+    ],
+)
+def test_metadata_of_other_packages(refused, files, wrong):
+    found = [what for _, _, what in refused(files)]
+    assert len(found) == (wrong is not None)
+    assert all(wrong in what for what in found)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         b"[console_scripts]\n../x = canary:main\n",
@@ -137,6 +155,7 @@ def test_entry_points(refused, text):
     [
         ("canary-1.0.data/wrong/x", "is not a scheme"),
         ("canary-1.0.data/x", "is not a scheme"),
+        ("canary-1.0.data/scripts/deep/run", "uv takes files alone"),
         ("other-1.0.data/purelib/x", "data folder of another wheel"),
         ("canary-1.0.data/platlib/canary/__init__.py", "the same path as canary/__init__.py"),
         ("canary-1.0.data/purelib/Canary/__init__.py", "differs only by case"),
