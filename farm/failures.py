@@ -22,6 +22,7 @@ class Pattern(Model):
     pattern: str
     cause: str
     advice: str
+    in_build: str | None = None
 
 
 class Patterns(Model):
@@ -50,8 +51,13 @@ class Failure:
         return f"{self.advice}; the whole log: {log}" if self.advice else f"the whole log: {log}"
 
 
-def read(log: Sequence[str]) -> Failure:
-    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what was printed before is not looked at."""
+def read(log: Sequence[str], *, build: bool = False) -> Failure:
+    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what was printed before is not looked at.
+
+    Args:
+        log: Its lines.
+        build: It is a build's, which has no network on purpose; else that of an image or a download.
+    """
     lines = [plain(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
     first = next((i for i in range(failed, len(lines)) if _errors().search(lines[i])), None)
@@ -61,7 +67,7 @@ def read(log: Sequence[str]) -> Failure:
     shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[:CONTEXT]
     for known in _patterns().causes:
         if any(re.search(known.pattern, line) for line in after):
-            return Failure(shown, known.cause, known.advice)
+            return Failure(shown, known.cause, (build and known.in_build) or known.advice)
     return Failure(shown)
 
 

@@ -184,7 +184,7 @@ def judge(observed: Observation, log: Path, platform_name: str = DEFAULT) -> Non
         )
     if observed.exit_code != 0:
         why = f" ({observed.text})" if observed.text else ""
-        found = failures.read(log_end(log))
+        found = failures.read(log_end(log), build=True)
         if observed.cause in ADVICE:
             found = replace(found, advice=ADVICE[observed.cause])
         raise BuildFailedError(

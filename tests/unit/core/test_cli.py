@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -497,3 +498,15 @@ def test_rebuild_alone_forces_and_with_a_number_is_the_version(capsys):
     assert parse(["submit", "--variant", "x"]).rebuild is None
     with pytest.raises(SystemExit):
         parse(["plan", "--variant", "x", "--rebuild"])
+
+
+def test_the_answer_that_the_readme_shows_is_the_farms(root, capsys):
+    page = (root / "README.md").read_text()
+    command, shown = re.search(r"^\$ farm (why [^\n]* --msvc 2022)\n(.*?)^```", page, re.MULTILINE | re.DOTALL).groups()
+    assert main(["--project", str(root), *shlex.split(command)]) == 3
+    printed = " ".join(capsys.readouterr().out.split())
+    lines = [" ".join(line.split()) for line in shown.splitlines() if line != "…"]
+    assert lines[-1] in printed
+    # The table folds long reasons: their words stand in other columns' rows.
+    assert len(lines) == 4
+    assert all(word in printed for line in lines for word in line.split())

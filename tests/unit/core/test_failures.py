@@ -88,3 +88,42 @@ def test_a_log_is_untrusted():
     found = failures.read(["error: \x1b[31mno\x1b[0m " + "x" * 5000])
     assert found.text.startswith("    error: no xxx")
     assert len(found.lines[0]) <= WIDTH + 4
+
+
+CARGO = """\
+    Updating crates.io index
+warning: spurious network error (1 try remaining): [6] Could not resolve hostname (Could not resolve host: index.crates.io)
+error: failed to get `archery` as a dependency of package `a v0.1.0 (/farm/src)`
+
+Caused by:
+  download of config.json failed
+
+Caused by:
+  failed to download from `https://index.crates.io/config.json`
+
+Caused by:
+  [6] Could not resolve hostname (Could not resolve host: index.crates.io)
+"""
+"""As cargo 1.95 prints it in a network namespace without a network (`unshare -n cargo build`)."""
+
+
+def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
+    found = failures.read(CARGO.splitlines(), build=True)
+    assert found.lines[0].startswith("error: failed to get `archery`")
+    assert "a build has no network" in found.advice
+    assert "cargo vendor" in found.advice
+    assert "Docker engine" in failures.read(NO_NETWORK.splitlines()).advice
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("error: package `clap v4.5` cannot be built because it requires rustc 1.74 or newer, while", "older than"),
+        ("error: failed to parse lock file\nCaused by:\n  lock file version `4` was found, but this version of Cargo does not understand this lock file", "older than"),
+        ("error: can't find Rust compiler", "does not have"),
+        ("ERROR Cargo, the Rust package manager, is not installed or is not on PATH.", "does not have"),
+    ],
+)  # fmt: skip
+def test_a_package_of_rust(log, cause):
+    found = failures.read(log.splitlines(), build=True)
+    assert cause in (found.cause or "")
