@@ -1,12 +1,15 @@
 """The farm's own configuration."""
 
+from datetime import timedelta
+
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.project import find_project
-from farm.settings import Settings, load_runners, load_settings
+from farm.settings import Card, Retention, Runner, Settings, Swarm, load_runners, load_settings
 
 
 def change(path, **values):
@@ -87,3 +90,50 @@ def test_a_farm_without_a_local_runner_says_what_to_add(project):
     with pytest.raises(UsageError, match=r"runners\.yaml: has no runner 'local'") as caught:
         load_runners(project)
     assert "local: {engine: docker}" in caught.value.hint
+
+
+SWARM = {"exchange": "s3://exchange"}
+MACHINE = {"engine": "docker"}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "key", "good", "bad"),
+    [
+        (Settings, {}, "pull_timeout_s", (1, 20, 600), (0, 601)),
+        (Settings, {}, "smoke_timeout_s", (1, 7200), (0, 7201)),
+        (Settings, {}, "grace_s", (0, 600), (-1,)),
+        (Retention, {}, "keep", (1, 2), (0, -1)),
+        (Swarm, SWARM, "cpus", (0.5, 1, None), (0, -1)),
+        (Swarm, SWARM, "memory_gb", (0.5, 1, None), (0, -1)),
+        (Runner, MACHINE, "cpus", (0.5, 1, None), (0, -1)),
+        (Runner, MACHINE, "memory_gb", (0.5, 1, None), (0, -1)),
+        (Runner, MACHINE, "disk_gb", (0.5, 1, None), (0, -1)),
+        (Runner, MACHINE, "slots", (1, 64), (0, 65)),
+        (Runner, MACHINE, "summary", ("x" * 200,), ("x" * 201,)),
+        (Runner, MACHINE, "os_version", ("x" * 60,), ("x" * 61,)),
+        (Runner, MACHINE, "labels", (["x"] * 60,), (["x"] * 61,)),
+        (Runner, MACHINE, "jobs", (["build"],), ([],)),
+        (Card, {"sm": "sm35"}, "name", ("x", "x" * 80), ("", "x" * 81)),
+    ],
+)
+def test_a_value_has_its_bounds(model, given, key, good, bad):
+    for value in good:
+        assert getattr(model.model_validate(given | {key: value}), key) == value
+    for value in bad:
+        with pytest.raises(ValidationError, match=key):
+            model.model_validate(given | {key: value})
+
+
+def test_what_is_not_written_is_as_the_documentation_says():
+    settings, runner, rule = Settings(), Runner.model_validate(MACHINE), Retention(keep=2)
+    assert (settings.pull_timeout_s, settings.smoke_timeout_s, settings.grace_s) == (20, 300, 600)
+    assert (runner.slots, runner.jobs, runner.machine) == (1, ["build"], "x86_64")
+    assert (rule.older_than, rule.pre, rule.rebuilds, rule.group) == (timedelta(0), False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("archives", "url"),
+    [("https://a/b", "https://a/b"), ("http://a", "http://a"), ("/srv/archives", None), (None, None)],
+)
+def test_an_image_takes_archives_from_an_address_alone(archives, url):
+    assert Settings(archives=archives).archives_url == url
