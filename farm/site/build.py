@@ -53,7 +53,8 @@ def files(offered: Sequence[Offer], known: Known, *, source: Source, links: Sour
     linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}
     made["index.html"] = pages.selector(data, offered, known).encode()
     made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
-    made["feed.xml"] = feed(known.wheels, root)
+    tested = {wheel.filename: STATES[known.tested(offer)] for offer in offered if (wheel := known.wheel(offer))}
+    made["feed.xml"] = feed(known.wheels, tested, root)
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     made |= badges(offered, known)
     return made
@@ -72,7 +73,9 @@ def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:
     made = {}
     for variant, (_, offer) in best.items():
         state = known.state(offer)[0]
-        right = f"{offer.package} {offer.version.partition('+')[0]}" if known.wheel(offer) else STATES[state]
+        right = STATES[state]
+        if known.wheel(offer):
+            right = f"{offer.package} {offer.version.partition('+')[0]}: {STATES[known.tested(offer)]}"
         made[f"badges/{variant}.svg"] = charts.badge(variant, right, state).encode()
     return made
 

@@ -22,8 +22,10 @@ BAR = (220, 14)
 CHART = (640, 160)
 _BADGE = {
     "smoked": "#1c6b3a",
-    "tested": "#14635c",
-    "published": "#14635c",
+    "tested": "#4a5560",
+    "published": "#4a5560",
+    "broken": "#a3262a",
+    "withdrawn": "#a3262a",
     "running": "#8a5200",
     "waiting": "#8a5200",
     "failed": "#a3262a",

@@ -1,6 +1,6 @@
 """An Atom feed of new wheels (RFC 4287)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree as ET
 
 from farm.site.state import Wheel
@@ -9,8 +9,11 @@ NAMESPACE = "http://www.w3.org/2005/Atom"
 ENTRIES = 50
 
 
-def feed(wheels: Iterable[Wheel], root: str) -> bytes:
-    """The newest wheels first; ids follow from the file names, so that a reader never sees one twice."""
+def feed(wheels: Iterable[Wheel], tested: Mapping[str, str], root: str) -> bytes:
+    """The newest wheels first; ids follow from their hashes, so that a reader never sees one twice.
+
+    `tested`: by file name what was tested of it, in words.
+    """
     newest = sorted(wheels, key=lambda wheel: (wheel.uploaded, wheel.filename), reverse=True)[:ENTRIES]
     ET.register_namespace("", NAMESPACE)
     top = ET.Element(f"{{{NAMESPACE}}}feed")
@@ -26,7 +29,8 @@ def feed(wheels: Iterable[Wheel], root: str) -> bytes:
         # By content: an address may change, and a reader would show the wheel once more.
         _text(entry, "id", f"urn:sha256:{wheel.sha256}")
         _text(entry, "updated", wheel.uploaded)
-        _text(entry, "summary", f"{wheel.filename}, {wheel.size / 1e6:.1f} MB")
+        words = f"; {tested[wheel.filename]}" if wheel.filename in tested else ""
+        _text(entry, "summary", f"{wheel.filename}, {wheel.size / 1e6:.1f} MB{words}")
         ET.SubElement(entry, f"{{{NAMESPACE}}}link", {"href": f"{root}index.html"})
     data: bytes = ET.tostring(top, encoding="utf-8", xml_declaration=True)
     return data

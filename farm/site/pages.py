@@ -28,8 +28,10 @@ MARKS = {
     "smoked": "✔✔",
     "tested": "✔",
     "published": "✔",
+    "broken": "✘",
     "running": "▶",
     "waiting": "…",
+    "withdrawn": "✕",
     "failed": "✘",
     "cancelled": "✘",
     "open": "○",
@@ -153,7 +155,7 @@ def _grids(offers: Sequence[Offer], known: Known) -> Iterator[dict[str, Any]]:
             "title": f"{len(builds)} builds",
             "proved": [f"{offer.package} {offer.variant}: {offer.proved}" for offer in builds if offer.proved],
             "summary": ", ".join(f"{counts[state]} {STATES[state]}" for state in STATES if counts[state]),
-            "open": any(counts[state] for state in ("smoked", "tested", "published", "running", "waiting", "failed")),
+            "open": any(counts[state] for state in STATES if state not in ("cancelled", "open", "blocked")),
             "cpus": cpus,
             "rows": [
                 dict(zip(("package", "platform", "gpu", "python", "cuda"), key, strict=True))

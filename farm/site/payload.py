@@ -9,7 +9,7 @@ from farm.compat import official
 from farm.platforms.facts import PLATFORMS
 from farm.site.conflicts import Conflict
 from farm.site.offers import Offer, by_builds
-from farm.site.state import Known
+from farm.site.state import STATES, Known
 from farm.variant import PYTHONS, Variant, cpus, sm_number
 from farm.variant import gpus as gpu_words
 
@@ -56,6 +56,7 @@ def payload(
         "drivers": drivers,
         "builds": rows,
         "states": states,
+        "words": STATES,
         "proved": proved,
         "wheels": {key: [w.filename, w.size, w.sha256, w.uploaded[:10], w.version] for key, w in shown.items()},
         "smokes": {

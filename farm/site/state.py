@@ -21,18 +21,23 @@ from farm.site.offers import Offer, wheel_key
 from farm.text import plain
 from farm.variant import python_of
 
-State = Literal["smoked", "tested", "published", "running", "waiting", "failed", "cancelled", "open", "blocked"]
+Wheels = Literal["smoked", "tested", "published", "broken", "withdrawn"]
+Runs = Literal["running", "waiting", "failed", "cancelled"]
+State = Literal[Wheels, Runs, "open", "blocked"]
 STATES: dict[State, str] = {
-    "smoked": "published, CPU and GPU part tested",
-    "tested": "published, CPU part tested",
+    "smoked": "published, every part tested",
+    "tested": "published, CPU part tested; GPU part not run",
     "published": "published, not tested",
+    "broken": "published, its smoke test failed",
     "running": "being built",
     "waiting": "waiting",
+    "withdrawn": "built, and withdrawn from the index",
     "failed": "the last run failed",
     "cancelled": "the last run was cancelled",
     "open": "not built yet",
     "blocked": "cannot be built",
 }
+"""The words of both pages and of badges and feed; selector.js gets them as data."""
 MAX_TEXT = 400
 MAX_RUNS = 200
 MAX_REPORT = 1 << 20
@@ -51,6 +56,7 @@ class Smoke:
         outcome: What ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`.
         passed: Nothing failed, and something passed.
         gpu: The GPU part ran, and passed.
+        failed: A part failed.
     """
 
     where: str
@@ -58,11 +64,15 @@ class Smoke:
     outcome: str
     passed: bool = False
     gpu: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel in the index. `size` in bytes, `uploaded` ISO 8601; the number of a rebuild is not part of `key`."""
+    """A wheel in the index. `size` in bytes, `uploaded` ISO 8601; the number of a rebuild is not part of `key`.
+
+    `withdrawn` says why installers do not get it: it was yanked or quarantined. None: they do.
+    """
 
     key: str
     filename: str
@@ -71,6 +81,7 @@ class Wheel:
     size: int
     sha256: str
     uploaded: str
+    withdrawn: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +127,7 @@ def short(text: object) -> str:
 
 
 def wheels(store: Store) -> Iterator[Wheel]:
-    """Every wheel that the index offers, once: yanked and withheld ones are left out.
+    """Every wheel of the index, once; `Known` keeps those apart that are withdrawn.
 
     One request for the catalogue and one for each project of each group, however many wheels there are.
 
@@ -130,9 +141,11 @@ def wheels(store: Store) -> Iterator[Wheel]:
     seen: dict[str, Wheel] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for key, page in zip(keys, pool.map(store.get, keys), strict=True):
-            for file in parse_page(page.data, key).files if page else ():
-                if file.yanked is False and file.url is not None and file.filename not in seen:
-                    seen[file.filename] = _wheel(file)
+            shown = parse_page(page.data, key) if page else None
+            for file in (*shown.files, *(shown.withheld or ())) if shown else ():
+                # A wheel may be in several groups, and withdrawn from one of them.
+                if (made := _wheel(file)).withdrawn is None or file.filename not in seen:
+                    seen[file.filename] = made
     yield from seen.values()
 
 
@@ -154,7 +167,16 @@ def _wheel(file: File) -> Wheel:
         size=file.size or 0,
         sha256=file.hashes.sha256,
         uploaded=file.upload_time or "",
+        withdrawn=_withdrawn(file),
     )
+
+
+def _withdrawn(file: File) -> str | None:
+    if file.quarantined is not None or file.url is None:
+        return short(f"quarantined: {file.quarantined or 'no reason given'}")
+    if file.yanked is False:
+        return None
+    return short(f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked")
 
 
 _LINKED = ("build.log", "image.log", "install.log", "verify.json", "smoke*.json")
@@ -235,6 +257,7 @@ def _smoke(report: dict[str, Any], date: str) -> Smoke:
         date=date,
         outcome=short("; ".join(outcomes) or report["outcome"]),
         passed=report["outcome"] == "passed",
+        failed=report["outcome"] == "failed",
         gpu=report["outcome"] == "passed" and any(check["status"] == "passed" for check in parts["GPU"]),
     )
 
@@ -252,28 +275,35 @@ def _ended(checks: list[dict[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """Wheels and runs. `current` has the newest rebuild of each wheel by its key, `last` the newest run."""
+    """Wheels and runs. `current` has the newest rebuild of each wheel by its key, `last` the newest run.
+
+    `wheels` are those that installers get; `withdrawn` has, by key, why the newest of the others is not among them.
+    """
 
     wheels: Sequence[Wheel]
     runs: Sequence[RunView]
     current: dict[str, Wheel]
     last: dict[str, RunView]
+    withdrawn: dict[str, str]
 
     @classmethod
     def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView]) -> "Known":
-        there, listed = list(wheels), list(runs)
         # In rising order the newest rebuild is the last that is put under the key.
-        rising = sorted(there, key=lambda wheel: Version(wheel.version))
+        rising, listed = sorted(wheels, key=lambda wheel: Version(wheel.version)), list(runs)
+        there = [wheel for wheel in rising if wheel.withdrawn is None]
+        withdrawn = {wheel.key: wheel.withdrawn for wheel in rising if wheel.withdrawn is not None}
         # Runs come newest first: reversed, the newest is the last here as well.
-        return cls(there, listed, {w.key: w for w in rising}, {run.key: run for run in reversed(listed)})
+        return cls(there, listed, {w.key: w for w in there}, {run.key: run for run in reversed(listed)}, withdrawn)
 
     def wheel(self, offer: Offer) -> Wheel | None:
         """The wheel of an offer: that of its own Python, or one with the stable ABI."""
         stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
         return self.current.get(offer.key) or self.current.get(stable)
 
-    def _tested(self, offer: Offer) -> State:
-        """A wheel for a GPU counts as smoke-tested only if its GPU part ran on a card."""
+    def tested(self, offer: Offer) -> State:
+        """Of a published wheel: one for a GPU counts as tested only if its GPU part ran on a card."""
+        if any(smoke.failed for smoke in self.smokes(offer.key)):
+            return "broken"
         passed = [smoke for smoke in self.smokes(offer.key) if smoke.passed]
         if not passed:
             return "published"
@@ -291,7 +321,10 @@ class Known:
         if run is not None and not run.phase.ended:
             return "waiting" if run.phase is Phase.QUEUED else "running", run.why
         if self.wheel(offer):
-            return self._tested(offer), ""
+            return self.tested(offer), ""
         if run is not None and run.phase is not Phase.SUCCEEDED:
             return "cancelled" if run.phase is Phase.CANCELLED else "failed", run.why
+        stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
+        if withdrawn := self.withdrawn.get(offer.key) or self.withdrawn.get(stable):
+            return "withdrawn", withdrawn
         return "open", ""

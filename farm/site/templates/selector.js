@@ -106,7 +106,7 @@
     drawAnswer();
   }
 
-  const RANK = ["smoked", "tested", "published", "running", "waiting", "failed", "cancelled", "open"];
+  const RANK = Object.keys(data.words);
   const best = (found) => [...found].sort((a, b) => (a.wheel ? 0 : 1) - (b.wheel ? 0 : 1) || RANK.indexOf(a.state[0]) - RANK.indexOf(b.state[0]) || a.number - b.number)[0];
   const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
   const group = (build) => `${build.gpu}-${build.cpu}`;
@@ -120,11 +120,6 @@
     ];
     if (build.wheel) told.push(["requirements.txt", `${requirement(build)} --hash=sha256:${build.wheel[2]}`]);
     return told;
-  };
-
-  const STATE = {
-    smoked: "published, CPU and GPU part tested", tested: "published, CPU part tested; GPU part not run", published: "published, not tested", running: "being built now", waiting: "waiting",
-    failed: "the last build failed", open: "not built yet",
   };
 
   function drawAnswer() {
@@ -162,7 +157,7 @@
   function describe(build, found) {
     const [state, why] = build.state;
     const parts = [make("h2", {}, `${build.gpu}-${build.cpu}-${build.python}`)];
-    parts.push(make("p", { class: `state ${state}` }, (state === "smoked" && !build.cuda ? "published, CPU part tested" : STATE[state]) + (why ? `: ${why}` : "")));
+    parts.push(make("p", { class: `state ${state}` }, data.words[state] + (why ? `: ${why}` : "")));
     if (build.wheel) {
       for (const [name, line] of lines(build)) parts.push(command(name, line));
     } else {

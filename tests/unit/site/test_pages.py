@@ -16,8 +16,9 @@ from farm.runs import Phase
 from farm.site import build
 from farm.site.charts import badge, bar, duration
 from farm.site.feed import NAMESPACE, feed
-from farm.site.pages import embedded
-from farm.site.state import Known, RunView, Smoke, Step, Wheel
+from farm.site.pages import TEMPLATES, embedded
+from farm.site.payload import payload
+from farm.site.state import STATES, Known, RunView, Smoke, Step, Wheel
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
@@ -191,10 +192,22 @@ def test_a_wheel_leads_to_its_record_and_a_run_tells_its_cache(offered, known, s
 def test_the_feed_is_atom_newest_first():
     old = Wheel("a", "a.whl", "torch", "1.0", 5, "1" * 64, "2026-01-01T00:00:00Z")
     new = replace(old, sha256="2" * 64, uploaded="2026-02-01T00:00:00Z", version=EVIL)
-    top = ET.fromstring(feed([old, new], URL))
+    top = ET.fromstring(feed([old, new], {}, URL))
     names = {"a": NAMESPACE}
     assert [e.text for e in top.findall("a:entry/a:id", names)] == ["urn:sha256:" + "2" * 64, "urn:sha256:" + "1" * 64]
     assert top.find("a:updated", names).text == "2026-02-01T00:00:00Z"
+
+
+def test_the_words_about_a_wheel_are_the_same_everywhere(offered, known):
+    made = make(offered, known)
+    words = STATES["published"]
+    assert f"torch 2.0.1: {words}".encode() in made["badges/sm35-avx-py311.svg"]
+    assert words.encode() in made["feed.xml"]
+    assert words.encode() in made["farm.html"]
+    data = payload(offered, [], known, lambda _: (), lambda _: ())
+    assert data["words"] == STATES
+    # The script has none of its own.
+    assert not [text for text in STATES.values() if text.encode() in (TEMPLATES / "selector.js").read_bytes()]
 
 
 def test_the_catalogue_is_as_its_published_schema_says(offered, known, store):

@@ -69,7 +69,8 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report))
     journal.finish_run(run.id, "failure", 8)
     both = Known.of(known.wheels, view(journal, tmp_path))
-    assert both.state(offer)[0] == "published"
+    assert both.state(offer)[0] == "broken"
+    assert both.state(replace(offer, cuda=None))[0] == "broken"
     (folder / "smoke-SandyBridge.json").write_text(json.dumps(report | {"outcome": "passed"}))
     both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "tested"  # for a GPU, whose part was not run
@@ -146,4 +147,11 @@ def test_what_is_yanked_is_not_shown(store, put, offer):
     put("torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl", "sm35-avx")
     name = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
     record_event(store, name, "yank", "wrong flags")
-    assert list(wheels(store)) == []
+    withdrawn = Known.of(wheels(store), [])
+    assert (withdrawn.wheels, withdrawn.wheel(offer)) == ([], None)
+    # It was built: that it is not built yet would be wrong.
+    assert withdrawn.state(offer) == ("withdrawn", "yanked: wrong flags")
+    record_event(store, name, "unyank", "")
+    assert Known.of(wheels(store), []).state(offer) == ("published", "")
+    record_event(store, name, "quarantine", "crashes")
+    assert Known.of(wheels(store), []).state(offer) == ("withdrawn", "quarantined: crashes")
