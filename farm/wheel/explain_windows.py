@@ -10,7 +10,7 @@ from farm.wheel.needs import Answer
 from farm.wheel.why126 import why_126
 
 
-def error_126(files: Files, _: re.Match[str]) -> Explanation:
+def error_126(files: Files, match: re.Match[str]) -> Explanation:
     found = why_126(files.path)
     if not found.missing:
         return Explanation(
@@ -19,7 +19,10 @@ def error_126(files: Files, _: re.Match[str]) -> Explanation:
             cure="install the Microsoft Visual C++ Redistributable; pip install --force-reinstall the package",
         )
     loading = [item for item in found.missing if item.when == "load"] or list(found.missing)
-    named = f"; {found.named}, which the message names, is there" if found.named else ""
+    # PyTorch names the DLL that it was loading; messages of others name none.
+    told = re.search(r"([\w.-]+\.(?:dll|pyd))\"", match.string, re.IGNORECASE)
+    there = told[1] if told and told[1].lower() not in {each.name.lower() for each in found.missing} else found.named
+    named = f"; {there}, which the message names, is there" if there else ""
     return Explanation(
         message="error 126",
         cause=f"Windows cannot find a DLL that is needed{named}",

@@ -53,6 +53,13 @@ def test_error_126(package, make_pe, message):
     assert "torch 2.4.1 or newer" in found.cure
 
 
+def test_error_126_names_the_dll_of_the_message(package, make_pe):
+    """Not the first one whose chain is broken, which another order of loading would have named."""
+    files = {f"torch/lib/{name}.dll": make_pe(needed=["gone.dll"]) for name in ("aaa", "torch_cpu")}
+    message = 'OSError: [WinError 126] … Error loading "C:\\x\\torch\\lib\\torch_cpu.dll" or one of its dependencies.'
+    assert "; torch_cpu.dll, which the message names, is there" in both(package(files, WINDOWS), message).cause
+
+
 def test_error_127_between_dlls_of_the_wheel(package, make_pe):
     files = {
         "torch/lib/a.dll": make_pe(needed=["b.dll"], takes={"b.dll": "gone"}),
