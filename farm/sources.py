@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
 from typing import IO
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin
 
 import requests
 
@@ -264,7 +264,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
 
 def _file_of(address: str) -> str:
     """The path in `file:///srv/a.tar.gz`, or in `file:///C:/srv/a.tar.gz`."""
-    path = address.removeprefix("file://")
+    path = unquote(address.removeprefix("file://"))
     return path[1:] if re.match("/[A-Za-z]:", path) else path
 
 

@@ -52,11 +52,11 @@ def cache(tmp_path):
 
 def of_git(repository):
     commit = git(repository, "rev-parse", "v1^{commit}")
-    return SourcePlan(kind="git", url=f"file://{repository}", tag="v1", commit=commit)
+    return SourcePlan(kind="git", url=repository.as_uri(), tag="v1", commit=commit)
 
 
 def of_archive(path):
-    return SourcePlan(kind="archive", url=f"file://{path}", sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    return SourcePlan(kind="archive", url=path.as_uri(), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def tar(path, files, mode="w:gz"):
