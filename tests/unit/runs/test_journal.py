@@ -1,5 +1,6 @@
 """Runs, jobs, attempts and events as one process sees them."""
 
+import contextlib
 import json
 import re
 import sqlite3
@@ -78,7 +79,7 @@ def test_runs_that_ended_long_ago_are_forgotten_and_nothing_else(journal, path):
     assert [run.id for run in journal.runs()] == [runs[4].id, runs[3].id, runs[1].id]
     assert [len(journal.events(run.id)) for run in (runs[1], runs[3])] == [4, 4]
     assert journal.create_run("d", Request(), {}).id > runs[4].id
-    with sqlite3.connect(path) as raw:  # who adds to it finds it as strict as before
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:  # who adds to it finds it as strict as before
         assert raw.execute("SELECT count(*) FROM attempts").fetchone() == (3,)
         with pytest.raises(sqlite3.IntegrityError, match="never removed"):
             raw.execute("DELETE FROM events")
@@ -107,7 +108,7 @@ def test_ids_sort_in_the_order_of_creation_and_events_too(journal):
 
 def test_a_clock_that_was_set_back_does_not_change_the_order(journal, path):
     first = journal.create_run("d", Request(), {}).id
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA foreign_keys = OFF")
         raw.execute("UPDATE runs SET id = '20991231-235959-00ff' WHERE id = ?", (first,))
     raw.close()
@@ -215,7 +216,7 @@ def test_threads_share_a_journal(journal):
 
 
 def test_a_newer_schema_is_refused_and_left_alone(journal, path):
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute("PRAGMA user_version = 7")
     raw.close()
     with pytest.raises(UsageError, match=r"newer farm \(schema 7, this one knows 2\)") as caught:
