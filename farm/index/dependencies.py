@@ -117,14 +117,14 @@ def required(
         if files:
             found[project].append(need.specifier)
             # The newest speaks for the others: one METADATA is fetched for each project.
-            waiting += _needs(metadata_of(max(files, key=lambda file: pages.parse_wheel_name(file.filename)[1])))
+            waiting += needs_of(metadata_of(max(files, key=lambda file: pages.parse_wheel_name(file.filename)[1])))
     return dict(found)
 
 
 def _own_needs(store: Store, group: str, project: str) -> list[Requirement]:
     """What the METADATA of a project's wheels requires, each requirement once."""
     held = [store.get(pages.metadata_key(file.filename)) for file in _own_files(store, group, project)]
-    return list({str(need): need for data in held if data for need in _needs(data.data)}.values())
+    return list({str(need): need for data in held if data for need in needs_of(data.data)}.values())
 
 
 def _own_files(store: Store, group: str, project: str) -> tuple[File, ...]:
@@ -133,7 +133,7 @@ def _own_files(store: Store, group: str, project: str) -> tuple[File, ...]:
     return pages.parse_page(page.data, key).files if page else ()
 
 
-def _needs(metadata: bytes) -> list[Requirement]:
+def needs_of(metadata: bytes) -> list[Requirement]:
     """The Requires-Dist that no extra asks for; what cannot be read is left to the installer to refuse."""
     raw, _ = parse_email(metadata)
     found = []

@@ -8,6 +8,7 @@ from farm.pipeline import build_inputs
 from farm.pipeline.buildstep import BuildStep
 from farm.pipeline.check import check_wheel, summary
 from farm.pipeline.context import RunContext
+from farm.pipeline.dependencies import link_missing
 from farm.pipeline.library_wheels import library_wheels
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
@@ -59,6 +60,7 @@ class MainJob(RunContext):
         source = pip_source(self.workspace, plan.parsed_variant.group)
         self.outcomes.pip_line = pip_line(requirement, source)
         if until == "smoke":
+            link_missing(self.workspace, plan.parsed_variant.group, result.wheel.name, self.outcomes)
             self.smoke(requirement, source)
 
     def smoke(self, requirement: str, source: tuple[str, ...]) -> None:

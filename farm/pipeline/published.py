@@ -9,6 +9,7 @@ from farm.index.backends import open_store
 from farm.index.pages import json_key, parse_page
 from farm.index.records import Record, parse_record, record_key
 from farm.index.stores import Store
+from farm.pipeline.dependencies import link_missing
 from farm.pipeline.release import pip_line, pip_source, public_url
 from farm.pipeline.report import Outcomes, Step
 from farm.pipeline.smoke import smoke
@@ -83,6 +84,7 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
+    link_missing(workspace, Variant.parse(plan.variant).group, record.filename, outcomes)
     failed = smoke(workspace, plan, folder, outcomes, requirement, source)
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")

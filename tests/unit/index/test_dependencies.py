@@ -7,6 +7,8 @@ import threading
 import zipfile
 from datetime import UTC, datetime
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -16,6 +18,8 @@ from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
 from farm.index.publish import publish
+from farm.pipeline.dependencies import link_missing
+from farm.pipeline.report import Outcomes, Watcher
 
 NAME = "torch-2.6.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"
 PINNED = 'nvidia-cublas-cu11==11.11.3.6; platform_system == "Linux"'
@@ -150,3 +154,49 @@ def test_a_requirement_that_the_other_index_cannot_meet_is_named(tmp_path):
     offered(other, "rapidfuzz", "3.9.0")
     with pytest.raises(UsageError, match="no wheel of rapidfuzz that fits >=4"):
         link_dependencies(store, other.as_uri())
+
+
+@pytest.fixture
+def needy(store, tmp_path):
+    """A published wheel that needs mpmath, and a function that does the step of a run that publishes it."""
+    wheel = tmp_path / "needy-1.0-py3-none-any.whl"
+    metadata = "Metadata-Version: 2.1\nName: needy\nVersion: 1.0\nRequires-Dist: mpmath\nRequires-Dist: torch\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
+            archive.writestr(f"needy-1.0.dist-info/{member}", data)
+    publish(
+        store,
+        wheel,
+        group="sm35-avx",
+        metadata=metadata.encode(),
+        upload_time=datetime(2026, 11, 22, tzinfo=UTC),
+        provenance={"plan": "0" * 64},
+    )
+
+    def step():
+        outcomes = Outcomes()
+        workspace = SimpleNamespace(
+            index_url=(tmp_path / "index").as_uri(), signer=None, watcher=create_autospec(Watcher, instance=True)
+        )
+        link_missing(workspace, "sm35-avx", wheel.name, outcomes)
+        return outcomes.steps
+
+    return step
+
+
+def test_a_run_links_what_its_wheel_needs_once(store, public, needy, monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", public)
+    (step,) = needy()
+    assert (step.outcome, step.result) == ("done", "linked mpmath, and what they need")
+    assert versions_of(store, "mpmath") == ("1.3.0",)
+    assert needy() == []
+
+
+def test_a_run_goes_on_where_pips_index_lacks_what_its_wheel_needs(store, needy, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "empty").as_uri())
+    (step,) = needy()
+    assert step.outcome == "not run"
+    assert step.result.startswith("not linked: ")
+    assert "farm index dependencies --group sm35-avx" in step.result
+    assert store.get(pages.json_key("sm35-avx", "mpmath")) is None
