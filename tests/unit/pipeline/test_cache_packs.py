@@ -97,9 +97,11 @@ def tar(*members, kind=tarfile.USTAR_FORMAT):
             else:
                 for key, value in content.items():
                     setattr(info, key, value)
-            # Of one that only says to be large there is the header alone.
-            data = content if isinstance(content, bytes) else b""
-            archive.addfile(info, io.BytesIO(data) if data else None)
+            if isinstance(content, bytes):
+                archive.addfile(info, io.BytesIO(content))
+            else:  # of one that only says to be large there is the header alone; addfile of Python 3.14 refuses that
+                archive.fileobj.write(info.tobuf(kind))
+                archive.offset = stream.tell()
     return stream.getvalue()
 
 
