@@ -13,13 +13,14 @@ import json
 import lzma
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Optional
 
@@ -112,6 +113,8 @@ STUBBED = re.compile(
 SMALLEST_STUBBED = 4 << 20
 COMPILERS = "/usr/bin"
 PRESET = 4
+BLOCK = 32 << 20
+"""Bytes that are packed as one stream: many times preset 4's window of 4 MiB."""
 
 
 def wanted(name: str, status: os.stat_result) -> bool:
@@ -197,20 +200,43 @@ def clean(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
+class Compressed:
+    """A file into which each block goes as an .xz stream of its own, so that every core packs one.
+
+    `xz` and Python's lzma read the streams as one; the bytes depend on no number of cores.
+    """
+
+    def __init__(self, out: BinaryIO, pool: ThreadPoolExecutor, cores: int) -> None:
+        self._out, self._pool, self._most = out, pool, cores + 1
+        self._block = bytearray()
+        self._packing: deque = deque()
+
+    def write(self, data: bytes) -> int:
+        self._block += data
+        while len(self._block) >= BLOCK:
+            self._pack(bytes(self._block[:BLOCK]))
+            del self._block[:BLOCK]
+        return len(data)
+
+    def _pack(self, block: bytes) -> None:
+        self._packing.append(self._pool.submit(lzma.compress, block, preset=PRESET))
+        if len(self._packing) > self._most:  # what waits is in memory
+            self._out.write(self._packing.popleft().result())
+
+    def close(self) -> None:
+        self._pack(bytes(self._block))
+        while self._packing:
+            self._out.write(self._packing.popleft().result())
+
+
 @contextlib.contextmanager
-def compressed(target: Path) -> Iterator[BinaryIO]:
-    """A stream into `target` as .xz: by xz, which uses every core, where the image has it."""
-    if not shutil.which("xz"):
-        with lzma.open(target, "wb", preset=PRESET) as stream:
-            yield stream
-        return
-    with target.open("wb") as out:
-        packer = subprocess.Popen(["xz", "-T0", f"-{PRESET}", "-c"], stdin=subprocess.PIPE, stdout=out)
-        assert packer.stdin is not None
-        with packer.stdin as stream:
-            yield stream
-        if packer.wait():
-            raise SystemExit("pack_toolchain: xz failed")
+def compressed(target: Path) -> Iterator[Compressed]:
+    """A stream into `target` as .xz."""
+    cores = len(os.sched_getaffinity(0))
+    with target.open("wb") as out, ThreadPoolExecutor(cores) as pool:
+        stream = Compressed(out, pool, cores)
+        yield stream
+        stream.close()
 
 
 def main() -> int:

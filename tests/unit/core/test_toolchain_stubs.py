@@ -1,6 +1,7 @@
 """Stand-ins for big libraries in a carried toolchain: needs a C compiler and readelf."""
 
 import importlib.util
+import lzma
 import shutil
 import subprocess
 from pathlib import Path
@@ -88,3 +89,20 @@ def test_a_version_that_a_linker_script_cannot_name_is_left_out(tmp_path, packer
     ]
     assert f"getBuiltins@@{name}" in symbols[0]
     assert "getBuiltins\n" in symbols[1]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize("length", [0, 1, 999, 1000, 1001, 25_000])
+def test_what_several_cores_pack_is_one_file(packer, tmp_path, monkeypatch, cores, length):
+    monkeypatch.setattr(packer, "BLOCK", 1000)
+    monkeypatch.setattr(packer.os, "sched_getaffinity", lambda _: set(range(cores)))
+    content = bytes(number * number % 251 for number in range(length))
+    with packer.compressed(tmp_path / "x.xz") as stream:
+        for at in range(0, length, 700):
+            assert stream.write(content[at : at + 700]) == len(content[at : at + 700])
+    packed = (tmp_path / "x.xz").read_bytes()
+    with lzma.open(tmp_path / "x.xz") as plain:
+        assert plain.read() == content
+    blocks = [content[at : at + 1000] for at in range(0, length, 1000)]
+    streams = b"".join(lzma.compress(block, preset=packer.PRESET) for block in blocks)
+    assert packed.removesuffix(lzma.compress(b"", preset=packer.PRESET)) == streams, "whatever the number of cores"
