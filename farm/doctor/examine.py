@@ -1,3 +1,5 @@
+"""All checks of `farm doctor` that apply to a machine: for its system, for building or for use alone."""
+
 from farm.detect.readings import Readings
 from farm.doctor.common import BUILD, USE
 from farm.doctor.findings import Finding, Patient, run_checks
