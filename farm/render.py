@@ -62,7 +62,7 @@ def render(project: Path, plan: Plan) -> Rendered:
     recipe.use_project(project)
     folder = shipped.path(project, f"dockerfiles/{plan.platform}")
     templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
-    digest, text = plan.signed()
+    digest, text = plan.digest_and_text()
     files = job_files(plan.recipe)
     values = _values(plan) | {"digest": digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
     try:

@@ -238,9 +238,9 @@ class Plan(Model):
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> str:
-        return self.signed()[1]
+        return self.digest_and_text()[1]
 
-    def signed(self) -> tuple[str, str]:
+    def digest_and_text(self) -> tuple[str, str]:
         """The digest, and the text of the plan file that ends with it."""
         whole = self._whole()
         digest = self._digest(whole)

@@ -18,7 +18,7 @@ def test_killed_after_each_request(ceph, made, tmp_path):
     count = campaign.killed(make_bucket(ceph.http, "killed"), tmp_path, made)
     print(count)
     assert count.clean, count
-    assert count.outcomes["-9"] >= 10
+    assert count.outcomes["-9"] >= 9  # the requests of a publish into a known project
     assert count.outcomes["0"] == 1
 
 
