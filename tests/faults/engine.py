@@ -214,9 +214,9 @@ REPORT = {
 def install_smoke(patch):
     """Programs of a smoke test in the place of pip and the probe: they write what those leave, and take no time."""
 
-    def ran(_command, *, stdout, **_):
+    def started(_command, *, stdout, **_):
         stdout.write(b"Successfully installed\n")
-        return SimpleNamespace(returncode=0)
+        return SimpleNamespace(wait=lambda *_: 0, kill=lambda: None)
 
     def probed(_command, _environment, _folder, file, *_):
         number = os.open(file, os.O_CREAT | os.O_WRONLY)  # another process writes it: no fault of this one's
@@ -227,7 +227,7 @@ def install_smoke(patch):
     patch(smoke, "find_python", lambda _name: Path(sys.executable))
     patch(smoke, "find_uv", lambda: None)
     patch(smoke, "make_environment", lambda dest, *_, **__: dest.mkdir(parents=True) or dest / "python")
-    patch(environment, "subprocess", SimpleNamespace(run=ran, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
+    patch(environment, "subprocess", SimpleNamespace(Popen=started, DEVNULL=0, STDOUT=0, TimeoutExpired=TimeoutError))
     patch(runner, "find_emulator", lambda: Emulator("qemu-x86_64"))
     patch(runner, "_run", probed)
 
