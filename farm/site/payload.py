@@ -67,6 +67,7 @@ def payload(
         "conflicts": [[c.axis, c.value, c.other_axis, c.other_value, c.why] for c in conflicts],
         "cards": [[card.name, card.sm] for card in gpus.cards()],
         "tooOld": {sm: f"{old.name} ({sm}): {old.why}" for sm, old in gpus.gpus().too_old.items()},
+        "arm": _beside_arm(),
         "official": {place: _official(place) for place in OFFICIAL},
         "newestTorch": list(catalog.torch_releases())[-1],
         "machines": {name: catalog.cpu_levels()[name].machine for name in words["cpu"]},
@@ -75,6 +76,13 @@ def payload(
         "pip": list(source(GROUP)),
         "links": list(links(GROUP)),
     }
+
+
+def _beside_arm() -> list[str]:
+    """The cards and the SMs that exist beside 64-bit Arm alone, as `farm why --official` decides it."""
+    known = {card.name: card.sm for card in gpus.cards()}
+    known |= {name: name for name in (*catalog.architectures().architectures, *gpus.gpus().too_old)}
+    return [name for name, sm in known.items() if gpus.machine(name, sm_number(sm)) == "aarch64"]
 
 
 def _official(place: str) -> dict[str, list[str | None] | None]:

@@ -22,7 +22,8 @@
     reasons.set([other, otherValue, axis, value].join("|"), why);
   }
   const chosen = Object.fromEntries(AXES.map((axis) => [axis, null]));
-  let card = null; // the architecture of the card that was named, also where the farm has no wheels for it
+  let card = null; // the card that was named, {name, sm}, also where the farm has no wheels for it
+  const besideArm = new Set(data.arm);
   const byId = (id) => document.getElementById(id);
   const make = (tag, attributes = {}, ...children) => {
     const node = document.createElement(tag);
@@ -80,9 +81,11 @@
 
   // Does PyTorch's own wheel run there? The same answer as that of `farm why --official`.
   function upstream() {
-    const gpu = chosen.gpu || card;
-    const told = (data.official[`${chosen.platform}-${data.machines[chosen.cpu] || "x86_64"}`] || {})[gpu];
-    if (told === undefined) return "";
+    const gpu = chosen.gpu || (card && card.sm);
+    const machine = data.machines[chosen.cpu] || (besideArm.has(card ? card.name : gpu) ? "aarch64" : "x86_64");
+    const place = `${chosen.platform}-${machine}`;
+    const told = (data.official[place] || {})[gpu];
+    if (told === undefined) return card && chosen.platform ? `PyTorch publishes no CUDA wheels for ${place}.` : "";
     if (told === null) return `PyTorch's own wheels: none has code for ${gpu}.`;
     const [torch, cuda, driver, pip] = told;
     const last = torch === data.newestTorch ? "" : " (the last that does)";
@@ -234,7 +237,9 @@
       chosen.gpu = card = null;
       return `${name} was sold with several chips (${chips.join(", ")}). Ask nvidia-smi --query-gpu=compute_cap --format=csv there, and choose that SM below.`;
     }
-    card = sm;
+    card = { name, sm };
+    // A CPU that was chosen for another card: this one is never beside it.
+    if (besideArm.has(name) && chosen.cpu && data.machines[chosen.cpu] !== "aarch64") chosen.cpu = null;
     if (data.axes.gpu.includes(sm)) { chosen.gpu = sm; return `${name} is ${sm}.`; }
     chosen.gpu = null;
     return data.tooOld[sm] || `${name} is ${sm}; the farm has no wheels for it.`;
@@ -256,6 +261,7 @@
 
   function setVariant(name) {
     const [gpu, cpu, python] = name.split("-");
+    card = null;
     for (const [axis, value] of [["gpu", gpu], ["cpu", cpu], ["python", python]]) if (data.axes[axis].includes(value)) chosen[axis] = value;
   }
 

@@ -237,6 +237,9 @@ def test_a_card_that_is_not_known_takes_back_the_choice_before(page, served):
             "PyTorch's own wheel of 2.15.0 runs on sm120 (CUDA 13.2, driver 580 or newer): pip ",
         ),
         ("K40", "PyTorch's own wheels: none has code for sm35."),
+        # On x86 there is no wheel for its SM: the selector knows by itself that it is beside Arm cores alone.
+        ("Jetson Thor", "PyTorch's own wheel of 2.15.0 runs on sm110 (CUDA 13.2, driver 580 or newer): pip "),
+        ("GH200", "PyTorch's own wheel of 2.15.0 runs on sm90 (CUDA 13.2, driver 580 or newer): pip "),
     ],
 )
 def test_it_begins_with_whether_the_official_wheel_runs_on_the_card(page, served, typed, told):
@@ -247,6 +250,23 @@ def test_it_begins_with_whether_the_official_wheel_runs_on_the_card(page, served
     assert page.locator("#official").inner_text().startswith(told)
     page.fill("#card", "Voodoo 2")
     assert page.locator("#official").inner_text() == ""
+
+
+def test_the_machine_beside_a_card_is_the_cards_own(page, served):
+    _, url, _ = served
+    page.goto(f"{url}/index.html")
+    page.check("#platform-windows")
+    page.fill("#card", "H100")
+    page.check("#cpu-avx2")
+    assert "runs on sm90" in page.locator("#official").inner_text()
+    # An x86 CPU is never beside it.
+    page.fill("#card", "GH200")
+    assert page.locator("input[name=cpu]:checked").get_attribute("value") == ""
+    assert page.locator("#official").inner_text() == "PyTorch publishes no CUDA wheels for windows-aarch64."
+    # The architecture alone does not say which card it is.
+    page.check("#gpu-any")
+    page.check("#gpu-sm90")
+    assert "runs on sm90" in page.locator("#official").inner_text()
 
 
 def test_only_published_wheels_are_counted_as_wheels(page, served):

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import product
 from urllib.parse import unquote
 
 import jsonschema
@@ -77,14 +78,34 @@ def selector(offered):
     return json.loads(read(make(offered, Known.of([], []))["index.html"]).scripts[0])
 
 
-@pytest.mark.parametrize("card", ["GTX 1080 Ti", "V100", "RTX 5090", "Tesla K40c", "GTX 480"])
-@pytest.mark.parametrize("platform", ["linux", "windows"])
+def place_of(selector, platform, card):
+    """Where selector.js looks as long as no CPU is chosen."""
+    return f"{platform}-{'aarch64' if card in selector['arm'] else 'x86_64'}"
+
+
+ARM = ("GH200", "GB200", "GB300", "GB10", "DGX Spark", "Jetson Thor", "Jetson AGX Orin", "Jetson Nano")
+
+
+@pytest.mark.parametrize(
+    ("platform", "card"),
+    [
+        *product(["linux", "windows"], ["GTX 1080 Ti", "V100", "RTX 5090", "Tesla K40c", "GTX 480", "H100", "B200"]),
+        *product(["linux"], ARM),
+    ],
+)
 def test_the_selector_says_of_pytorchs_own_wheels_what_farm_why_says(selector, capsys, card, platform):
     main(["why", "--official", "--gpu", card, "--platform", platform, "--json"])
     said = json.loads(capsys.readouterr().out)
     newest = said["newest"]
     expected = newest and [newest["torch"], newest["cuda"], newest["driver"], newest["pip"]]
-    assert selector["official"][f"{platform}-x86_64"][said["sm"]] == expected
+    assert selector["official"][place_of(selector, platform, card)][said["sm"]] == expected
+
+
+@pytest.mark.parametrize("card", [*ARM, "sm121", "sm87"])
+def test_the_selector_looks_for_cards_beside_arm_alone_under_arm(selector, card):
+    assert place_of(selector, "linux", card) == "linux-aarch64"
+    # PyTorch publishes nothing there, and `farm why --official` says the same.
+    assert place_of(selector, "windows", card) not in selector["official"]
 
 
 def test_the_selector_holds_every_build_and_the_published_wheel(known, offered):
