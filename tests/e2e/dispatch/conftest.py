@@ -180,6 +180,7 @@ class Swarm:
         return f"s3://{bucket}?endpoint_url=http://{HOST}:{STORE_PORT}&region=us-east-1"
 
 
+NAMESPACES = Path("/run/netns")
 _CLOSED = ["INPUT", "-p", "tcp", "--dport", str(STORE_PORT), "-j", "REJECT", "--reject-with", "tcp-reset"]
 _BRIDGE = ["FORWARD", "-i", "farmbr0", "-o", "farmbr0", "-j", "ACCEPT"]
 
@@ -255,6 +256,7 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
     for name, value in KEYS.items():
         patch.setenv(name, value)
     _clean(made)  # what a killed run left
+    first = not NAMESPACES.exists()
     made.folder.mkdir()
     try:
         _network()
@@ -274,6 +276,10 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
         for name in list(made.others):
             made.stop(name)
         _clean(made)
+        if first and NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
+            # The first `ip netns add` of a machine makes the folder, a mount of itself; no command of ip removes it.
+            subprocess.run(["umount", NAMESPACES], capture_output=True, check=False)
+            NAMESPACES.rmdir()
         patch.undo()
 
 
