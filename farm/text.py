@@ -14,6 +14,7 @@ _ESCAPES = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 MAX_LINE = 2000
+MAX_SHORT = 400
 
 
 def plain(text: str) -> str:
@@ -24,6 +25,13 @@ def plain(text: str) -> str:
     line = text.rstrip("\r\n").rsplit("\r", 1)[-1]
     line = _ESCAPES.sub("", line)
     return line if len(line) <= MAX_LINE else line[:MAX_LINE] + " […]"
+
+
+def short(text: object) -> str:
+    """One line of somebody else's text, without control characters and at most `MAX_SHORT` characters long."""
+    # Cut before it is cleaned: the length is somebody else's choice.
+    cleaned = plain(" ".join(str(text)[: 4 * MAX_SHORT].split()))
+    return cleaned if len(cleaned) <= MAX_SHORT else cleaned[: MAX_SHORT - 1] + "…"
 
 
 def printable(text: str) -> str:

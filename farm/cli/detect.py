@@ -101,6 +101,8 @@ def _print(readings: Readings, found: Recommendation) -> None:
     print()
     lines = [("variant", found.variant or "none")]
     lines += [("channel", found.channel)] if found.channel else []
+    lines += [("wheel", found.state)] if found.state else []
+    lines += [("tested", test) for test in found.tests]
     lines += [("why", reason) for reason in found.reasons]
     lines += [("warning", warning) for warning in found.warnings]
     lines += [("or", f"{other.variant}: {other.why}") for other in found.alternatives]

@@ -50,6 +50,8 @@ class Recommendation(Model):
         channel: The first channel that offers the variant and whose CUDA the driver runs; None if there is none.
         python: Path of the Python to install into; None if it was not found.
         pip: The command; None without a variant or an index.
+        state: What the site says of the wheel that the command installs; None without a command for a published one.
+        tests: Its smoke tests, a line each.
     """
 
     variant: str | None
@@ -59,6 +61,8 @@ class Recommendation(Model):
     warnings: tuple[str, ...]
     alternatives: tuple[Alternative, ...]
     pip: str | None
+    state: str | None = None
+    tests: tuple[str, ...] = ()
 
 
 def choose(

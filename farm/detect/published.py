@@ -8,12 +8,15 @@ from packaging.version import Version
 from farm.detect.choose import Recommendation
 from farm.detect.readings import Os, Readings
 from farm.errors import FarmError
+from farm.index.catalogue import without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
+from farm.index.standing import WITHDRAWN, standing, withdrawn
 from farm.platforms.facts import of_tag
 from farm.variant import Variant, python_of
 
 PACKAGE = "torch"
+UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 _NO_GLIBC = (99, 0)
 # The names of the first three policies (PEPs 513, 571, 599).
@@ -32,7 +35,9 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *(other.variant for other in found.alternatives)]
-        there = [(name, newest(reader, Variant.parse(name), readings.os)) for name in dict.fromkeys(names)]
+        there = [
+            (name, newest(reader, Variant.parse(name), readings.os, _submit(found))) for name in dict.fromkeys(names)
+        ]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
         return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
@@ -49,7 +54,10 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     # The address as pip sees it: the index itself may be asked under another one, such as s3://.
     root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
     pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
-    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons)})
+    said = standing(reader, wheel.filename)
+    state = said.state if said else UNTOLD
+    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in said.tests) if said else ()
+    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
 
 
 def _submit(found: Recommendation) -> str:
@@ -57,21 +65,36 @@ def _submit(found: Recommendation) -> str:
     return f"farm submit --variant {found.variant}{channel}"
 
 
-def newest(reader: Reader, variant: Variant, os: Os) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system takes; else None, and why if some are there."""
+def newest(reader: Reader, variant: Variant, os: Os, submit: str) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system takes; else None, and why if some are there.
+
+    `submit`: the command that builds one.
+    """
     key = json_key(variant.group, PACKAGE)
     data = reader.get(key)
-    files = parse_page(data, key).files if data else ()
+    if data is None:
+        return None, None
+    page = parse_page(data, key)
     rising = sorted(
-        (file for file in files if file.url and file.yanked is False and _for_python(file, variant)),
+        (file for file in page.entries.values() if _for_python(file, variant)),
         key=lambda file: parse_wheel_filename(file.filename)[1],
     )
-    fitting = [file for file in rising if _installs(file, os)]
+    offered = [file for file in rising if withdrawn(file, page) is None]
+    fitting = [file for file in offered if _installs(file, os)]
     if fitting:
         return fitting[-1], None
-    if rising and os.libc:
-        return None, f"{rising[-1].filename} needs a newer C library than this machine's {os.libc}"
+    if offered and os.libc:
+        return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
+    if gone := [file for file in rising if _installs(file, os)]:
+        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1], page)}"
+        return None, f"{why}; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}"
     return None, None
+
+
+def _next_rebuild(file: File) -> int:
+    version = str(parse_wheel_filename(file.filename)[1])
+    number = version.removeprefix(without_rebuild(version)).removeprefix(".")
+    return int(number or 0) + 1
 
 
 def _for_python(file: File, variant: Variant) -> bool:

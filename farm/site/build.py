@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from farm.errors import InfrastructureError
 from farm.index.catalogue import catalogue_schema
+from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
 from farm.site import charts, pages
 from farm.site.conflicts import conflicts
@@ -53,11 +54,23 @@ def files(offered: Sequence[Offer], known: Known, *, source: Source, links: Sour
     linked = {run.id: tuple(_texts(run, made)) for run in known.runs[: pages.SHOWN_RUNS]}
     made["index.html"] = pages.selector(data, offered, known).encode()
     made["farm.html"] = pages.farm_page(offered, known, linked, root).encode()
-    tested = {wheel.filename: STATES[known.tested(offer)] for offer in offered if (wheel := known.wheel(offer))}
-    made["feed.xml"] = feed(known.wheels, tested, root)
+    standings = _standings(offered, known)
+    made["feed.xml"] = feed(known.wheels, {name: said.state for name, said in standings.items()}, root)
+    made[KEY] = render(standings)
     made["catalog.schema.json"] = json.dumps(catalogue_schema(), indent=2).encode()
     made |= badges(offered, known)
     return made
+
+
+def _standings(offered: Sequence[Offer], known: Known) -> dict[str, Standing]:
+    return {
+        wheel.filename: Standing(
+            state=STATES[known.tested(offer)],
+            tests=tuple(Test(where=s.where, date=s.date, outcome=s.outcome) for s in known.smokes(offer.key)),
+        )
+        for offer in offered
+        if (wheel := known.wheel(offer))
+    }
 
 
 def badges(offered: Sequence[Offer], known: Known) -> dict[str, bytes]:

@@ -12,13 +12,14 @@ from packaging.version import Version
 
 from farm.errors import UsageError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
-from farm.index.pages import File, json_key, parse_page
+from farm.index.pages import File, ProjectPage, json_key, parse_page
+from farm.index.standing import WITHDRAWN, withdrawn
 from farm.index.stores import Store
 from farm.platforms.facts import of_tag
 from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
-from farm.text import plain
+from farm.text import short
 from farm.variant import python_of
 
 Wheels = Literal["smoked", "tested", "published", "broken", "withdrawn"]
@@ -31,14 +32,13 @@ STATES: dict[State, str] = {
     "broken": "published, its smoke test failed",
     "running": "being built",
     "waiting": "waiting",
-    "withdrawn": "built, and withdrawn from the index",
+    "withdrawn": WITHDRAWN,
     "failed": "the last run failed",
     "cancelled": "the last run was cancelled",
     "open": "not built yet",
     "blocked": "cannot be built",
 }
 """The words of both pages and of badges and feed; selector.js gets them as data."""
-MAX_TEXT = 400
 MAX_RUNS = 200
 MAX_REPORT = 1 << 20
 REQUESTS = 8  # at a time
@@ -119,13 +119,6 @@ class RunView:
         return sum(step.seconds for step in self.steps)
 
 
-def short(text: object) -> str:
-    """One line of a runner's text, without control characters and at most `MAX_TEXT` characters long."""
-    # Cut before it is cleaned: the length is somebody else's choice.
-    cleaned = plain(" ".join(str(text)[: 4 * MAX_TEXT].split()))
-    return cleaned if len(cleaned) <= MAX_TEXT else cleaned[: MAX_TEXT - 1] + "…"
-
-
 def wheels(store: Store) -> Iterator[Wheel]:
     """Every wheel of the index, once; `Known` keeps those apart that are withdrawn.
 
@@ -141,15 +134,17 @@ def wheels(store: Store) -> Iterator[Wheel]:
     seen: dict[str, Wheel] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for key, page in zip(keys, pool.map(store.get, keys), strict=True):
-            shown = parse_page(page.data, key) if page else None
-            for file in (*shown.files, *(shown.withheld or ())) if shown else ():
+            if page is None:
+                continue
+            shown = parse_page(page.data, key)
+            for name, file in shown.entries.items():
                 # A wheel may be in several groups, and withdrawn from one of them.
-                if (made := _wheel(file)).withdrawn is None or file.filename not in seen:
-                    seen[file.filename] = made
+                if (made := _wheel(file, shown)).withdrawn is None or name not in seen:
+                    seen[name] = made
     yield from seen.values()
 
 
-def _wheel(file: File) -> Wheel:
+def _wheel(file: File, page: ProjectPage) -> Wheel:
     name, version, _, tags = parse_wheel_filename(file.filename)
     # A wheel may have several tags. By name, so that the same one is taken each time.
     tag = min(tags, key=str)
@@ -167,16 +162,8 @@ def _wheel(file: File) -> Wheel:
         size=file.size or 0,
         sha256=file.hashes.sha256,
         uploaded=file.upload_time or "",
-        withdrawn=_withdrawn(file),
+        withdrawn=withdrawn(file, page),
     )
-
-
-def _withdrawn(file: File) -> str | None:
-    if file.quarantined is not None or file.url is None:
-        return short(f"quarantined: {file.quarantined or 'no reason given'}")
-    if file.yanked is False:
-        return None
-    return short(f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked")
 
 
 _LINKED = ("build.log", "image.log", "install.log", "verify.json", "smoke*.json")

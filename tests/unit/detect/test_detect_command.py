@@ -10,7 +10,12 @@ import pytest
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.publish import publish
+from farm.index.standing import KEY
 from farm.matrix import load_matrix
+from farm.runs import Phase
+from farm.site import build
+from farm.site.offers import Offer
+from farm.site.state import STATES, Known, RunView, Smoke, wheels
 
 ROOT = Path(__file__).parents[3]
 
@@ -129,6 +134,93 @@ def test_another_published_variant_that_runs_here_is_offered(on, capsys, tmp_pat
     assert "no wheel for sm61-avx2-py313 is published" in out
     assert "installs sm61-avx-py313, which is published and runs here too" in out
     assert "/whl/sm61-avx/simple/" in out
+
+
+def words_of(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+WHEEL = "torch-2.0.1+cu126.sm61.avx2-cp313-cp313-manylinux_2_17_x86_64.whl"
+
+
+def detect(index):
+    assert main(["--project", str(ROOT), "detect", "--index", str(index)]) == 0
+
+
+def test_what_was_tested_of_the_wheel_is_said_in_the_words_of_the_site(on, capsys, tmp_path):
+    on("gtx1080ti-haswell")
+    index = tmp_path / "index"
+    publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2")
+    detect(index)
+    assert "the index does not say what was tested" in words_of(capsys)
+    outcome = "CPU part passed; GPU part not run: no NVIDIA driver"
+    offer = Offer(
+        *("main", "torch", "sm61", "avx2", "py313", "linux", "12.6", "2.0.1", "2.0.1+cu126.sm61.avx2"),
+        off=(),
+        driver=None,
+        blocked=None,
+    )
+    smoke = Smoke("Haswell (emulated)", "2026-11-21", outcome, passed=True)
+    run = RunView(
+        "1", "2026-11-21", Phase.SUCCEEDED, offer.key, "torch", offer.variant, offer.version, (), "", (smoke,)
+    )
+    store = open_store(str(index))
+    links = lambda group: ("--index-url", f"https://w.example/whl/{group}/simple/")  # noqa: E731
+    known = Known.of(wheels(store), [run])
+    build.write(store, build.files([offer], known, source=links, links=links, root="https://w.example/"))
+    detect(index)
+    out = words_of(capsys)
+    assert f"wheel {STATES[known.tested(offer)]}" in out
+    assert STATES[known.tested(offer)] == "published, CPU part tested; GPU part not run"
+    assert f"tested 2026-11-21, Haswell (emulated): {outcome}" in out
+    main(["--project", str(ROOT), "detect", "--index", str(index), "--json"])
+    found = json.loads(capsys.readouterr().out)["recommendation"]
+    assert found["state"] == "published, CPU part tested; GPU part not run"
+    assert found["tests"] == [f"2026-11-21, Haswell (emulated): {outcome}"]
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"schema": 1, "wheels": {"torch": 3}}', b"\xff"])
+def test_a_damaged_list_of_what_was_tested_costs_no_pip_line(on, capsys, tmp_path, data):
+    on("gtx1080ti-haswell")
+    publish_torch(tmp_path / "index", "sm61-avx2-py313")
+    (tmp_path / "index" / KEY).write_bytes(data)
+    detect(tmp_path / "index")
+    out = words_of(capsys)
+    assert "the index does not say what was tested" in out
+    assert "pip install torch==2.0.1 " in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("yank", WHEEL, "--reason", "crashes at import"), "yanked: crashes at import"),
+        (("quarantine", WHEEL, "--reason", "opens a connection"), "quarantined: opens a connection"),
+        (("quarantine", "torch", "--reason", "key was stolen"), "quarantined: key was stolen"),
+    ],
+)
+def test_a_withdrawn_wheel_is_named_with_its_reason_and_what_to_do(on, capsys, tmp_path, argv, said):
+    on("gtx1080ti-haswell")
+    index = tmp_path / "index"
+    publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2")
+    assert main(["--project", str(ROOT), "index", *argv, "--index", str(index)]) == 0
+    detect(index)
+    out = words_of(capsys)
+    assert f"{WHEEL}: {STATES['withdrawn']}: {said}; its successor is built by: farm submit" in out
+    assert "--channel main --rebuild 1" in out
+    assert "pip install" not in out
+    publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.1")
+    detect(index)
+    assert ("pip install torch==2.0.1+cu126.sm61.avx2.1 " in words_of(capsys)) == (WHEEL in argv)
+
+
+def test_the_successor_of_a_rebuild_is_the_next_one(on, capsys, tmp_path):
+    on("gtx1080ti-haswell")
+    index = tmp_path / "index"
+    publish_torch(index, "sm61-avx2-py313", version="2.0.1+cu126.sm61.avx2.4")
+    wheel = WHEEL.replace("avx2-", "avx2.4-")
+    assert main(["--project", str(ROOT), "index", "yank", wheel, "--reason", "slow", "--index", str(index)]) == 0
+    detect(index)
+    assert "--rebuild 5" in words_of(capsys)
 
 
 def test_an_index_that_does_not_answer_gives_no_pip_line(on, capsys):

@@ -178,7 +178,8 @@ def test_only_what_changed_is_written(offered, known, store, put):
     from farm.site.state import wheels
 
     again = build.write(store, make(offered, Known.of(wheels(store), [])))
-    assert set(again.changed) == {"index.html", "farm.html", "feed.xml", "badges/sm37-avx-py311.svg"}
+    pages = {"index.html", "farm.html", "feed.xml", "catalog.wheels.json"}
+    assert set(again.changed) == {*pages, "badges/sm37-avx-py311.svg"}
 
 
 def test_a_damaged_manifest_costs_a_rewrite_and_nothing_else(offered, known, store):

@@ -7,7 +7,8 @@ import pytest
 
 from farm.index.events import record_event
 from farm.runs import Journal, Request
-from farm.site.state import MAX_TEXT, Known, runs, short, wheels
+from farm.site.state import Known, runs, wheels
+from farm.text import MAX_SHORT, short
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1+cu117.sm35.avx", "platform": "linux"}
 KEY = "torch|2.0.1+cu117.sm35.avx|py311|linux"
@@ -119,12 +120,12 @@ def test_times_of_steps_are_numbers_whatever_the_journal_holds(journal, tmp_path
     (seen,) = view(journal, tmp_path)
     assert [step.seconds for step in seen.steps] == [12.5, 0.0, 0.0]
     assert seen.steps[1].name.startswith("xy")
-    assert len(seen.steps[1].name) == MAX_TEXT
+    assert len(seen.steps[1].name) == MAX_SHORT
 
 
 def test_texts_of_runners_are_one_short_line():
     assert short("a\n\x1b[31mb\u202ec") == "a bc"
-    assert len(short("x" * 10_000)) == MAX_TEXT
+    assert len(short("x" * 10_000)) == MAX_SHORT
 
 
 def test_the_newest_rebuild_is_the_wheel_of_an_offer(store, put, offer):

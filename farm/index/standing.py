@@ -1,0 +1,67 @@
+"""What is said of a wheel: why it is withdrawn, and what was tested of it.
+
+`farm site build` puts what was tested into `catalog.wheels.json`, for programs such as `farm detect`.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from farm.errors import FarmError
+from farm.index.pages import File, ProjectPage
+from farm.index.reader import Reader
+from farm.text import short
+
+KEY = "catalog.wheels.json"
+WITHDRAWN = "built, and withdrawn from the index"
+
+Said = Annotated[str, AfterValidator(short)]
+
+
+class Test(BaseModel):
+    """One smoke test: on which CPU and card, when, and how each part ended."""
+
+    model_config = ConfigDict(frozen=True)
+
+    where: Said
+    date: Said
+    outcome: Said
+
+
+class Standing(BaseModel):
+    """What the site says of a published wheel (`published, CPU part tested; GPU part not run`), and its smoke tests."""
+
+    model_config = ConfigDict(frozen=True)
+
+    state: Said
+    tests: tuple[Test, ...] = ()
+
+
+class _Document(BaseModel):
+    schema_version: int = Field(default=1, alias="schema")
+    wheels: dict[str, Standing]
+
+
+def render(wheels: Mapping[str, Standing]) -> bytes:
+    """`catalog.wheels.json` of wheels by their file names."""
+    return _Document(wheels=dict(sorted(wheels.items()))).model_dump_json(by_alias=True, indent=1).encode()
+
+
+def standing(reader: Reader, filename: str) -> Standing | None:
+    """What the site of an index said of a wheel when it was built last; None where it says nothing."""
+    try:
+        data = reader.get(KEY)
+        return None if data is None else _Document.model_validate_json(data).wheels.get(filename)
+    # What was tested is worth a word, but nobody's pip line depends on it.
+    except (FarmError, ValidationError):
+        return None
+
+
+def withdrawn(file: File, page: ProjectPage) -> str | None:
+    """Why installers do not get a wheel: it was yanked, or it or its project is quarantined. None: they do."""
+    if file.quarantined is not None or file.url is None:
+        return short(f"quarantined: {file.quarantined or page.project_status.reason or 'no reason given'}")
+    if file.yanked is False:
+        return None
+    return short(f"yanked: {file.yanked}" if isinstance(file.yanked, str) and file.yanked else "yanked")
