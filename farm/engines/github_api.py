@@ -23,6 +23,7 @@ from farm.engines.github_budget import READ, WRITE, Budget
 from farm.engines.github_models import (
     Approval,
     Artifact,
+    DeploymentRule,
     Dispatched,
     Environment,
     JitConfig,
@@ -126,9 +127,9 @@ class GithubApi:
     def artifacts(self, run_id: int) -> list[Artifact]:
         return self._list(f"{self._prefix}/runs/{run_id}/artifacts?per_page=100", "artifacts", Artifact)
 
-    def visibility(self) -> str:
-        """`public`, `private` or `internal`."""
-        return self._setting("", Repository, Repository()).visibility
+    def about(self) -> Repository:
+        """The repository's visibility and its default branch."""
+        return self._setting("", Repository, Repository())
 
     def approval_policy(self) -> str | None:
         """Which pull requests from forks wait for approval; None where the repository has no such setting."""
@@ -143,6 +144,11 @@ class GithubApi:
         """An environment; None if there is none."""
         found = self._get(f"/repos/{self.repository}/environments/{name}", absent=True)
         return read(Environment, found[0]) if found else None
+
+    def deployment_rules(self, environment: str) -> list[DeploymentRule]:
+        """Which branches and tags an environment with a policy of its own takes."""
+        path = f"/repos/{self.repository}/environments/{environment}/deployment-branch-policies?per_page=100"
+        return self._list(path, "branch_policies", DeploymentRule)
 
     def _setting(self, path: str, model: type[M], absent: M) -> M:
         found = self._get(f"/repos/{self.repository}{path}", absent=True)

@@ -69,6 +69,7 @@ class Artifact(Answer):
 
 class Repository(Answer):
     visibility: str = "public"
+    default_branch: str = "main"
 
 
 class Approval(Answer):
@@ -84,6 +85,13 @@ class Permissions(Answer):
 class BranchPolicy(Answer):
     protected_branches: bool
     custom_branch_policies: bool
+
+
+class DeploymentRule(Answer):
+    """A name or pattern of the branches, or of the tags, that may deploy to an environment."""
+
+    name: str
+    type: str = "branch"
 
 
 class Environment(Answer):

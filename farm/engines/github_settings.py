@@ -5,9 +5,11 @@ Sources: GitHub Docs, "Secure use reference" (self-hosted runners), "Managing Gi
 """
 
 from farm.engines.github_api import GithubApi
+from farm.text import printable
 
 RELEASE = "release"
 """The environment of the job that publishes, whose name the index's role trusts."""
+SHOWN = 5  # of the branches and tags that may publish
 EVERYBODY = "all_external_contributors"
 
 
@@ -19,7 +21,8 @@ def missing_settings(api: GithubApi) -> list[str]:
         InfrastructureError: GitHub does not answer.
     """
     found = []
-    if api.visibility() == "public" and api.approval_policy() != EVERYBODY:
+    repository = api.about()
+    if repository.visibility == "public" and api.approval_policy() != EVERYBODY:
         found.append(
             "a pull request of a stranger can run on the self-hosted runners: Settings, Actions, General, "
             "'Require approval for all external contributors'"
@@ -36,4 +39,17 @@ def missing_settings(api: GithubApi) -> list[str]:
         found.append(
             f"every branch may publish: Settings, Environments, {RELEASE}, 'Deployment branches and tags': main alone"
         )
+    elif environment.deployment_branch_policy.custom_branch_policies:
+        found += _wrong_branches(api, repository.default_branch)
     return found
+
+
+def _wrong_branches(api: GithubApi, default: str) -> list[str]:
+    """What else than the default branch may publish, or that it may not."""
+    rules = [(rule.type, rule.name) for rule in api.deployment_rules(RELEASE)]
+    if rules == [("branch", default)]:
+        return []
+    listed = ", ".join(f"{kind} {printable(name)}" for kind, name in rules[:SHOWN]) or "nothing"
+    more = f" and {len(rules) - SHOWN} more" if len(rules) > SHOWN else ""
+    where = f"Settings, Environments, {RELEASE}, 'Deployment branches and tags': the branch {default} alone"
+    return [f"{listed}{more} may publish: {where}"]

@@ -58,7 +58,16 @@ SETTINGS = {
     "actions/permissions": published.ActionsRepositoryPermissions,
     "actions/permissions/fork-pr-contributor-approval": published.ActionsForkPrContributorApproval,
     "environments/release": published.Environment,
+    "environments/release/deployment-branch-policies": (
+        published.ReposOwnerRepoEnvironmentsEnvironmentNameDeploymentBranchPoliciesGetResponse200
+    ),
 }
+
+
+def deployment_rules(*rules):
+    """What GitHub lists of an environment's branches and tags."""
+    listed = [{"id": number, "name": name, "type": kind} for number, (kind, name) in enumerate(rules)]
+    return {"total_count": len(listed), "branch_policies": listed}
 
 
 class Fake:
@@ -72,12 +81,13 @@ class Fake:
         self.stops: set[int] = set()
         self.scopes = {"read", "write", "admin"}
         self.settings = {  # as docs/runners.md asks for them
-            "": {"visibility": "public"},
+            "": {"visibility": "public", "default_branch": "main"},
             "actions/permissions": {"sha_pinning_required": True},
             "actions/permissions/fork-pr-contributor-approval": {"approval_policy": "all_external_contributors"},
             "environments/release": {
                 "deployment_branch_policy": {"protected_branches": False, "custom_branch_policies": True}
             },
+            "environments/release/deployment-branch-policies": deployment_rules(("branch", "main")),
         }
         self.skew = timedelta(0)
         self.expired_links = 0

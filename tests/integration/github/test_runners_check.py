@@ -4,6 +4,7 @@ import pytest
 
 from farm.cli.main import main
 from tests.integration.github.conftest import BUILDER, K40
+from tests.integration.github.fake import deployment_rules
 from tests.schemas import valid
 
 
@@ -91,6 +92,36 @@ def test_settings_that_let_strangers_in_are_named(fake, check, setting, value, t
     code, found = check("--channel", "kepler-debian")
     assert (code, len(found["settings_missing"])) == (4, 1)
     assert text in found["settings_missing"][0]
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        ([("branch", "main"), ("branch", "*")], "branch main, branch * may publish: "),
+        ([("branch", "main"), ("tag", "v*")], "branch main, tag v* may publish: "),
+        ([("branch", "develop")], "branch develop may publish: "),
+        ([("tag", "main")], "tag main may publish: "),
+        ([], "nothing may publish: "),
+        ([("branch", "ma\x1b[31min")], "branch ma\\x1b[31min may publish: "),
+        ([("branch", "v" * 2)] * 7, "branch vv, branch vv, branch vv, branch vv, branch vv and 2 more may publish: "),
+    ],
+)
+def test_a_policy_for_other_branches_than_the_default_one_is_named(fake, check, rules, text):
+    fake.settings["environments/release/deployment-branch-policies"] = deployment_rules(*rules)
+    code, found = check("--channel", "kepler-debian")
+    (line,) = found["settings_missing"]
+    assert code == 4
+    assert line.startswith(text)
+    assert line.endswith("'Deployment branches and tags': the branch main alone")
+    fake.settings[""] |= {"default_branch": "develop"}
+    assert (check("--channel", "kepler-debian")[1]["settings_missing"] == []) == (rules == [("branch", "develop")])
+
+
+def test_protected_branches_alone_are_a_policy_too(fake, check):
+    policy = {"protected_branches": True, "custom_branch_policies": False}
+    fake.settings["environments/release"] = {"deployment_branch_policy": policy}
+    assert check("--channel", "kepler-debian")[1]["settings_missing"] == []
+    assert not fake.sent("GET", "deployment-branch-policies")
 
 
 def test_nobody_is_called_safe_whom_the_token_may_not_look_at(fake, check):
