@@ -24,6 +24,7 @@ from tests.servers import web
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
 from tests.servers.cloudfront import cloudfront
 from tests.servers.process import MissingError, environment
+from tests.servers.r2 import r2_worker
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
@@ -90,9 +91,11 @@ def before_a_bucket(kind, work, ceph, made, signer):
         for old in list(store.list("")):
             store.client.delete_object(Bucket="web", Key=store.full(old))
         fill(store, made, signer)
+        for private in ("probe/x", "whl/files/.tmp/x", "farm.key"):
+            store.client.put_object(Bucket="web", Key=private, Body=b"not for everybody")
         store.client.put_bucket_policy(Bucket="web", Policy=json.dumps(PUBLIC))
-    if kind == "cloudfront":
-        with cloudfront(work, f"{ceph.http}/web") as url:
+    if kind in {"cloudfront", "r2"}:
+        with {"cloudfront": cloudfront, "r2": r2_worker}[kind](work, f"{ceph.http}/web") as url:
             yield url
         return
     words = {
@@ -106,12 +109,12 @@ def before_a_bucket(kind, work, ceph, made, signer):
         yield url
 
 
-@pytest.fixture(scope="module", params=["nginx", "caddy", "apache", "ceph", "ceph-decoded", "cloudfront"])
+@pytest.fixture(scope="module", params=["nginx", "caddy", "apache", "ceph", "ceph-decoded", "cloudfront", "r2"])
 def served(request, tmp_path_factory, key, made, readable, require):
     """The URL of an index with a yanked and another wheel; `ceph-decoded`: a proxy that always decodes pages."""
     kind, work = request.param, tmp_path_factory.mktemp(request.param)
     try:
-        if kind.startswith(("ceph", "cloudfront")):
+        if kind.startswith(("ceph", "cloudfront", "r2")):
             server = before_a_bucket(kind, work, request.getfixturevalue("running_ceph"), made, key[0])
         else:
             server = before_a_folder(kind, work, readable / kind, made, key[0])
@@ -232,3 +235,79 @@ def test_pypi_simple_reads_both_forms(served, made, require):
     wanted = str([(FIRST, digests[0], False, True), (SECOND, digests[1], True, True)])
     mirrors = str([f"{url}/whl/sm35-avx/simple/canary/" for url in MIRRORS])
     assert done.stdout.splitlines() == [mirrors, wanted] * 2
+
+
+def status(url, method="GET", **headers):
+    """The status, headers and bytes as they are sent, of failures too."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=named, method=method), timeout=30)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return answer.status, answer.headers, answer.read()
+
+
+@pytest.mark.parametrize("served", ["r2"], indirect=True)
+class TestWorker:
+    """What nginx or S3 do by themselves, and the Worker does for R2."""
+
+    def test_pages_are_packed_for_whom_can_read_that(self, served):
+        page = f"{served}/whl/sm35-avx/simple/canary/"
+        _, plain, text = status(page)
+        _, packed, data = status(page, Accept_Encoding="gzip;q=0.5")
+        assert (plain["Content-Encoding"], packed["Content-Encoding"]) == (None, "gzip")
+        assert gzip.decompress(data) == text
+        assert status(page, Accept_Encoding="gzip;q=0, identity")[2] == text
+        assert plain["ETag"] == f"W/{packed['ETag']}"
+        assert "Accept-Encoding" in packed["Vary"]
+
+    @pytest.mark.parametrize("method", ["GET", "HEAD"])
+    def test_what_a_client_has_is_not_sent_again(self, served, method):
+        page = f"{served}/catalog.json"
+        tag = status(page)[1]["ETag"].removeprefix("W/")
+        for held in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            code, headers, data = status(page, method, If_None_Match=held)
+            assert (code, headers["ETag"].removeprefix("W/"), data) == (304, tag, b""), held
+        for held in ('"other"', tag.strip('"'), '"', "W/"):  # the third and fourth are no tags: R2 throws at them
+            assert status(page, method, If_None_Match=held)[0] == 200, held
+
+    def test_ranges_of_a_wheel(self, served, made):
+        wheel, whole = f"{served}/whl/files/{FIRST}", (made / FIRST).read_bytes()
+        size = len(whole)
+        _, headers, data = status(wheel, "HEAD")
+        assert (headers["Content-Length"], headers["Accept-Ranges"], data) == (str(size), "bytes", b"")
+        for asked, first, end in (
+            ("bytes=0-0", 0, 1),
+            ("bytes=10-19", 10, 20),
+            ("bytes=100-", 100, size),
+            ("bytes=-22", size - 22, size),
+            (f"bytes=-{size * 2}", 0, size),
+            (f"bytes=5-{size * 2}", 5, size),
+        ):
+            code, headers, data = status(wheel, Range=asked)
+            assert (code, headers["Content-Range"]) == (206, f"bytes {first}-{end - 1}/{size}"), asked
+            assert data == whole[first:end], asked
+        for nothing in (f"bytes={size}-", "bytes=-0"):
+            code, headers, _ = status(wheel, Range=nothing)
+            assert (code, headers["Content-Range"]) == (416, f"bytes */{size}"), nothing
+        for ignored in ("bytes=9-3", "bytes=-", "bytes=0-1,4-5", "lines=0-1"):
+            code, _, data = status(wheel, Range=ignored)
+            assert (code, data) == (200, whole), ignored
+        tag = status(wheel)[1]["ETag"]
+        assert status(wheel, Range="bytes=0-0", If_Range=tag)[0] == 206
+        assert status(wheel, Range="bytes=0-0", If_Range='"other"')[0] == 200
+        assert status(wheel, Range="bytes=0-0", If_None_Match=tag)[0] == 304
+
+    def test_only_what_everybody_may_read(self, served):
+        assert status(f"{served}/whl/%2e%2e/catalog.json")[0] == 200, "a URL is put straight before it is looked up"
+        for path in (
+            ".lock", "whl/files/.tmp/x", "probe/x", "farm.key", "whl%2F..%2Fprobe/x", "whl%2F..%2Fcatalog.json",
+            "%", "whl/%zz", "whl/" + "x" * 1100, f"whl/{'x' * 1015}/",
+            "whl//", "whl/files", "whl/files/", "whl/sm35-avx/simple",
+        ):  # fmt: skip
+            code, headers, _ = status(f"{served}/{path}")
+            assert (code, headers["Access-Control-Allow-Origin"]) == (404, "*"), path
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            code, headers, _ = status(f"{served}/catalog.json", method)
+            assert (code, headers["Allow"]) == (405, "GET, HEAD"), method
