@@ -5,6 +5,7 @@ Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-forma
 """
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 
 from farm.errors import VerificationFailedError
@@ -16,7 +17,8 @@ MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
 _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
 _PE32, _PE64 = 0x10B, 0x20B
-_IMPORTS, _DELAYED = 1, 13
+_IMPORTS, _LOAD_CONFIG, _DELAYED = 1, 10, 13
+_HYBRID = 200  # CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64 (winnt.h)
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
@@ -46,7 +48,8 @@ class Pe:
     """The facts of one PE file.
 
     Attributes:
-        machine: As in platform tags (`amd64`), or `pe0x<number>`.
+        machine: As in platform tags (`amd64`), or `pe0x<number>`; `arm64ec` for Arm code behind a header that says
+            AMD64, which no x86 processor runs.
         needed: DLLs that must be there when it is loaded, in order, as written.
         delay_needed: DLLs that must be there when one of their functions is first called.
         linker: Version of the linker, such as `14.29` (Visual Studio 2019 16.11).
@@ -129,10 +132,11 @@ class _Reader:
         places = [self._at("II", table + 8 * index) for index in range(directories)]
         places += [(0, 0)] * (16 - len(places))
         self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
+        called = MACHINES.get(machine, f"pe0x{machine:x}")
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(
-            machine=MACHINES.get(machine, f"pe0x{machine:x}"),
+            machine="arm64ec" if self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
             is_dll=bool(flags & _DLL),
             # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
             # "Delay-Load Directory Table" of the PE format.
@@ -145,6 +149,15 @@ class _Reader:
             wide=wide,
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
+
+    def _is_arm64ec(self, machine: int, load_config: int) -> bool:
+        """Such a file has metadata of hybrid code, as LLVM's COFFObjectFile::getMachine reads it."""
+        if machine != 0x8664 or not load_config:
+            return False
+        with suppress(VerificationFailedError):  # a table that cannot be read is none: the loader does without it
+            (size,) = struct.unpack("<I", self.slice_address(load_config, 4))
+            return size >= _HYBRID + 8 and any(self.slice_address(load_config + _HYBRID, 8))
+        return False
 
     def slice_address(self, address: int, size: int) -> bytes:
         start, end = self._place(address)

@@ -52,6 +52,26 @@ def test_other_kinds(make_pe):
     assert read_pe(make_pe()).needed == ()
 
 
+@pytest.mark.parametrize(
+    ("machine", "size", "metadata", "read"),
+    [
+        (0x8664, 320, 0x180001000, "arm64ec"),
+        (0x8664, 320, 0, "amd64"),
+        (0x8664, 200, 0x180001000, "amd64"),  # a load configuration of older linkers ends before that field
+        (0xAA64, 320, 0x180001000, "arm64"),  # Arm64X: for Arm64 processes too
+    ],
+)
+def test_arm_code_behind_an_amd64_header_is_no_amd64(make_pe, machine, size, metadata, read):
+    config = struct.pack("<I196xQ", size, metadata).ljust(320, b"\0")
+    data = bytearray(make_pe(machine=machine, text=config))
+    optional = int.from_bytes(data[0x3C:0x40], "little") + 24
+    text = next(section for section in read_pe(bytes(data)).sections if section.name == ".text")
+    data[optional + 112 + 80 : optional + 112 + 88] = struct.pack("<II", text.address, size)
+    assert read_pe(bytes(data)).machine == read
+    data[optional + 112 + 80 : optional + 112 + 84] = b"\xff\xff\xff\x7f"
+    assert read_pe(bytes(data)).machine == {0x8664: "amd64", 0xAA64: "arm64"}[machine], "a table that is not there"
+
+
 def test_delay_loads_of_old_linkers_hold_absolute_addresses(make_pe):
     assert read_pe(make_pe(delayed=["old.dll"], absolute=True)).delay_needed == ("old.dll",)
 
