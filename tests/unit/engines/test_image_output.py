@@ -52,7 +52,7 @@ def test_an_output_without_a_last_line_end_is_shown_and_its_error_found(tmp_path
 APT = [
     "\r              \r",
     "\r7% [6 media-types 0 B/26.1 kB 0%]",
-    "\r                    \rGet:20 http://deb.debian.org/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]\n",
+    "\r                    \rGet:20 http://mirror.example/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]\n",
     "\r38% [37 libgomp1 0 B/116 kB 0%]",
     "\r             \rFetched 79.4 MB in 1s (62.3 MB/s)\n\rReading package lists... 0%\r",
 ]
@@ -64,7 +64,7 @@ def test_what_apt_overwrites_is_shown_as_it_comes_and_not_kept(tmp_path):
     _follow(iter([{"stream": text} for text in APT]), log, screen, lambda _: None, tmp_path / "image.log")
     assert screen.shown == [
         "~7% [6 media-types 0 B/26.1 kB 0%]",
-        "Get:20 http://deb.debian.org/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]",
+        "Get:20 http://mirror.example/debian bookworm/main python3.11 amd64 3.11.2 [574 kB]",
         "~38% [37 libgomp1 0 B/116 kB 0%]",
         "Fetched 79.4 MB in 1s (62.3 MB/s)",
         "~Reading package lists... 0%",

@@ -159,26 +159,14 @@ def test_a_requirement_that_the_other_index_cannot_meet_is_named(tmp_path):
 @pytest.fixture
 def needy(store, tmp_path):
     """A published wheel that needs mpmath, and a function that does the step of a run that publishes it."""
-    wheel = tmp_path / "needy-1.0-py3-none-any.whl"
-    metadata = "Metadata-Version: 2.1\nName: needy\nVersion: 1.0\nRequires-Dist: mpmath\nRequires-Dist: torch\n"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for member, data in {"METADATA": metadata, "WHEEL": "", "RECORD": ""}.items():
-            archive.writestr(f"needy-1.0.dist-info/{member}", data)
-    publish(
-        store,
-        wheel,
-        group="sm35-avx",
-        metadata=metadata.encode(),
-        upload_time=datetime(2026, 11, 22, tzinfo=UTC),
-        provenance={"plan": "0" * 64},
-    )
+    published(store, tmp_path, "needy", "mpmath")
 
     def step():
         outcomes = Outcomes()
         workspace = SimpleNamespace(
             index_url=(tmp_path / "index").as_uri(), signer=None, watcher=create_autospec(Watcher, instance=True)
         )
-        link_missing(workspace, "sm35-avx", wheel.name, outcomes)
+        link_missing(workspace, "cpu-avx", "needy-1.0+cpu.avx-cp311-cp311-linux_x86_64.whl", outcomes)
         return outcomes.steps
 
     return step
@@ -188,7 +176,8 @@ def test_a_run_links_what_its_wheel_needs_once(store, public, needy, monkeypatch
     monkeypatch.setenv("PIP_INDEX_URL", public)
     (step,) = needy()
     assert (step.outcome, step.result) == ("done", "linked mpmath, and what they need")
-    assert versions_of(store, "mpmath") == ("1.3.0",)
+    page = store.get(pages.json_key("cpu-avx", "mpmath"))
+    assert pages.parse_page(page.data, "mpmath").versions == ("1.3.0",)
     assert needy() == []
 
 
@@ -198,5 +187,5 @@ def test_a_run_goes_on_where_pips_index_lacks_what_its_wheel_needs(store, needy,
     (step,) = needy()
     assert step.outcome == "not run"
     assert step.result.startswith("not linked: ")
-    assert "farm index dependencies --group sm35-avx" in step.result
-    assert store.get(pages.json_key("sm35-avx", "mpmath")) is None
+    assert "farm index dependencies --group cpu-avx" in step.result
+    assert store.get(pages.json_key("cpu-avx", "mpmath")) is None
