@@ -1,6 +1,7 @@
 """`farm dispatch`: the scheduler in the foreground."""
 
 import argparse
+import contextlib
 
 PATIENCE_S = 3.0
 """How long a new dispatcher waits for the lock, which a submit holds for a moment to see whether it is held."""
@@ -25,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
                 exclusive(workspace.artifacts, PATIENCE_S),
                 open_journal(workspace.project, workspace.settings) as journal,
             ):
-                # What the journal cannot take goes to the dispatcher's own log.
-                Dispatcher(workspace, journal, warn=lambda text: show.note(f"farm: {text}")).drain()
+                Dispatcher(workspace, journal, warn=_warn).drain()
             # Whoever saw the lock held has left its run to us, so look once more now that it is not.
             with open_journal(workspace.project, workspace.settings) as journal:
                 if not any(run.request.detached for run in journal.open_runs()):
@@ -34,3 +34,11 @@ def run(args: argparse.Namespace) -> int:
     except AlreadyDispatchingError as error:
         show.say(str(error))
     return 0
+
+
+def _warn(text: str) -> None:
+    """What the journal cannot take goes to the dispatcher's own log; on a full disk the runs go on without either."""
+    from farm.cli import output, show
+
+    with contextlib.suppress(output.OutputFailedError):
+        show.note(f"farm: {text}")

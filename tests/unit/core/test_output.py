@@ -105,6 +105,16 @@ def test_a_full_disk_is_said_once(unbuffered):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_dispatcher_outlives_a_log_that_takes_no_more():
+    """Its warnings go to a log beside the journal: the disk that refuses the one refuses the other."""
+    script = "from farm.cli import dispatch, output; output.prepare(); [dispatch._warn('full') for _ in range(2)]"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([sys.executable, "-c", script], env=environ, cwd=ROOT, stderr=full, check=False)
+    assert done.returncode == 0
+
+
 def test_an_output_that_was_closed_before_the_start():
     command = f'exec "{sys.executable}" -m farm.cli.main plan {" ".join(SELECT)} --json >&- 2>&-'
     done = subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
