@@ -1,9 +1,23 @@
-"""One reader of requirements (PEP 508) that come from outside, such as the Requires-Dist of somebody's METADATA."""
+"""What comes from outside in somebody's METADATA: its requirements (PEP 508), and its name as it stands there."""
+
+import re
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 MAX_LENGTH = 10_000
 """Characters of one requirement. Markers that tools write for every platform come to some thousand."""
+
+_NAME = re.compile(rb"^name:[ \t]*([^\r\n]*(?:\r?\n[ \t][^\r\n]*)*)", re.IGNORECASE | re.MULTILINE)
+
+
+def stated_name(metadata: bytes) -> str:
+    """The first Name of a METADATA with the blanks and line ends around it; empty without one.
+
+    `email` keeps line ends before a value up to Python 3.13 and drops them in 3.14.8: what it reads there says nothing
+    of the Python that installs.
+    """
+    found = _NAME.search(metadata)
+    return found[1].decode(errors="replace") if found else ""
 
 
 def read_requirement(line: str) -> Requirement:

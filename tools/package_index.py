@@ -88,6 +88,7 @@ def _answer(request: urllib.request.Request, limit: int) -> bytes:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 return bytes(response.read(limit))
         except urllib.error.HTTPError as error:
+            error.close()
             # What the server refuses it refuses again; its own errors pass.
             if error.code < 500 or attempt == ATTEMPTS:
                 raise InfrastructureError(f"{request.full_url}: {error.code} {error.reason}") from error

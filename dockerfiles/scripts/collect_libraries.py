@@ -26,7 +26,7 @@ def main() -> int:
             archive.extractall(folder)
         for library in sorted(Path(folder).rglob("*.so*")):
             answer = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False).stdout
-            for name, path in re.findall(r"^\s*(\S+) => (/\S+) \(", answer, re.MULTILINE):
+            for name, path in re.findall(r"^\s*(\S+) => (/.+) \(", answer, re.MULTILINE):
                 if not path.startswith(folder) and not (dest / name).exists():
                     shutil.copy(path, dest / name)
                     print(f"{name}: from {path}")
@@ -37,7 +37,7 @@ def opened_by_name(patterns: list[str], dest: Path) -> int:
     if not patterns:
         return 0
     cache = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
-    known = dict(re.findall(r"^\s*(\S+) \(.*\) => (/\S+)", cache, re.MULTILINE))
+    known = dict(re.findall(r"^\s*(\S+) \(.*\) => (/.+)", cache, re.MULTILINE))
     for pattern in patterns:
         names = fnmatch.filter(known, pattern)
         if not names:

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import PublishRefusedError
-from farm.requirement import read_requirement
+from farm.requirement import read_requirement, stated_name
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32
@@ -48,14 +48,15 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
         PublishRefusedError: It is not.
     """
     raw, unparsed = parse_email(metadata)
+    name = stated_name(metadata)
     try:
-        agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
+        agrees = canonicalize_name(name) == project and Version(raw.get("version", "")) == version
     except InvalidVersion:
         agrees = False
     if not agrees:
         raise PublishRefusedError(
             f"{filename} says {project} {version}, its METADATA says "
-            f"{raw.get('name', 'no name')!s:.80} {raw.get('version', 'no version')!s:.80}"
+            f"{name or 'no name':.80} {raw.get('version', 'no version')!s:.80}"
         )
     if unparsed:
         raise _refused(filename, min(unparsed), "unknown, twice, or no text")

@@ -87,6 +87,7 @@ class _Http:
             try:
                 answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
             except urllib.error.HTTPError as error:
+                error.close()
                 if error.code == 404:
                     continue
                 hint = "an absent object must be answered with 404" if error.code == 403 else None

@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.requirement import read_requirement
+from farm.requirement import read_requirement, stated_name
 from farm.text import printable
 from farm.wheel.contents import Contents
 from farm.wheel.entrypoints import read_entry_points
@@ -141,7 +141,7 @@ def _is_version(text: str) -> bool:
 def _core_metadata(content: bytes) -> Iterator[str]:
     """What else the specification of core metadata forbids, which the Python index refuses and installers ignore."""
     raw, unparsed = parse_email(content)
-    if (name := raw.get("name", "")) != name.strip():  # pip then finds no such package
+    if (name := stated_name(content)) != name.strip():  # pip then finds no such package
         yield f"Name {name[:80]!r} is not a valid distribution name: blanks or line ends around it"
     known = {name.replace("_", "-") for name in RawMetadata.__annotations__}
     for field in sorted(unparsed.keys() - set(_OWN_FIELDS)):

@@ -42,6 +42,7 @@ def request(url: str, data: IO[bytes] | None = None, length: int = 0) -> Any:
             asked = urllib.request.Request(url, data=data, headers=headers, method=method)
             return urllib.request.urlopen(asked, timeout=60, context=context)
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == 412 and data is not None:  # an earlier try got through, its answer was lost
                 return None
             # 408 timeout, 409 a write at the same moment, 429 too many requests: all pass. Other refusals stay

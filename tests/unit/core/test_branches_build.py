@@ -191,8 +191,8 @@ def test_only_debian_gets_debians_sections(root, tmp_path, system, expected):
     sources = tmp_path / "sources.list.d" / "x.sources"
     sources.write_text(SOURCES)
     text = (root / "dockerfiles" / "scripts" / "apt_sections.sh").read_text()
-    here = text.replace("/etc/os-release", str(tmp_path / "os-release")).replace("/etc/apt", str(tmp_path))
-    subprocess.run(["sh", "-c", here], check=True)
+    here = text.replace("/etc/os-release", "./os-release").replace("/etc/apt", ".")
+    subprocess.run(["sh", "-c", here], check=True, cwd=tmp_path)
     assert f"Components: {expected}\n" in sources.read_text()
 
 

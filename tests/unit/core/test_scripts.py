@@ -406,7 +406,7 @@ def test_a_toolchain_is_proved_with_both_compilers(stand_ins, script):
         stand_ins(name, COMPILER.format(code=0))
     answer = script("prove_toolchain.py", "--cxx", "g++-11", "--sm", "35")
     assert (answer.returncode, answer.stderr) == (0, "")
-    steps = [re.sub(r"/\S+/", "", line) for line in answer.stdout.splitlines()]
+    steps = [re.sub(r"/.+?/(?=(?:one|two)\.)", "", line) for line in answer.stdout.splitlines()]
     assert steps == [
         "+ g++-11 one.cpp -o one.bin",
         "+ one.bin",
@@ -454,7 +454,7 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     text = (root / "dockerfiles/scripts/apt_sections.sh").read_text()
     assert text.count("/etc/apt/") == 2
     for _ in range(2):  # once and again
-        subprocess.run(["sh", "-c", text.replace("/etc/apt/", f"{lists}/")], check=True)
+        subprocess.run(["sh", "-c", text.replace("/etc/apt/", "")], check=True, cwd=lists)
         assert old.read_text().splitlines() == [
             "# deb x main",
             "deb http://mirror.example/debian bookworm main contrib non-free",
@@ -464,4 +464,4 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
         assert other.read_text() == "Types: deb\nSuites: /\nComponents: stable\n"
     old.unlink()
     new.unlink()
-    subprocess.run(["sh", "-c", text.replace("/etc/apt/", f"{lists}/")], check=True)
+    subprocess.run(["sh", "-c", text.replace("/etc/apt/", "")], check=True, cwd=lists)

@@ -117,7 +117,7 @@ def test_a_machine_runs_one_job_at_a_time(engine, start):
 def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
     notes = tmp_path / "pids"
     # A grandchild that left its parent and its session, as a daemon does.
-    handle = start(f"setsid sh -c 'echo $$ >> {notes}; exec sleep 300' & echo $$ >> {notes}; wait")
+    handle = start(f"setsid sh -c 'echo $$ >> \"{notes}\"; exec sleep 300' & echo $$ >> '{notes}'; wait")
     until(lambda: notes.exists() and len(notes.read_text().split()) == 2, "the processes did not start")
     pids = [int(word) for word in notes.read_text().split()]
     assert all(map(alive, pids))
@@ -128,7 +128,8 @@ def test_the_whole_tree_dies_when_a_job_is_cancelled(engine, start, tmp_path):
 
 def test_what_a_job_leaves_behind_dies_with_it(engine, start, tmp_path):
     notes = tmp_path / "pid"
-    handle = start(f"setsid sh -c 'echo $$ > {notes}; exec sleep 300' & while [ ! -s {notes} ]; do sleep 0.05; done")
+    left = f"setsid sh -c 'echo $$ > \"{notes}\"; exec sleep 300' &"
+    handle = start(f"{left} while [ ! -s '{notes}' ]; do sleep 0.05; done")
     assert end(engine, handle) == Observation("done", exit_code=0)
     assert not alive(int(notes.read_text()))
 
@@ -162,7 +163,7 @@ def test_how_long_a_supervisor_may_take_is_counted_by_no_clock_that_jumps(engine
 
 def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(engine, start, tmp_path):
     notes = tmp_path / "pid"
-    handle = start(f"echo $$ > {notes}; sleep 300")
+    handle = start(f"echo $$ > '{notes}'; sleep 300")
     until(lambda: notes.exists() and notes.read_text().strip(), "the job did not start")
     pid = int(notes.read_text())
     os.kill(engine._read(handle, "pid")["pid"], signal.SIGKILL)

@@ -124,6 +124,8 @@ def test_a_direct_url_is_refused_unless_it_is_allowed(need):
         {"name": "torchvision"},
         {"name": "t0rch"},
         {"name": ""},
+        {"name": "torch "},
+        {"name": "\n torch"},
         {"version": "2.0.1"},
         {"version": "2.0.1+cu118.sm37.avx"},
         {"version": "2.0.1+cu118.sm35.avx.1"},

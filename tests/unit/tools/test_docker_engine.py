@@ -48,7 +48,8 @@ def tools(folder):
     shutil.copy(ROOT / "Makefile", folder)
     (folder / "bin").mkdir()
     (folder / "bin" / "docker").write_text("#!/bin/sh\nexit 1\n")
-    (folder / "bin" / "docker").chmod(0o755)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
     return folder
 
 
