@@ -441,9 +441,10 @@ def test_a_compiler_that_is_not_there(script):
 
 
 def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
-    """The script as it is, with the folder of apt's lists moved."""
+    """The script as it is, with the folder of apt's lists and the system's name moved."""
     lists = tmp_path / "apt"
     (lists / "sources.list.d").mkdir(parents=True)
+    (lists / "os-release").write_text("ID=debian\n")
     old, new = lists / "sources.list", lists / "sources.list.d" / "debian.sources"
     other = lists / "sources.list.d" / "other.sources"
     old.write_text(
@@ -453,8 +454,9 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     other.write_text("Types: deb\nSuites: /\nComponents: stable\n")
     text = (root / "dockerfiles/scripts/apt_sections.sh").read_text()
     assert text.count("/etc/apt/") == 2
+    text = text.replace("/etc/apt/", "").replace("/etc/os-release", "./os-release")
     for _ in range(2):  # once and again
-        subprocess.run(["sh", "-c", text.replace("/etc/apt/", "")], check=True, cwd=lists)
+        subprocess.run(["sh", "-c", text], check=True, cwd=lists)
         assert old.read_text().splitlines() == [
             "# deb x main",
             "deb http://mirror.example/debian bookworm main contrib non-free",
@@ -464,4 +466,4 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
         assert other.read_text() == "Types: deb\nSuites: /\nComponents: stable\n"
     old.unlink()
     new.unlink()
-    subprocess.run(["sh", "-c", text.replace("/etc/apt/", "")], check=True, cwd=lists)
+    subprocess.run(["sh", "-c", text], check=True, cwd=lists)
