@@ -101,6 +101,8 @@ def unpack(deb: bytes, patterns: list[str], root: str, complete: bool) -> list[s
     under_way = None
     try:
         with tarfile.open(fileobj=io.BytesIO(data_stream(deb)), mode="r|") as archive:
+            # Python 3.12 and 3.13 warn without one, 3.14 has a stricter one, old ones know none.
+            archive.extraction_filter = getattr(tarfile, "tar_filter", None)
             for member in archive:
                 name = member.name[2:] if member.name.startswith("./") else member.name
                 if member.isdir() or not any(fnmatch.fnmatchcase(name, p) for p in patterns):

@@ -5,11 +5,12 @@ What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checkli
 
 # ruff: noqa: E501 - command lines stay on one line
 import json
+import re
 import shutil
 import subprocess
 import time
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -386,6 +387,22 @@ def test_a_library_that_cannot_be_copied_stops_it(machine):
     assert "done:" not in out
 
 
+def pinging():
+    """Does a `ping -n 3` run, which is how cmd waits?"""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if re.search(rb"ping(\.exe)?\0-n\0?", (entry / "cmdline").read_bytes()):
+                return True
+    return False
+
+
+def until(check, what):
+    end = time.monotonic() + TIMEOUT_S
+    while not check():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
 def test_a_held_file_is_waited_for_then_named(machine):
     assert machine.run()[0] == 0
     path = machine.c / "farm/src/build/held.obj"
@@ -396,7 +413,7 @@ def test_a_held_file_is_waited_for_then_named(machine):
         assert (code, "a program holds a file in C:\\farm\\src open" in out) == (9, True), out
         assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
         second = machine.start()
-        time.sleep(4)  # it waits up to ten seconds
+        until(pinging, "build.cmd waits for the file")  # it does so by ping, five times
         holder.communicate(b"\n", timeout=60)
         second.communicate(timeout=TIMEOUT_S)
         assert second.returncode == 0
