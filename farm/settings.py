@@ -245,8 +245,15 @@ def load_github(project: Path) -> Github:
     Raises:
         UsageError: `ci/runners.yaml` is wrong or has none.
     """
-    path = shipped.default(project, "ci/runners.yaml")
-    labels = load(path, Runners).github
-    if labels is None:
-        raise UsageError(f"{path}: no key 'github': the labels of build and smoke jobs are not known")
-    return labels
+    github = github_if_any(project)
+    if github is None:
+        raise UsageError(
+            f"{project / 'ci' / 'runners.yaml'}: no key 'github': the labels of build and smoke jobs are not known",
+            hint="write `github: {repository: OWNER/NAME, …}` there (farm help configuration)",
+        )
+    return github
+
+
+def github_if_any(project: Path) -> Github | None:
+    """The same; None where nothing runs on GitHub."""
+    return load(shipped.default(project, "ci/runners.yaml"), Runners).github

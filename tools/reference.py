@@ -57,11 +57,8 @@ def keys(model: type[Model], comments: Path | None = None) -> str:
 
 
 def _yaml(value: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if not isinstance(value, list | dict)
-        else ("[]" if value == [] else "{}" if value == {} else str(value))
-    )
+    # Not by a dictionary: 1 is equal to True there.
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:

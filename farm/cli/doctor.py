@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from farm import shipped
 from farm.cli import show
 from farm.detect.choose import choose
 from farm.detect.readings import OTHER, Readings, take
@@ -56,10 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _own_build(project: Path, channel: str | None) -> Build | None:
     """The first build of a project's own first channel, or of `channel`; None where torch is what is built."""
-    # A project without a matrix of its own has the farm's channels: these are not what it builds.
-    farms = set(load_matrix(shipped.ROOT).channels)
     matrix = load_matrix(project)
-    own = [matrix.channel(channel)] if channel else [one for name, one in matrix.channels.items() if name not in farms]
+    own = [matrix.channel(name) for name in ([channel] if channel else matrix.own())]
     if not own or any("torch" in one.packages for one in own):
         return None
     return next(iter(own[0].builds), None)

@@ -1,7 +1,10 @@
 """`farm init`: a small project to start from: configuration with comments, a recipe and a workflow."""
 
 import argparse
+import contextlib
 import json
+import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy the example; a file that is already there is an error, and nothing is written then."""
+    """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
     from farm import shipped
     from farm.cli import show
     from farm.errors import UsageError
@@ -23,16 +26,21 @@ def run(args: argparse.Namespace) -> int:
         for path in shipped.EXAMPLE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     )
+    if os.path.lexists(args.folder / "README.md"):
+        files.remove(Path("README.md"))  # a repository has its own
     for file in files:
         # All are looked at before the first is written: a half-made project would be the user's to clean up.
-        if (args.folder / file).exists():
-            raise UsageError(
-                f"{args.folder / file} is already there: nothing was written", hint="farm init DIR, with a new folder"
-            )
-    for file in files:
-        target = args.folder / file
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(shipped.EXAMPLE / file, target)
+        if taken := _taken(args.folder / file):
+            raise UsageError(f"{taken} is already there: nothing was written", hint="farm init DIR, with a new folder")
+    made: list[Path] = []
+    try:
+        for file in files:
+            _make_folder((args.folder / file).parent, made)
+            made.append(args.folder / file)
+            shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
+    except BaseException:
+        _remove(made)
+        raise
     if args.json:
         print(
             json.dumps({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}, indent=2)
@@ -40,6 +48,33 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for file in files:
         show.say(args.folder / file)
-    enter = "" if args.folder == Path() else f"cd {args.folder} && "
+    enter = "" if args.folder == Path() else f"cd {shlex.quote(_for_cd(args.folder))} && "
     show.say(f"\nnext: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
     return 0
+
+
+def _taken(target: Path) -> str | None:
+    """What is where the file, or one of its folders, should be; a link that leads nowhere is something too."""
+    if os.path.lexists(target):
+        return str(target)
+    return next((f"the file {part}" for part in target.parents if os.path.lexists(part) and not part.is_dir()), None)
+
+
+def _make_folder(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it, each noted in `made`."""
+    for part in (*reversed(folder.parents), folder):
+        if not part.is_dir():
+            part.mkdir()
+            made.append(part)
+
+
+def _remove(made: list[Path]) -> None:
+    """Take away what this command made, the last first; nothing else can be in it."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _for_cd(folder: Path) -> str:
+    text = str(folder)
+    return f"./{text}" if text.startswith("-") else text

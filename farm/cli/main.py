@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol, cast
 
 from farm import __version__
 from farm.cli import output
-from farm.errors import EXITS, FarmError, of_system
+from farm.errors import EXITS, FarmError, UsageError, of_system
 
 INTERRUPTED = 130
 
@@ -232,6 +232,7 @@ def _main(given: Sequence[str]) -> int:
     gc.freeze()
     gc.enable()
     try:
+        _require_folder()
         return module(args.command).run(args)
     except FarmError as error:
         if args.traceback:
@@ -241,6 +242,15 @@ def _main(given: Sequence[str]) -> int:
         if args.traceback:
             raise
         return _failed(of_system(error))
+
+
+def _require_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the folder in which farm was started is no longer there", hint="cd into another one"
+        ) from error
 
 
 def _leave_out_plugins() -> None:

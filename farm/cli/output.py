@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import TextIO, cast
 
@@ -64,8 +65,11 @@ def _interrupt_main() -> None:
 def prepare() -> None:
     """Makes standard output and error end the command when their reader is gone.
 
-    A character that the terminal cannot show is not a failure either: it is printed as its escape.
+    A character that the terminal cannot show is not a failure either: it is printed as its escape. What was closed
+    before the start (`farm plan >&-`) goes nowhere; left closed, the next file that is opened would take its number,
+    and programs that are started would write into that file.
     """
+    _open_closed()
     sys.stdout = _prepared(sys.stdout)
     sys.stderr = _prepared(sys.stderr)
     in_main = threading.current_thread() is threading.main_thread()
@@ -74,13 +78,23 @@ def prepare() -> None:
         signal.signal(signal.SIGINT, _only_our_own)
 
 
+def _open_closed() -> None:
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            _to_nowhere(descriptor)
+
+
 def _only_our_own(_number: int, _frame: FrameType | None) -> None:
     if _Outlet.closed_by_reader:
         raise KeyboardInterrupt
 
 
-def _prepared(stream: TextIO) -> TextIO:
-    if not isinstance(stream, io.TextIOWrapper):  # None where it was closed from the start
+def _prepared(stream: TextIO | None) -> TextIO:
+    if stream is None:  # closed from the start
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if not isinstance(stream, io.TextIOWrapper):  # a test's
         return stream
     raw = getattr(stream.buffer, "raw", stream.buffer)  # with PYTHONUNBUFFERED there is nothing between
     if type(raw) is not io.FileIO:  # a test's, or prepared before
@@ -104,12 +118,14 @@ def flush() -> None:
         OutputFailedError: It cannot be written.
     """
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed before the start
-            stream.flush()
+        stream.flush()
 
 
 def _to_nowhere(descriptor: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere == descriptor:  # it was the lowest that is free
+        os.set_inheritable(nowhere, True)
+        return
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
 

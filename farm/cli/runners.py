@@ -6,22 +6,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from farm.cli import show
 from farm.engines.ask import Reported, ask, differences
-from farm.engines.github_api import connect
+from farm.engines.github_api import GithubApi, connect
 from farm.engines.github_settings import missing_settings
 from farm.engines.registration import commands, site_of
 from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
 from farm.errors import FarmError, UsageError
-from farm.matrix import load_matrix
+from farm.matrix import Build, load_matrix
 from farm.platforms.facts import DEFAULT, PLATFORMS
 from farm.platforms.runner_service import SCRIPTS, Registration
 from farm.project import find_project
-from farm.settings import Github, JobKind, Runner, load_github, load_runners
+from farm.settings import Github, JobKind, Runner, github_if_any, load_github, load_runners
 
 NO_RUNNER = 4
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"
@@ -136,15 +136,17 @@ def _list(args: argparse.Namespace, runners: Mapping[str, Runner]) -> int:
 
 
 def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner]) -> int:
-    github = load_github(project)
-    builds = list(load_matrix(project).builds(args.channel))  # a wrong channel is refused before any request
-    reported = ask(runners, lambda: connect(github.api_url, github.repository, os.environ))
+    github = github_if_any(project)
+    builds = list(_builds(project, args.channel))  # a wrong channel is refused before any request
+    reported = ask(runners, lambda: _connect(project))
     differing = {name: differences(runners[name], reported[name]) for name in runners}
-    jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in KINDS for build in builds]
+    # Without GitHub, smoke tests run where `farm submit` does.
+    kinds = KINDS if github else KINDS[:1]
+    jobs = [(f"{build.channel}/{build.alias}", needs_of(kind, build, github)) for kind in kinds for build in builds]
     without = untaken(jobs, runners)
     waiting = stranded(jobs, runners, {name for name, found in reported.items() if found.online})
     # Without a repository there are no settings that could be missing.
-    unsafe = _unsafe(github) if github.repository else []
+    unsafe = _unsafe(github) if github and github.repository else []
     if args.json:
         print(json.dumps({**_to_json(reported, differing, without, waiting), "settings_missing": unsafe}, indent=2))
     else:
@@ -155,6 +157,19 @@ def _check(args: argparse.Namespace, project: Path, runners: Mapping[str, Runner
         found.online for found in reported.values()
     )
     return 0 if fine else NO_RUNNER
+
+
+def _builds(project: Path, channel: str | None) -> Iterator[Build]:
+    """The builds of a channel, or of the project's own channels; where it has none, of the farm's."""
+    matrix = load_matrix(project)
+    own: list[str | None] = [channel] if channel else [*matrix.own()]
+    for name in own or [None]:
+        yield from matrix.builds(name)
+
+
+def _connect(project: Path) -> GithubApi:
+    github = load_github(project)
+    return connect(github.api_url, github.repository, os.environ)
 
 
 def _unsafe(github: Github) -> list[str]:

@@ -258,8 +258,8 @@ class _Choice:
         # Reversed, so that the first channel with a release is the one that is named.
         versions = {offer.torch: offer.channel for offer in reversed(usable)}
         if len(versions) > 1:
-            listed = ", ".join(f"torch=={version} of {channel}" for version, channel in sorted(versions.items()))
-            self.reasons.append(f"pip takes the newest torch of the index; to choose: {listed}")
+            listed = ", ".join(f"{release} ({versions[release]})" for release in sorted(versions, key=Version))
+            self.reasons.append(f"channels offer torch {listed}; `--channel` of farm submit chooses what is built")
         # Without a pin, pip would take the newest torch of the group, for which the driver is too old.
         pinned = any(Version(offer.torch) > Version(newest) for offer in refused)
         return usable[0].channel, f"torch=={newest}" if pinned else "torch"

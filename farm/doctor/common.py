@@ -7,6 +7,7 @@ from farm import catalog
 from farm.detect.hardware import driver_branch, driver_problem, judge_gpu, last_driver
 from farm.detect.machine import NoReadingError
 from farm.doctor.findings import GB, Finding, Patient, missing, needs, ok, warning
+from farm.recipe import recipe
 
 
 def memory(patient: Patient) -> Iterator[Finding]:
@@ -14,16 +15,18 @@ def memory(patient: Patient) -> Iterator[Finding]:
     total, commit = patient.site.memory()
     wanted = needs()
     found = f"{total / GB:.1f} GB"
-    if total < wanted.memory_gb * GB:
-        yield missing("memory", found, f"{wanted.memory_gb} GB are the least for PyTorch: use another machine")
-    else:
-        yield ok("memory", found)
     # 2.2: what the recipe of torch says of one compile.
     per_job = patient.plan.memory_per_job_gb if patient.plan else 2.2
+    least = wanted.memory_gb if patient.large else per_job
+    if total < least * GB:
+        what = "PyTorch" if patient.large else "one compiler"
+        yield missing("memory", found, f"{least:g} GB are the least for {what}: use another machine")
+    else:
+        yield ok("memory", found)
     cores = patient.site.cores()
     jobs = max(1, min(cores, int(total / (per_job * GB))))
     yield ok("jobs", f"{jobs} compilers at once: {cores} cores, {per_job} GB each")
-    if commit < wanted.commit_gb * GB:
+    if patient.large and commit < wanted.commit_gb * GB:
         what = patient.platform.swap
         yield warning(
             what,
@@ -37,14 +40,19 @@ def memory(patient: Patient) -> Iterator[Finding]:
 def disk(patient: Patient) -> Iterator[Finding]:
     """Free space where builds are made."""
     where = patient.platform.build_root
-    free, wanted = patient.site.free(where), needs().disk_gb
+    wanted: float = needs().disk_gb
+    what = "PyTorch"
+    if patient.plan is not None and not patient.large:
+        what = patient.plan.package
+        wanted = recipe(patient.plan.recipe).disk_gb + needs().image_gb
+    free = patient.site.free(where)
     found = f"{free / GB:.0f} GB free on {where}"
     if free >= wanted * GB:
         yield ok("disk", found)
     elif patient.platform.limits_paths:
-        yield missing("disk", found, rf"{wanted} GB are needed: make room, or mklink /J C:\farm D:\farm")
+        yield missing("disk", found, rf"{wanted:g} GB are needed: make room, or mklink /J C:\farm D:\farm")
     else:
-        yield missing("disk", found, f"{wanted} GB are needed for a build of PyTorch")
+        yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")
 
 
 def python(patient: Patient) -> Iterator[Finding]:

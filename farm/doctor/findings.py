@@ -29,6 +29,7 @@ class Needs(Model):
     """`doctor.yaml`: sizes in units of 10**9 bytes."""
 
     disk_gb: int
+    image_gb: int
     memory_gb: int
     commit_gb: int
     triton_below: dict[str, str]
@@ -48,6 +49,11 @@ class Patient:
     site: Site
     readings: Readings
     plan: Plan | None
+
+    @property
+    def large(self) -> bool:
+        """Whether it shall build PyTorch, which takes far more than other packages."""
+        return self.plan is None or self.plan.package == "torch"
 
     @property
     def platform(self) -> Facts:

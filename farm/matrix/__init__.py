@@ -66,6 +66,11 @@ class Matrix:
         )
         return next((c.name for near in nearness for c in fitting if near(c)), fitting[0].name)
 
+    def own(self) -> list[str]:
+        """The channels that do not come with the farm; none for a project without a matrix of its own."""
+        farms = load(SHIPPED, MatrixText).channels
+        return [name for name in self.channels if name not in farms]
+
     def named(self, name: str, channel: str | None = None) -> Build:
         """The build of an alias, as `farm matrix --format names` prints it: `main/pytorch-…` or `pytorch-…`.
 

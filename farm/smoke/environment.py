@@ -50,7 +50,8 @@ def _candidates(version: str) -> Iterator[Path]:
     the interpreters below pyenv's `versions`, newest first, of which it names one or none.
     """
     for folder in dict.fromkeys(os.get_exec_path()):
-        if Path(folder).name == "shims" and (versions := Path(folder).parent / "versions").is_dir():
+        # Not `Path.is_dir`: it raises where another user's folder may not be read, as below `su`, which keeps the PATH.
+        if Path(folder).name == "shims" and os.path.isdir(versions := Path(folder).parent / "versions"):  # noqa: PTH112
             there = versions.glob(f"{version.removesuffix('t')}.*/bin/python{version}")
             yield from sorted(
                 there, key=lambda path: [int(part) for part in re.findall(r"\d+", str(path))], reverse=True

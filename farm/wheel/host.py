@@ -14,7 +14,10 @@ from farm.wheel.pesymbols import DllSymbols
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, CheckId, Finding
 
-_FIX_CODE = "compile with the level's -march; exempt the member only if it asks the CPU at run time"
+_FIX_CODE = (
+    "compile with the level's -march; only if it asks the CPU at run time: name the member under `dispatching`, "
+    "a key of policies and of `verify` in recipes"
+)
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 

@@ -115,14 +115,46 @@ def test_a_dispatcher_outlives_a_log_that_takes_no_more():
     assert done.returncode == 0
 
 
-def test_an_output_that_was_closed_before_the_start():
-    command = f'exec "{sys.executable}" -m farm.cli.main plan {" ".join(SELECT)} --json >&- 2>&-'
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("plan", *SELECT), 0), (("plan", *SELECT, "--json"), 0), (("plan", "--variant", "no"), 2)]
+)
+def test_an_output_that_was_closed_before_the_start(arguments, code, closed):
+    command = f'exec "{sys.executable}" -m farm.cli.main {" ".join(arguments)} {closed}'
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], env=environ, cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False)
+
+
+def test_no_file_takes_the_number_of_a_closed_output():
+    """Else a program that the farm starts would print into it."""
+    code = "import os, sys; from farm.cli import output; output.prepare(); os._exit(os.open(sys.argv[1], os.O_RDONLY))"
+    command = f'exec "{sys.executable}" -c "{code}" /dev/null >&- 2>&- <&-'
     done = subprocess.run(["sh", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, check=False)
-    assert done.returncode == 0
+    assert done.returncode > 2
+
+
+@pytest.mark.parametrize("command", ["status", "plan --variant sm35-avx-py311", "init", "detect"])
+def test_a_folder_that_was_removed(tmp_path, command):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    typed = f'rmdir {gone}; exec "{sys.executable}" -m farm.cli.main {command}'
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", typed], env=environ, cwd=gone, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "farm: the folder in which farm was started is no longer there",
+        "  next: cd into another one",
+    ]
 
 
 def test_an_interrupt_is_exit_code_130():
-    process = start("-c", ENDLESS.format(body="print('go', flush=True); time.sleep(600)"), stdout=subprocess.PIPE)
+    # Short sleeps: Python does not see a signal that comes just before a sleep until that is over.
+    process = start(
+        "-c",
+        ENDLESS.format(body="print('go', flush=True); [time.sleep(0.05) for _ in range(12000)]"),
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout.readline() == b"go\n"
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")

@@ -1,13 +1,18 @@
 """A package of one's own by data alone: a project of `farm init`, its channels and recipes."""
 
+import errno
+import os
 import re
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from farm import shipped
 from farm.cli.main import main
+from farm.doctor import common
+from farm.doctor.findings import GB, Patient
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
@@ -21,6 +26,7 @@ from farm.recipe import names, recipe, use_project
 from farm.render import render
 from farm.settings import Settings
 from farm.variant import Variant
+from tests.schemas import valid
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +48,63 @@ def plan_of(project, variant="cpu-avx-py311", package="hello", **options):
     return resolve(project, Selectors(Variant.parse(variant), package, options=choices))
 
 
-def test_init_writes_nothing_where_a_file_would_be_replaced(tmp_path, capsys):
+def tree(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("there", "make", "said"),
+    [
+        ("ci/farm.yaml", "file", "ci/farm.yaml is already there"),
+        ("ci/farm.yaml", "dangling", "ci/farm.yaml is already there"),  # written, it would be a file elsewhere
+        ("recipes", "file", "the file {own}/recipes is already there"),
+        (".", "file", "the file {own} is already there"),
+        (".", "dangling", "the file {own} is already there"),
+    ],
+)
+def test_init_writes_nothing_where_something_is_in_the_way(tmp_path, capsys, there, make, said):
+    own = tmp_path / "own"
+    path = own / there
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine") if make == "file" else path.symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path)
+    assert main(["init", str(own)]) == 2
+    assert said.format(own=own) + ": nothing was written" in capsys.readouterr().err
+    assert tree(tmp_path) == before
+
+
+def test_init_in_a_repository_keeps_its_readme(tmp_path):
     (tmp_path / "README.md").write_text("mine")
-    assert main(["init", str(tmp_path)]) == 2
-    assert "README.md is already there: nothing was written" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    assert main(["init", str(tmp_path)]) == 0
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert (tmp_path / "ci" / "matrix.yaml").is_file()
+
+
+def test_what_init_made_goes_if_it_fails(tmp_path, monkeypatch, capsys):
+    (tmp_path / "own" / "ci").mkdir(parents=True)
+    copy, copied = shutil.copyfile, []
+
+    def full(source, target):
+        copied.append(target)
+        if len(copied) == 4:
+            target.write_text("h")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert main(["init", str(tmp_path / "own")]) == 9
+    assert "No space left on device" in capsys.readouterr().err
+    assert tree(tmp_path) == ["own", "own/ci"]
+    assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are copied
+
+
+@pytest.mark.parametrize("name", ["my wheels", "a;b", "-x", "it's"])
+def test_the_next_line_of_init_can_be_typed(tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", f"./{name}"]) == 0
+    typed = capsys.readouterr().out.splitlines()[-1].removeprefix("next: ").split(" && ")[0]
+    shown = subprocess.run(["sh", "-c", f"{typed} && pwd"], capture_output=True, text=True, check=False)
+    assert shown.stdout == f"{tmp_path / name}\n"
 
 
 def test_the_example_builds_and_torch_comes_from_the_farms_channels(own):
@@ -291,3 +349,53 @@ def test_no_packages_name_stands_in_the_code(root):
         check=False,
     )
     assert done.stdout == ""
+
+
+class Small:
+    """A machine with this much memory and free space, in 10**9 bytes."""
+
+    def __init__(self, memory, free):
+        self._memory, self._free = memory, free
+
+    def memory(self):
+        return int(self._memory * GB), int(self._memory * GB)
+
+    def free(self, path):  # noqa: ARG002 one disk
+        return int(self._free * GB)
+
+    def cores(self):
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("package", "memory", "free", "expected"),
+    [
+        ("hello", 2, 6, {"memory": "ok", "jobs": "ok", "swap": "ok", "disk": "ok"}),  # 4 GB an image, 0.5 the build
+        ("hello", 0.4, 4.1, {"memory": "missing", "jobs": "ok", "swap": "ok", "disk": "missing"}),
+        ("torch", 6, 60, {"memory": "missing", "jobs": "ok", "swap": "warning", "disk": "missing"}),
+    ],
+)
+def test_doctor_asks_for_what_the_package_needs(own, package, memory, free, expected):
+    plan = plan_of(own, "sm35-avx-py311", package)
+    patient = Patient(Small(memory, free), SimpleNamespace(os=SimpleNamespace(platform=facts("linux"))), plan)
+    found = [*common.memory(patient), *common.disk(patient)]
+    assert {finding.check: finding.state for finding in found} == expected
+    said = "".join(finding.todo for finding in found)
+    assert package == "torch" or "PyTorch" not in said
+    assert "missing" not in expected.values() or f"a build of {'PyTorch' if package == 'torch' else package}" in said
+
+
+def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, capsys):
+    """As its ci/runners.yaml says: no account at GitHub is needed for that, and the farm's own channels are not its."""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # nobody answers there
+    assert main(["--project", str(own), "runners", "check", "--json"]) == 4
+    found = valid("runners", capsys.readouterr().out)
+    assert "no Docker engine answers" in found["runners"]["local"]["why"]
+    assert found["jobs_without_runner"] == found["settings_missing"] == []
+    (waiting,) = found["jobs_without_online_runner"]
+    assert (waiting["kind"], waiting["runners"], len(waiting["names"])) == ("build", ["local"], 18)
+    assert {name.split("/")[0] for name in waiting["names"]} == {"mine"}
+    assert main(["--project", str(own), "runners", "add", "k40", "--labels", "a"]) == 2
+    said = capsys.readouterr().err
+    assert f"{own}/ci/runners.yaml: no key 'github'" in said
+    assert "next: " in said

@@ -44,6 +44,13 @@ def test_a_free_threaded_python_has_its_own_name(tmp_path, monkeypatch):
     assert find_python("py399t") == free
 
 
+def test_a_folder_of_the_path_that_cannot_be_looked_into_is_passed_over(tmp_path, monkeypatch):
+    """As /root/.pyenv/shims, which `su` leaves on the PATH; a name too long fails for root too."""
+    other = program(tmp_path, "python3.99", "echo cpython 3 99 0")
+    monkeypatch.setenv("PATH", f"{tmp_path / ('a' * 300) / 'shims'}:{tmp_path}")
+    assert find_python("py399") == other
+
+
 def test_pyenvs_shims_are_not_run_and_stand_for_its_newest_version(tmp_path, monkeypatch):
     shims = tmp_path / "shims"
     shims.mkdir()
