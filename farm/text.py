@@ -2,10 +2,12 @@
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
-import json
 import re
 import unicodedata
-from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 # ESC sequences (CSI, OSC, two-character), then every control character that is not a tab or newline, and the
 # characters that turn the direction of writing
@@ -68,6 +70,8 @@ def duration(seconds: float) -> str:
 
 def parse_age(text: str) -> timedelta:
     """Days or weeks: `90d`, `12w`; ValueError for anything else."""
+    from datetime import timedelta  # noqa: PLC0415 slow to import
+
     found = re.fullmatch(r"([0-9]{1,5})([dw])", text, re.ASCII)
     if found is None:
         raise ValueError(f"not an age: {text[:80]!r}; write 90d or 12w")
@@ -76,6 +80,8 @@ def parse_age(text: str) -> timedelta:
 
 def json_lines(data: object) -> str:
     """JSON indented by two, ASCII alone, with a newline at the end; json's own encoder is slow where it indents."""
+    import json  # noqa: PLC0415 slow to import
+
     from pydantic_core import to_json  # noqa: PLC0415 what needs no models does not wait for it
 
     text = to_json(data, indent=2)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.needs import installed_path
 from farm.wheel.partial import PartialMember, TooFarInsideError
 from farm.wheel.zipformat import Entry
 
@@ -80,7 +81,7 @@ def read_contents(
     order = [name for name, entry in archive.members.items() if not entry.is_dir]
     return Contents(
         files={name: (found[name][0], archive.members[name].size) for name in order},
-        libraries=tuple(library for name in order if (library := found[name][1])),
+        libraries=_with_added_folders(archive, [library for name in order if (library := found[name][1])]),
         symbols=symbols,
     )
 
@@ -170,7 +171,22 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
                 seen[key] = _read_partly(archive, name, known[0])
                 libraries.append(seen[key])
             _check_count(len(libraries))
-    return Contents(files=files, libraries=tuple(libraries))
+    return Contents(files=files, libraries=_with_added_folders(archive, libraries))
+
+
+def _with_added_folders(archive: Archive, libraries: list[Library]) -> tuple[Library, ...]:
+    if all(library.format == "elf" for library in libraries):
+        return tuple(libraries)
+    from farm.wheel.dllfolders import LONGEST, with_added_folders  # noqa: PLC0415 (wheels for Linux do without)
+
+    # `x.data/platlib` is unpacked into site-packages.
+    members = {installed_path(name): name for name in archive.members if name.endswith("/__init__.py")}
+
+    def read(path: str) -> bytes | None:
+        name = members.get(path)
+        return archive.read(name) if name and archive.entry(name).size <= LONGEST else None
+
+    return tuple(with_added_folders(libraries, read))
 
 
 def _same_bytes(archive: Archive, one: Entry, other: Entry) -> bool:

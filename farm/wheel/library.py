@@ -59,7 +59,8 @@ class Library:
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
-        search_path: RUNPATH, or RPATH without one, split.
+        search_path: RUNPATH, or RPATH without one, split (ELF); the folders, from site-packages on, that its packages
+            add to Windows' search (PE).
         has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
         versions: Library name to symbol versions required of it.
         internals: Symbols it takes that no wheel may use (`farm.wheel.manylinux.internal_symbols`).

@@ -82,7 +82,7 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 def _paths(library: Library) -> list[Finding]:
     depth = len(posixpath.dirname(installed_path(library.path)).split("/")) if "/" in library.path else 0
     found = []
-    for entry in library.search_path:
+    for entry in library.search_path if library.format == "elf" else ():
         rest = re.sub(r"^\$(ORIGIN|\{ORIGIN\})(?=/|$)", "", entry)
         # As if $ORIGIN were so many folders deep: a path that climbs higher begins with `..`.
         inside = posixpath.normpath("/".join(["x"] * depth) + rest) if depth else posixpath.normpath("." + rest)

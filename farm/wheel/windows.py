@@ -27,6 +27,7 @@ class _Lists:
     python: tuple[str, ...]
     runtime: tuple[str, ...]
     folders: tuple[str, ...]
+    plugins: tuple[str, ...]
     loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
 
 
@@ -82,6 +83,14 @@ def owner(name: str) -> Owner | None:
 def added_folders() -> tuple[str, ...]:
     """Patterns of folders below site-packages that packages add to the search for DLLs."""
     return _lists().folders
+
+
+def folders_of_host(path: str) -> tuple[str, ...]:
+    """For a plugin (a path from site-packages on), the folders above it: what opens it is loaded from one of them."""
+    if not path.lower().endswith(".dll") or not fits(path, _lists().plugins):
+        return ()
+    parts = path.split("/")
+    return tuple("/".join(parts[:count]) for count in range(len(parts) - 2, 0, -1))
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:

