@@ -182,7 +182,8 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
 
 
 def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:
-    pe = read_pe(data)
+    # Its metadata lie among the constants, far in front of the imports: to unpack those takes longer than all the rest.
+    pe = read_pe(data, hybrid=not isinstance(data, PartialMember) or data.is_small)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
     if not isinstance(data, PartialMember):

@@ -117,6 +117,11 @@ class PartialMember:
         else:
             self._more = archive.chunks(entry.name)
 
+    @property
+    def is_small(self) -> bool:
+        """All of it may be had for little."""
+        return len(self) <= _WHOLE
+
     def close(self) -> None:
         if self._tail is not None:
             self._tail.close()

@@ -78,13 +78,13 @@ class Pe:
         return place_in(self.sections, address)
 
 
-def read_pe(data: View) -> Pe:
-    """Read the facts of a PE file.
+def read_pe(data: View, *, hybrid: bool = True) -> Pe:
+    """Read the facts of a PE file. Without `hybrid`, ARM64EC is not told from AMD64, whose header it has.
 
     Raises:
         VerificationFailedError: It is not a PE file, or damaged.
     """
-    return _Reader(data).read()
+    return _Reader(data).read(hybrid=hybrid)
 
 
 def _damaged(what: str) -> VerificationFailedError:
@@ -104,7 +104,7 @@ class _Reader:
         self.data = data
         self.sections = sections
 
-    def read(self) -> Pe:
+    def read(self, *, hybrid: bool) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
             raise _damaged("no DOS header")
         # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF File Header" and
@@ -136,7 +136,7 @@ class _Reader:
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(
-            machine="arm64ec" if self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
+            machine="arm64ec" if hybrid and self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
             is_dll=bool(flags & _DLL),
             # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
             # "Delay-Load Directory Table" of the PE format.
