@@ -15,7 +15,7 @@ from farm.compat.nearest import difference, nearest
 from farm.compat.settle import settle
 from farm.compat.stack import Reason, Rule, Stack
 
-__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "reasons", "settle", "solve"]
+__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "objects", "reasons", "settle", "solve"]
 
 RULES: tuple[Rule, ...] = (*gpu.RULES, *host.RULES, *torch.RULES)
 MAX_ROUNDS = 8
@@ -29,14 +29,30 @@ def check(stack: Stack) -> list[Reason]:
 # The search for the nearest stack judges the same ones again and again.
 @lru_cache(maxsize=1 << 14)
 def _check(stack: Stack) -> tuple[Reason, ...]:
-    return tuple(reason for rule in RULES for reason in rule(stack))
+    found = []
+    for rule in RULES:
+        for reason in rule(stack):
+            _GIVERS.setdefault(reason.rule, set()).add(rule)
+            found.append(reason)
+    return tuple(found)
+
+
+_GIVERS: dict[str, set[Rule]] = {}
+"""The rules that have given a reason of a name so far."""
+
+
+def objects(stack: Stack, name: str) -> bool:
+    """Whether `check` finds a reason called `name`: most changes leave the reason, which its own rule tells alone."""
+    if any(reason.rule == name for rule in _GIVERS.get(name, ()) for reason in rule(stack)):
+        return True
+    return any(reason.rule == name for reason in check(stack))
 
 
 def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
     """The reasons with the nearest that would do away with each."""
     explained = []
     for reason in found:
-        other = nearest(stack, reason, check, found) if reason.change else None
+        other = nearest(stack, reason, check, objects, found) if reason.change else None
         explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
     return explained
 
@@ -53,7 +69,7 @@ def solve(stack: Stack) -> Stack | None:
         errors = [reason for reason in found if reason.severity != "warning"]
         if not errors:
             return stack
-        options = (nearest(stack, reason, check, found) for reason in errors if reason.change)
+        options = (nearest(stack, reason, check, objects, found) for reason in errors if reason.change)
         # One reason at a time: doing away with it often does away with others.
         better = next((other for other in options if other), None)
         if better is None:

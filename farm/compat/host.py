@@ -9,6 +9,7 @@ from farm.catalog.models import PinnedWheel
 from farm.compat.stack import Reason, Stack, doubted, with_doubt
 from farm.errors import UsageError
 from farm.platforms.facts import facts
+from farm.variant import PYTHONS
 
 MSVC_BASE = 1900
 """`_MSC_VER` is 1900 plus the minor version of the toolset (learn.microsoft.com, predefined macros)."""
@@ -351,10 +352,14 @@ def python_of_base(stack: Stack) -> Iterator[Reason]:
             )
     elif base and stack.standalone is not None:
         if missing := [name for name in stack.standalone if standalone_wheel(stack, name) is None]:
+            others = [other for other in PYTHONS if all(standalone_wheel(stack, name, other) for name in missing)]
             yield Reason(
                 "python-packages",
                 f"no wheel of {', '.join(missing)} for {python} is pinned, which the build of {stack.package} imports",
-                f"{base.suite} has {base.python}: {python} is a standalone one, which needs wheels",
+                # Refreshing pins what the index has for each of these: what is missing for one, it does not have.
+                f"its project publishes wheels for {', '.join(others)}, none for {python}"
+                if others
+                else f"{base.suite} has {base.python}: a standalone {python} needs wheels",
                 "farm/catalog/standalone_pythons.yaml",
                 severity="unpinned",
                 change=("python", "torch"),
@@ -369,11 +374,11 @@ def python_of_base(stack: Stack) -> Iterator[Reason]:
         )
 
 
-def standalone_wheel(stack: Stack, package: str) -> PinnedWheel | None:
-    """The wheel of a package that a build with a standalone Python imports; None: none is pinned."""
+def standalone_wheel(stack: Stack, package: str, python: str = "") -> PinnedWheel | None:
+    """The wheel of a package that a build with a standalone Python imports, or another Python; None: none is pinned."""
     release = catalog.torch_releases().get(stack.torch or "")
     major = release.numpy_major_max if release and package == "numpy" else None
-    return catalog.standalone_wheel(package, stack.variant.python, stack.variant.machine, major)
+    return catalog.standalone_wheel(package, python or stack.variant.python, stack.variant.machine, major)
 
 
 RULES = (

@@ -16,6 +16,7 @@ from farm.platforms.facts import facts
 from farm.variant import PYTHONS
 
 Check = Callable[[Stack], list[Reason]]
+Objects = Callable[[Stack, str], bool]
 MAX_CHANGES = 3
 NEWEST_GCC = 15
 
@@ -51,7 +52,9 @@ def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
     variant = stack.variant
     if field == "python":
         near = PYTHONS.index(variant.python)
-        for python in sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near)):
+        # Who asks for a free-threaded Python is served by another one of them first, and the other way round.
+        closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
+        for python in sorted(closest, key=lambda name: name[-1:].isdigit() != variant.python[-1:].isdigit()):
             yield "variant", replace(variant, python=python)
     elif field == "cpu":
         # Levels of the same machine: another machine is another wheel, not a smaller demand.
@@ -116,7 +119,12 @@ def _blockers(found: list[Reason]) -> set[str]:
 
 
 def nearest(
-    stack: Stack, reason: Reason, check: Check, before: list[Reason], only: frozenset[str] | None = None
+    stack: Stack,
+    reason: Reason,
+    check: Check,
+    objects: Objects,
+    before: list[Reason],
+    only: frozenset[str] | None = None,
 ) -> Stack | None:
     """The nearest stack without the reason and without new errors; None: there is none within three changes.
 
@@ -124,6 +132,7 @@ def nearest(
         stack: What was asked for.
         reason: One of `before`. A warning is only worth one change, and no new warning.
         check: The rules.
+        objects: Whether a stack has a reason of this name against it, as `check` finds, but sooner.
         before: What they hold against `stack`.
         only: The fields that may be changed; None: every field of the stack.
     """
@@ -139,10 +148,10 @@ def nearest(
             if (field, changed) in tried:
                 continue
             tried.add((field, changed))
-            after = check(changed)
-            # The reason is still there: this change is of no use, alone or with others.
-            if changed == stack or reason.rule in {found.rule for found in after}:
+            # The reason is still there: this change is of no use, alone or with others. Most changes end here.
+            if changed == stack or objects(changed, reason.rule):
                 continue
+            after = check(changed)
             new = [found for found in after if found.severity != "warning" and found.rule not in errors]
             # It trades one reason for another: worth a second change, from there.
             if new:

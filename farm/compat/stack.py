@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from farm import catalog
@@ -207,12 +207,16 @@ def names_of(torch: str | None) -> dict[str, list[str]]:
 
 def entries(stack: Stack) -> list[Entry]:
     """The entries of the arch list that can be read; the rule on its grammar reports the others."""
-    known = names_of(stack.torch if stack.torch in catalog.torch_releases() else None)
-    found = []
-    for word in words(arch_list(stack)):
+    return list(_entries(arch_list(stack), stack.torch if stack.torch in catalog.torch_releases() else None))
+
+
+@lru_cache(maxsize=1 << 12)
+def _entries(text: str, torch: str | None) -> tuple[Entry, ...]:
+    known, found = names_of(torch), []
+    for word in words(text):
         plain = word.removesuffix("+PTX")
         for item in known.get(plain, [plain]):
             match = _ENTRY.fullmatch(item)
             if match:
                 found.append(Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX")))
-    return found
+    return tuple(found)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.compat import Stack, check, settle
+from farm.compat import Stack, check, objects, settle
 from farm.errors import UsageError
 from farm.matrix import Channel, Matrix, Pins, load_matrix
 from farm.options import OPTIONS, Choice, Option, Value, option
@@ -101,7 +101,8 @@ def candidate(
     # What somebody asked for never gives way.
     free = {"base", "cudnn"} - set(options)
     # First what a default can mend, then whether a standalone Python would mend more.
-    settled = _with_python(stack, settle(stack, free, check), recipe_, free, pinned=channel.text.base is not None)
+    settled = settle(stack, free, check, objects)
+    settled = _with_python(stack, settled, recipe_, free, pinned=channel.text.base is not None)
     if settled.cudnn != stack.cudnn:
         chosen["cudnn"] = Choice(
             settled.cudnn, f"the other choices: {stack.cudnn} of channel {channel.name} does not go with them"
@@ -131,7 +132,7 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
     base = next(name for name in (stack.base, *known) if known[name].python != python)
     other = replace(stack, base=base, standalone=packages(recipe_, python))
     # Its base stays: keeping that is what the standalone Python is for.
-    other = settle(other, set(free) - {"base"}, check)
+    other = settle(other, set(free) - {"base"}, check, objects)
     left = {reason.rule for reason in check(other) if reason.severity != "warning"}
     # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
     fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))

@@ -192,6 +192,7 @@ def load(product: str, version: str) -> Redist:
     return redist
 
 
+@functools.cache
 def components(product: str, version: str, platform: str) -> tuple[str, ...]:
     """The names of the components that have an archive for `platform`, sorted.
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from farm import catalog
 from farm.catalog.binary import is_integrated
-from farm.compat import Stack, check, solve
+from farm.compat import Stack, check, objects, solve
 from farm.compat.nearest import difference, nearest
 from farm.errors import UsageError
 from farm.variant import PYTHONS, Variant, cpus, gpus
@@ -83,7 +83,7 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
     before = check(stack)
     errors = {reason.rule for reason in before if reason.severity == "error"}
     for reason in before:
-        other = nearest(stack, reason, check, before)
+        other = nearest(stack, reason, check, objects, before)
         if other is None:
             continue
         after = check(other)
@@ -92,6 +92,14 @@ def test_nearest_does_away_with_the_reason_and_brings_no_new_error(stack):
         only_the_base = replace(stack, base=other.base) == other  # which a plan chooses by itself
         assert difference(stack, other) or only_the_base
         assert (other.gpu, other.platform, other.package) == (stack.gpu, stack.platform, stack.package)
+
+
+@examples(60)
+@given(stacks)
+def test_the_short_way_to_a_reason_finds_what_all_rules_find(stack):
+    names = {reason.rule for reason in check(stack)}
+    for name in names | {"cuda-sm", "cudnn-cuda", "toolkit-components"}:
+        assert objects(stack, name) == (name in names)
 
 
 @examples(60)

@@ -94,6 +94,13 @@ def test_what_cannot_be_is_refused_with_the_reason(variant, options, word):
         resolve(ROOT, select(variant, **options))
 
 
+def test_a_missing_wheel_names_the_pythons_that_have_one():
+    judged = judge(ROOT, Selectors(Variant.parse("cpu-avx2-py313t")))
+    fact = next(reason.fact for reason in judged.rules if reason.rule == "python-packages")
+    assert "py314, py314t, none for py313t" in fact  # PyYAML 6.0.3 on the index: cp314t, no cp313t
+    assert judge(ROOT, Selectors(Variant.parse("cpu-avx2-py314t"))).complete
+
+
 def test_windows_has_no_free_threaded_one():
     judged = judge(ROOT, Selectors(Variant.parse("sm75-avx2-py314t"), "torch", "windows"))
     assert "free-threaded" in {reason.rule for reason in judged.rules}
