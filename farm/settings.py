@@ -80,6 +80,14 @@ class Settings(Model):
     swarm: Swarm | None = None
     grace_s: int = Field(default=600, ge=0)
 
+    def named(self, index: str) -> "Settings":
+        """With the index that a command line names: a path from the current folder, or an s3:// URL.
+
+        Without the public address, which is that of the index of the file.
+        """
+        place = index if "://" in index else str(Path(index).absolute())
+        return self.model_copy(update={"index": place, "index_public_url": None})
+
     @property
     def archives_url(self) -> str | None:
         """`archives` where it is a URL: an image that is built sees no folder of this machine."""

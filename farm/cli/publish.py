@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     project, settings, plan = plan_of(args)
     if args.index:
-        settings = settings.model_copy(update={"index": args.index})
+        settings = settings.named(args.index)
     with watching(args) as watcher:
         workspace, outcomes = Workspace(project, settings, watcher), Outcomes()
         with outcomes.timed("verify", watcher) as step:

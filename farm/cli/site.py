@@ -26,9 +26,7 @@ def run(args: argparse.Namespace) -> int:
     """Build the site from the matrix, the index and the journal; write what changed."""
     project, settings = project_of(args)
     if args.index:
-        index = args.index if "://" in args.index else str(Path(args.index).absolute())
-        # the public URL of ci/farm.yaml is that of the index of ci/farm.yaml
-        settings = settings.model_copy(update={"index": index, "index_public_url": None})
+        settings = settings.named(args.index)
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
     with open_journal(project, workspace.settings) as journal:

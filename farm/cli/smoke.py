@@ -24,7 +24,11 @@ from farm.smoke.runner import PROBE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser, required=False)
-    parser.add_argument("--index-url", metavar="URL", help="index to install from (default: the project's own)")
+    parser.add_argument(
+        "--index-url",
+        metavar="URL",
+        help="index to install from: as pip takes it, or s3://… (default: the project's own)",
+    )
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"
     )
@@ -89,10 +93,14 @@ def run(args: argparse.Namespace) -> int:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
     workspace = Workspace(project, settings, Silent())
     wheel: Path | None = args.wheel
+    source: tuple[str, ...]
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")
-    if args.index_url:
-        source: tuple[str, ...] = ("--index-url", args.index_url)
+    if args.index_url and args.index_url.startswith("s3://"):
+        # pip reads no buckets: it gets the page that `farm publish` prints.
+        source = pip_source(replace(workspace, settings=settings.named(args.index_url)), plan.parsed_variant.group)
+    elif args.index_url:
+        source = ("--index-url", args.index_url)
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:

@@ -181,7 +181,29 @@ def install(
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if name and not requirement.startswith(name):
         hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
+    elif source and (code := _refused(source[-1])):
+        # pip says of such an index only that it has no such version.
+        hint = (
+            f"{source[-1]} answers {code} without credentials, and pip sends none: let everybody read the bucket "
+            f"(docs/index-stores.md has the policy); {hint}"
+        )
     raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)
+
+
+def _refused(url: str) -> int | None:
+    """401 or 403 where that is what an index answers to everybody."""
+    import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
+    import urllib.request  # noqa: PLC0415
+
+    if not url.startswith(("http://", "https://")) or "@" in url:
+        return None
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20):
+            return None
+    except urllib.error.HTTPError as error:
+        return error.code if error.code in (401, 403) else None
+    except (OSError, ValueError):
+        return None
 
 
 def _followed(

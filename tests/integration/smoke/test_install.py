@@ -6,12 +6,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+import boto3
 import pytest
 
 from farm.errors import SmokeFailedError, UsageError
 from farm.smoke.environment import install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
+from tests.servers import moto
 
 
 def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "") -> None:
@@ -89,6 +91,21 @@ def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python
             python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
         )
     assert "the index lacks absentmod: `farm index dependencies`" in caught.value.hint
+
+
+@pytest.mark.parametrize("option", ["--index-url", "--find-links"])
+def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, option):
+    """As a bucket is when it was made; pip says of it only that there is no such version."""
+    with moto.in_thread() as url:
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        client = boto3.Session(**keys).client("s3", endpoint_url=url)
+        client.create_bucket(Bucket="wheels")
+        client.put_object(Bucket="wheels", Key="links.html", Body=b"")
+        client.close()
+        source = (option, f"{url}/wheels/links.html")
+        with pytest.raises(SmokeFailedError) as caught:
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=120, uv=uv)
+    assert caught.value.hint.startswith(f"{url}/wheels/links.html answers 403 without credentials")
 
 
 def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):

@@ -45,6 +45,8 @@ def test_an_image_without_network():
         ("collect2: fatal error: Killed signal terminated program cc1plus", "collect2", "out of memory"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "c++", "out of memory"),
         ("/usr/bin/ld: cannot find -lfoo: No such file or directory", "/usr/bin/ld", "library"),
+        ("/usr/bin/ld: cannot find -lcuda: No such file or directory", "/usr/bin/ld", "driver"),
+        ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "/usr/bin/ld", "a library to link with"),
         ("a.cpp:(.text+0x1): undefined reference to `f()'", "a.cpp", None),
         ("Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'skbuild'", "ModuleNotFoundError", "Python module"),
         ("ERROR Backend 'scikit_build_core.build' is not available.", "ERROR Backend", "Python module"),

@@ -71,6 +71,19 @@ def test_publish(farm, wheel, tmp_path):
     assert any('"reason":"wanted"' in path.read_text().replace(" ", "") for path in index.rglob("*.json"))
 
 
+def test_publish_into_another_index_than_the_projects(capsys, wheel, tmp_path, monkeypatch):
+    """A path as a shell means it, and a pip line that does not name the public address of the project's index."""
+    (tmp_path / "own" / "ci").mkdir(parents=True)
+    (tmp_path / "own" / "ci" / "farm.yaml").write_text("index_public_url: https://wheels.example.org\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    waive = ["--index", "other", "--waive", "members:torch/*=wanted"]
+    assert main(["--project", str(tmp_path / "own"), "publish", wheel, *SELECT, *waive]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith(f" --index-url {(tmp_path / 'here' / 'other').as_uri()}/whl/cpu-avx/simple/")
+    assert [path.name for path in (tmp_path / "here" / "other").rglob("*.whl")] == [Path(wheel).name]
+
+
 @pytest.mark.parametrize("waiver", ["members:*", "members:*= ", "archive:*=why"])
 def test_a_waiver_without_reason_is_a_usage_error(farm, wheel, waiver):
     code, _, err = farm("verify", wheel, *SELECT, "--waive", waiver)
