@@ -180,7 +180,13 @@ def install(
     name = absent[1] or absent[2] if absent else None
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if name and not requirement.startswith(name):
-        hint = f"the index lacks {name}: `farm index dependencies` links what wheels need; then run it again; {hint}"
+        todo = "`farm index dependencies` links what wheels need; then run it again"
+        if "--find-links" in source:
+            todo = (
+                "the page of links has this index's own wheels alone: give users an index, by a web server "
+                "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
+            )
+        hint = f"the index lacks {name}: {todo}; {hint}"
     elif source and (code := _refused(source[-1])):
         # pip says of such an index only that it has no such version.
         hint = (

@@ -91,6 +91,11 @@ def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python
             python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
         )
     assert "the index lacks absentmod: `farm index dependencies`" in caught.value.hint
+    links = (index / "needy" / "index.html").as_uri()
+    source = ("--no-index", "--find-links", links)
+    with pytest.raises(SmokeFailedError, match="absentmod") as caught:
+        install(python, "needy==1", source=source, log=tmp_path / "pip.log", timeout_s=120, uv=uv)
+    assert "the index lacks absentmod: the page of links has" in caught.value.hint
 
 
 @pytest.mark.parametrize("option", ["--index-url", "--find-links"])
