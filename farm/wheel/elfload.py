@@ -21,7 +21,7 @@ _OSABI_NONE, _OSABI_GNU = 0, 3
 _MAX_GNU_ABI = 3  # LIBC_ABI_MAX - 1 of glibc 2.36
 # Tables that the loader reads: DT_HASH, STRTAB, SYMTAB, RELA, JMPREL, INIT_ARRAY, GNU_HASH, VERSYM, VERNEED.
 _TABLES = (4, 5, 6, 7, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE)
-_DT_FLAGS_1, _DF_1_PIE = 0x6FFFFFFB, 0x08000000
+_DT_FLAGS_1, _DF_1_NODEFLIB, _DF_1_PIE = 0x6FFFFFFB, 0x800, 0x08000000
 
 
 def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
@@ -123,4 +123,6 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
             return "a table lies outside what is loaded"
         if tag == _DT_FLAGS_1 and value & _DF_1_PIE:
             return "it is a program, not a library"
+        if tag == _DT_FLAGS_1 and value & _DF_1_NODEFLIB and elf.needed:
+            return "it keeps the loader from looking in the system's folders (DF_1_NODEFLIB)"
     return None

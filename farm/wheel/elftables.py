@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from farm.wheel.archive import View
 from farm.wheel.elf import Elf
+from farm.wheel.symbols import symbol_count
 
 _LOAD, _DYNAMIC, _RELRO = 1, 2, 0x6474E552
 _R, _W, _X = 4, 2, 1
@@ -22,6 +23,7 @@ _PLTREL, _JMPREL, _INIT_ARRAY, _FINI_ARRAY, _INIT_ARRAYSZ, _FINI_ARRAYSZ, _RELR 
 _GNU_HASH, _VERSYM, _RELACOUNT, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFF9, 0x6FFFFFFC, 0x6FFFFFFE
 _TEXTREL, _FLAGS, _DF_TEXTREL = 22, 30, 4
 _RELOCATION, _SYMBOL = 24, 24  # bytes of one
+_HASHES = {4, _GNU_HASH}
 _RELATIVE = 8
 _KNOWN = frozenset((0, 1, 2, 5, 6, 7, 8, 10, 16, 17, 18, 32, 33, 36, 37, 38))
 _KNOWN_OF_CALLS = frozenset((7, 36, 37))
@@ -64,7 +66,7 @@ def astray(data: View, elf: Elf, headers: list[bytes]) -> str | None:
         _parts(parts, loads)
         or _tags(tags)
         or _tables(data, elf, tags, loads)
-        or (_relocations(data, tags, loads) if elf.machine == "x86_64" else None)
+        or (_relocations(data, elf, tags, loads) if elf.machine == "x86_64" else None)
     )
 
 
@@ -136,7 +138,7 @@ def _tables(data: View, elf: Elf, tags: Mapping[int, int], loads: list[_Part]) -
     return None
 
 
-def _relocations(data: View, tags: Mapping[int, int], loads: list[_Part]) -> str | None:
+def _relocations(data: View, elf: Elf, tags: Mapping[int, int], loads: list[_Part]) -> str | None:
     moved: dict[int, int] = {}  # place to value, of what is moved with the library
     tables = ((_RELA, _RELASZ, _KNOWN), (_JMPREL, _PLTRELSZ, _KNOWN_OF_CALLS))
     pairs = ((_INIT_ARRAY, _INIT_ARRAYSZ), (_FINI_ARRAY, _FINI_ARRAYSZ))
@@ -155,6 +157,9 @@ def _relocations(data: View, tags: Mapping[int, int], loads: list[_Part]) -> str
             return "a relocation of a kind that the loader does not know"
         words = array("Q", raw)
         places = words[0::3]
+        # The upper half of r_info is a symbol's index.
+        if _HASHES & tags.keys() and 1 < symbol_count(data, elf, tags) <= max(words[1::3]) >> 32:
+            return "a relocation names a symbol that is not in its table"
         if not _written(loads, min(places), max(places), all_code=_moves_code(tags)):
             return "a relocation changes what lies outside its data"
         if tag == _RELA:

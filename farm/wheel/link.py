@@ -35,6 +35,8 @@ _CXX = re.compile(
 )
 _PYTHON = re.compile(r"_?Py|_PyRuntime|_Graal")  # the interpreter gives these to extension modules
 _MOST = 5
+_GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")
+_LISTED = 36  # the list is of glibc 2.36, which gives all that older ones gave
 
 
 def read_link(data: Buffer) -> Symbols | DllSymbols:
@@ -83,7 +85,8 @@ def _undefined(
         if file:
             theirs = symbols.get(by_name.get(file) or "")
             # An empty table is that of a library that is not looked into (32 bits): it proves nothing.
-            if isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined:
+            lacks = isinstance(theirs, Symbols) and theirs.defined and name not in theirs.defined
+            if lacks or (library.machine == "x86_64" and _lacks_glibc(file, version, name)):
                 lost.append(f"{name}@{version} of {file}")
         elif (
             closed
@@ -96,6 +99,13 @@ def _undefined(
     if lost:
         more = f" and {len(lost) - _MOST} more" if len(lost) > _MOST else ""
         yield library.path, f"undefined symbol: {', '.join(sorted(lost)[:_MOST])}{more}"
+
+
+def _lacks_glibc(file: str, version: str, name: str) -> bool:
+    """Whether glibc has no such name of this version, as far as it is known: the list has all of 2.36 and before."""
+    found = re.fullmatch(r"GLIBC_2\.([0-9]+)(\.[0-9]+)?", version)
+    known = file in _GLIBC and found is not None and int(found[1]) <= _LISTED
+    return known and name not in _listed("glibc_symbols.txt")
 
 
 @cache

@@ -6,7 +6,7 @@ layout of DT_GNU_HASH); Linux Standard Base 5, "Symbol Versioning".
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from farm.errors import VerificationFailedError
@@ -14,12 +14,13 @@ from farm.wheel.archive import View
 from farm.wheel.elf import Elf
 
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
-_DT_VERSYM, _DT_VERDEF = 0x6FFFFFF0, 0x6FFFFFFC
+_DT_VERSYM, _DT_VERDEF, _DT_VERDEFNUM = 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFD
 _GLOBAL = 1  # index of symbols without a version
 _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_SYMBOLS = 2_000_000
 _WEAK = 2
 _LOCAL = 0
+_LOOKED_UP = 1000  # of the symbols that a library gives, some microseconds each; libtorch_cpu.so has 150,000
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,20 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
         return Symbols()
     start, names = elf.file_offset(tags[_DT_SYMTAB]), elf.file_offset(tags[_DT_STRTAB])
     # The dynamic table has no tag for its length: it follows from the hash table.
-    count = _count(data, elf, tags)
+    count = symbol_count(data, elf, tags)
     if count > _MAX_SYMBOLS:
         raise _damaged(f"{count} symbols; more than {_MAX_SYMBOLS} are refused")
     if start + count * _SYMBOL.size > len(data):
         raise _damaged("its symbols reach beyond the end")
     text = data[names : names + tags.get(_DT_STRSZ, 0)]
     versions = _versions(data, elf, tags, count)
+    highest = max([_GLOBAL, tags.get(_DT_VERDEFNUM, 0), *elf.version_names])
+    for number in {each & 0x7FFF for each in set(versions)}:
+        if number > highest:
+            raise _damaged(f"a symbol is of version {number}, which is none")
     undefined: dict[str, tuple[str, str]] = {}
     defined: set[str] = set()
+    given: list[tuple[int, bytes]] = []
     for index, (name, info, _, section, _, _) in enumerate(
         _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
     ):
@@ -71,13 +77,37 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
         symbol = text[name:end].decode("utf-8", "backslashreplace")
         if section:
             defined.add(symbol)
+            given.append((index, text[name:end]))
         elif binding != _WEAK:
             # The highest bit hides a symbol from plain references; the rest is the version's index.
             number = versions[index] & 0x7FFF if versions else 0
             if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
                 raise _damaged(f"a symbol is of version {number}, which is none")
             undefined[symbol] = elf.version_names.get(number, ("", ""))
+    if _DT_GNU_HASH in tags:
+        _look_up(data, elf.file_offset(tags[_DT_GNU_HASH]), given[:: len(given) // _LOOKED_UP + 1])
     return Symbols(undefined, frozenset(defined))
+
+
+def _look_up(data: View, at: int, symbols: list[tuple[int, bytes]]) -> None:
+    """Find symbols by the hash table, as the loader does: those that it does not find are not there for anybody."""
+    buckets, first, bloom, shift = struct.unpack("<IIII", data[at : at + 16])
+    table = at + 16 + 8 * bloom
+    for index, name in symbols:
+        if index < first or not buckets or not bloom:
+            continue  # only what others may take is hashed
+        value = 5381
+        for byte in name:
+            value = (value * 33 + byte) & 0xFFFFFFFF
+        place = at + 16 + 8 * (value // 64 % bloom)
+        word = int.from_bytes(data[place : place + 8], "little")
+        place = table + 4 * (value % buckets)
+        start = int.from_bytes(data[place : place + 4], "little")
+        place = table + 4 * (buckets + index - first)
+        # The chain's word of a symbol is its hash, with the lowest bit for the end.
+        same = int.from_bytes(data[place : place + 4], "little") | 1 == value | 1
+        if not (word >> value % 64 & 1 and word >> (value >> shift) % 64 & 1 and first <= start <= index and same):
+            raise _damaged("its hash table does not lead to its symbols")
 
 
 def taken(data: View, elf: Elf, names: Iterable[str], prefix: str) -> set[str]:
@@ -104,7 +134,8 @@ def _versions(data: View, elf: Elf, tags: dict[int, int], count: int) -> tuple[i
     return struct.unpack(f"<{count}H", data[at : at + 2 * count])
 
 
-def _count(data: View, elf: Elf, tags: dict[int, int]) -> int:
+def symbol_count(data: View, elf: Elf, tags: Mapping[int, int]) -> int:
+    """How many symbols there are; 1 where that is not known: none is given to others, no classic hash table."""
     if _DT_HASH in tags:
         # The second word of the classic hash table is the number of its chains: one for each symbol.
         at = elf.file_offset(tags[_DT_HASH])

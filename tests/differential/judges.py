@@ -161,9 +161,11 @@ def packaging(wheel: Path, target: Target, folder: Path) -> str | None:
 _LOAD = """
 import ctypes, os, sys
 try:
-    ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
+    module = ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
 except OSError as error:
     sys.exit(f"dlopen: {error}")
+name = "PyInit_" + os.path.basename(sys.argv[1]).partition(".")[0]
+hasattr(module, name) or sys.exit(f"dlsym: no {name}")  # as Python asks for it
 """
 
 

@@ -3,6 +3,9 @@
 import re
 import struct
 
+from farm.wheel.elf import read_elf
+from farm.wheel.symbols import read_symbols
+
 _PROGRAM = 56  # bytes of a program header
 LOAD, DYNAMIC = 1, 2
 _STRINGS, _STRINGS_SIZE = 5, 10
@@ -81,6 +84,12 @@ def python_name(data: bytes) -> bytes:
     found = re.search(rb"\0(Py[A-Z]\w+)\0", _names(data)[1])
     assert found
     return found[1]
+
+
+def libc_name(data: bytes) -> bytes:
+    """A function that the library takes from libc."""
+    undefined = read_symbols(data, read_elf(data)).undefined
+    return next(name.encode() for name, (file, _) in sorted(undefined.items()) if file == "libc.so.6")
 
 
 def pe_at(data: bytes) -> int:

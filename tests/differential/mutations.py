@@ -16,6 +16,7 @@ from tests.differential.libraries import (
     DYNAMIC,
     LOAD,
     header_of,
+    libc_name,
     pe_at,
     pe_sections,
     place_of,
@@ -626,6 +627,14 @@ elf("relocation-kind", "does not know|DT_RELACOUNT", lambda data: put(data, plac
 elf("relocation-place", "outside its data", lambda data: put(data, place_of(data, 7), "Q", 1 << 40))
 elf("symbols-elsewhere", "begin with the empty one", lambda data: with_tag(data, 6, 0x40))
 elf("hash-filter", "hash table is damaged", lambda data: put(data, place_of(data, 0x6FFFFEF5) + 8, "I", 0))
+elf("hash-shift", "does not lead to its symbols", lambda data: put(data, place_of(data, 0x6FFFFEF5) + 12, "I", 31))
+elf("relocation-symbol", "symbol that is not in", lambda data: put(data, place_of(data, 23) + 12, "I", 1 << 20))
+add(
+    "elf-libc-symbol-missing",
+    "undefined symbol",
+    library(lambda data: renamed(data, libc_name(data), b"Zy"), ".so"),
+    lambda draft: _is_glibc(draft) and draft.filename.startswith("psutil"),  # others take weak ones alone
+)
 elf("symbol-version", "of version 99, which is none", lambda data: put(data, place_of(data, 0x6FFFFFF0) + 2, "H", 99))
 elf("version-revision", "in an unknown way", lambda data: put(data, place_of(data, 0x6FFFFFFE), "H", 9))
 elf("version-hash", "the hash of the version", lambda data: put(data, place_of(data, 0x6FFFFFFE) + 16, "I", 1))
