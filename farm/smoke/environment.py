@@ -16,7 +16,10 @@ from farm.text import without_controls
 
 TAIL_LINES = 15
 POLL_S = 0.1
-_ABSENT = re.compile(r"No matching distribution found for (\S+)|[Bb]ecause (\S+) was not found in the package registry")
+_ABSENT = re.compile(
+    r"No matching distribution found for (\S+)|"
+    r"[Bb]ecause (\S+) was not found in the (?:package registry|provided package locations)"
+)
 _ASK = """
 import sys
 free = "t" in getattr(sys, "abiflags", "")  # sysconfig would take as long again to import
