@@ -210,8 +210,8 @@ def renamed(name: str, given: Sequence[str]) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    output.prepare()
     try:
+        output.prepare()
         try:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:

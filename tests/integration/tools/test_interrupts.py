@@ -1,0 +1,165 @@
+"""Ctrl-C at many moments of every command: exit code 130, one quiet line, and nothing half-written.
+
+A moment is an operation that Python tells of (PEP 578): an import, a file that is opened or renamed, a process that is
+started. So the moments are the same on any machine, however busy.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SELECT = ["--variant", "cpu-avx-py311", "--package", "canary"]
+WHEEL = "canary-0.1.0+cpu.avx-cp311-cp311-manylinux_2_17_x86_64.whl"
+ANY, CHANGES = 2, 4
+"""At most so many moments of each command, spread over all operations and over those that change files."""
+
+INTERRUPTED = "farm: interrupted; nothing half-done was published"
+# The whole process group is told, as by a terminal. The program ends as a console script does.
+PROGRAM = """
+import json, os, signal, sys
+kind, number, notes = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+seen = {"any": 0, "changes": 0}
+CHANGES = {"os." + name for name in ("mkdir", "rename", "remove", "rmdir", "link", "symlink", "utime", "chmod")}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+def hook(event, arguments):
+    kinds = []
+    if event == "open" or event.partition(".")[0] in ("import", "os", "shutil", "subprocess", "sqlite3", "tempfile"):
+        kinds.append("any")
+    if event in CHANGES or event == "open" and (arguments[2] or 0) & WRITES or event == "subprocess.Popen":
+        kinds.append("changes")
+    for each in kinds:
+        seen[each] += 1
+        if (each, seen[each]) == (kind, number):
+            os.killpg(0, signal.SIGINT)
+from farm.cli.main import main
+sys.addaudithook(hook)
+code = main(sys.argv[4:])
+if kind == "none":
+    found = dict(seen)
+    with open(notes, "w") as stream:
+        json.dump(found, stream)
+sys.exit(code)
+"""
+
+
+class Place:
+    """A folder with a project, a wheel and an index; commands run in it."""
+
+    def __init__(self, folder, template):
+        self.folder = folder
+        shutil.copytree(template, folder, symlinks=True)
+
+    def run(self, arguments, kind="none", number=0):
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("FARM_")}
+        # Compiled files that one run leaves would be operations that the next one has not.
+        environ |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        environ |= {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "tmp")}
+        notes = self.folder.with_name("notes.json")
+        command = [sys.executable, "-c", PROGRAM, kind, str(number), str(notes), *arguments]
+        done = subprocess.run(
+            command, env=environ, cwd=self.folder, capture_output=True, text=True, check=False, start_new_session=True
+        )
+        return done, json.loads(notes.read_text()) if kind == "none" and done.returncode == 0 else {}
+
+    def files(self):
+        return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*")}
+
+
+def pure_wheel(folder, version):
+    info, tag = f"canary-{version}.dist-info", "cp311-cp311-manylinux_2_17_x86_64"
+    contents = {
+        "canary/__init__.py": b"",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: canary\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {tag}\n".encode(),
+    }
+    rows = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')},{len(data)}\n"
+        for name, data in contents.items()
+    ]
+    path = folder / f"canary-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**contents, f"{info}/RECORD": ("".join(rows) + f"{info}/RECORD,,\n").encode()}.items():
+            archive.writestr(name, data)
+    return path.name
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """What each command starts from: a project with the plan's wheel, published into `index`."""
+    folder = tmp_path_factory.mktemp("template")
+    for name in ("home", "tmp", "new"):
+        (folder / name).mkdir()
+    shutil.copytree(ROOT / "ci", folder / "ci")
+    place = Place(folder / "made", folder)
+    done, _ = place.run(["plan", *SELECT, "--json"])
+    assert done.returncode == 0, done.stderr
+    assert pure_wheel(place.folder, json.loads(done.stdout)["version"]) == WHEEL
+    done, _ = place.run(["publish", WHEEL, *SELECT, "--index", "index"])
+    assert done.returncode == 0, done.stderr
+    return place.folder
+
+
+INDEX = ("--index", "index")
+COMMANDS = [
+    ("init", "new"),
+    ("plan", *SELECT, "--json"),
+    ("render", *SELECT, "-o", "rendered"),
+    ("why", *SELECT),
+    ("matrix",),
+    ("detect",),
+    ("help", "variants"),
+    ("completion", "bash"),
+    ("status",),
+    ("clean",),
+    ("runners", "list"),
+    ("inspect", WHEEL),
+    ("verify", WHEEL, *SELECT),
+    ("repair", WHEEL, "--into", "canary", "--version", "0.1.0+cpu.avx.1", "-o", "repaired"),
+    ("publish", WHEEL, *SELECT, "--index", "fresh"),
+    ("index", "check", *INDEX),
+    ("index", "reconcile", *INDEX),
+    ("index", "yank", WHEEL, "--reason", "a test", *INDEX),
+    ("index", "copy", *INDEX, "--to", "copied"),
+    ("index", "adopt", WHEEL, "--to", "cpu-avx", "--index", "adopted"),
+    ("index", "remove", WHEEL, "--reason", "a test", *INDEX),
+    ("index", "promote", WHEEL, "--to", "cpu", *INDEX),
+    ("site", "build", *INDEX, "-o", "site"),
+]
+
+
+def spread(count, most):
+    """At most so many of the numbers from 1 to `count`. Not the last: another run of the command may have fewer."""
+    return sorted({1 + step * (count - 1) // most for step in range(min(count, most))})
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_interrupted_command_is_quiet_and_may_be_run_again(command, template, tmp_path):
+    whole = Place(tmp_path / "whole", template)
+    done, counts = whole.run(command)
+    assert done.returncode == 0, done.stderr
+    wrong = []
+    for kind, most in (("any", ANY), ("changes", CHANGES)):
+        for number in spread(counts[kind], most):
+            place = Place(tmp_path / f"{kind}-{number}", template)
+            done, _ = place.run(command, kind, number)
+            said = done.stderr.splitlines()
+            if done.returncode != 130 or said[-1:] != [INTERRUPTED] or "Traceback" in done.stderr:
+                wrong.append(f"{kind} {number}: exit code {done.returncode}: {done.stderr[-1500:]}")
+            if kind == "changes":
+                again, _ = place.run(command)
+                left = place.files() ^ whole.files()
+                if again.returncode or left:
+                    wrong.append(
+                        f"{kind} {number}, again: exit code {again.returncode}: {again.stderr[-900:]}{sorted(left)}"
+                    )
+            shutil.rmtree(place.folder)
+    assert not wrong, "\n".join(wrong)
