@@ -15,8 +15,9 @@ from farm.wheel.windows import added_folders
 
 _CALL = "add_dll_directory"
 LONGEST = 1 << 20
-"""Bytes: a longer `__init__.py` is not looked into."""
+"""Bytes: more of `__init__.py` files that call it are not looked into, in one wheel."""
 _DEEPEST = 20  # names that stand for one another
+_MOST_STEPS = 10_000  # of following them: names with several values may lead to one another in very many ways
 _SAME = {"abspath", "realpath", "normpath", "fspath", "str", "Path", "PurePath", "WindowsPath", "resolve", "absolute"}
 
 
@@ -30,10 +31,16 @@ def with_added_folders(libraries: Iterable[Library], read: Callable[[str], bytes
     # Packages of which the folders are known need no look: torch's `__init__.py` takes longer to read than its DLLs.
     added: dict[str, tuple[str, ...]] = {"": (), **{posixpath.dirname(known): () for known in added_folders()}}
 
+    left = LONGEST
+
     def of(folder: str) -> tuple[str, ...]:
+        nonlocal left
         if folder not in added:
             init = f"{folder}/__init__.py"
-            added[folder] = (*of(posixpath.dirname(folder)), *folders_added(read(init) or b"", init))
+            source = read(init) or b""
+            left -= len(source) if _CALL.encode() in source else 0
+            own = folders_added(source, init) if left >= 0 else ()
+            added[folder] = (*of(posixpath.dirname(folder)), *own)
         return added[folder]
 
     return [
@@ -58,6 +65,7 @@ def folders_added(source: bytes, path: str) -> tuple[str, ...]:
 class _Module:
     def __init__(self, tree: ast.Module, path: str) -> None:
         self.path = path
+        self.steps = 0
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         run = list(_run(tree.body))
         called = {node.func.id for node in run if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
@@ -84,7 +92,8 @@ class _Module:
 
     def _paths(self, node: ast.expr, depth: int) -> Iterator[str]:
         """What a path may be, from site-packages on."""
-        if not depth:
+        self.steps += 1
+        if not depth or self.steps > _MOST_STEPS:
             return
         if isinstance(node, ast.Name):
             if node.id == "__file__":

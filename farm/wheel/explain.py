@@ -192,6 +192,28 @@ def _stack(files: Files, _: re.Match[str]) -> Explanation:
     )
 
 
+def _memory(files: Files, _: re.Match[str]) -> Explanation:
+    largest = sorted(files.libraries, key=lambda each: -each.size)
+    return Explanation(
+        message="error 1455",
+        cause="Windows has no memory left to promise for these DLLs: each process that loads them takes it anew",
+        culprits=tuple(f"{each.path}: {each.size >> 20} MiB" for each in largest[:MOST]),
+        cure="let Windows choose the size of the paging file, or enlarge it; start fewer processes (num_workers of a "
+        "DataLoader)",
+    )
+
+
+def _not_mapped(files: Files, match: re.Match[str]) -> Explanation:
+    name = match["name"].rpartition("/")[2]
+    return Explanation(
+        message="failed to map segment",
+        cause="the kernel refused to map the library as code: its folder is on a file system that is mounted noexec, "
+        "or the process may not have so much memory (ulimit -v)",
+        culprits=tuple(each.path for each in files.libraries if _is_called(each.path, name))[:MOST],
+        cure="findmnt -T FOLDER shows noexec: install elsewhere, or set TMPDIR where programs unpack libraries to /tmp",
+    )
+
+
 def _tls(files: Files, _: re.Match[str]) -> Explanation:
     names = [each.path for each in files.libraries if re.search(r"lib(g|i?)omp", each.path)]
     return Explanation(
@@ -215,6 +237,8 @@ _KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
     "illegal instruction": _illegal,
     "driver too old": _driver,
     "executable stack": _stack,
+    "no memory": _memory,
+    "not mapped": _not_mapped,
     "static TLS": _tls,
     "macOS architecture": other_machine,
     "macOS symbol": macos_symbol,

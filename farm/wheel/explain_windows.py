@@ -21,8 +21,9 @@ def error_126(files: Files, match: re.Match[str]) -> Explanation:
     loading = [item for item in found.missing if item.when == "load"] or list(found.missing)
     # PyTorch names the DLL that it was loading; messages of others name none.
     told = re.search(r"([\w.-]+\.(?:dll|pyd))\"", match.string, re.IGNORECASE)
-    there = told[1] if told and told[1].lower() not in {each.name.lower() for each in found.missing} else found.named
-    named = f"; {there}, which the message names, is there" if there else ""
+    named = f"; {found.named} is the first that fails" if found.named else ""
+    if told and told[1].lower() not in {each.name.lower() for each in found.missing}:
+        named = f"; {told[1]}, which the message names, is there"
     return Explanation(
         message="error 126",
         cause=f"Windows cannot find a DLL that is needed{named}",

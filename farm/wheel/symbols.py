@@ -91,6 +91,8 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
 
 def _look_up(data: View, at: int, symbols: list[tuple[int, bytes]]) -> None:
     """Find symbols by the hash table, as the loader does: those that it does not find are not there for anybody."""
+    if at + 16 > len(data):
+        raise _damaged("its hash table is cut off")
     buckets, first, bloom, shift = struct.unpack("<IIII", data[at : at + 16])
     table = at + 16 + 8 * bloom
     for index, name in symbols:

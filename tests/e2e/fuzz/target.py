@@ -17,6 +17,7 @@ with atheris.instrument_imports(include=["farm", "packaging"]):
     from farm.errors import VerificationFailedError
     from farm.wheel.archive import Archive
     from farm.wheel.cubin import has_kernel, unpack
+    from farm.wheel.dllfolders import folders_added
     from farm.wheel.elf import read_elf, section_ranges, symbol_name
     from farm.wheel.elfcode import code_sections, function_symbols
     from farm.wheel.elfload import refusal
@@ -150,6 +151,11 @@ def commands(data: bytes) -> None:
     assert all("/" not in name for name in names) or wrong
 
 
+def folders(data: bytes) -> None:
+    for folder in folders_added(data, "canary/__init__.py"):
+        assert not folder.startswith(("/", "../"))
+
+
 def isa(data: bytes) -> None:
     seen = read_elf(data)
     scan_isa(data, seen, "avx")
@@ -164,7 +170,22 @@ def peisa(data: bytes) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (directory, whole, parts, record, metadata, names, elf, pe, fatbin, cubin, commands, isa, peisa)
+    for each in (
+        directory,
+        whole,
+        parts,
+        record,
+        metadata,
+        names,
+        elf,
+        pe,
+        fatbin,
+        cubin,
+        commands,
+        folders,
+        isa,
+        peisa,
+    )
 }
 
 

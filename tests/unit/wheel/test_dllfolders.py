@@ -37,6 +37,7 @@ NOT_KNOWN = [
     "import os\nos.add_dll_directory(os.path.join(os.path.dirname(__file__), '..', '..', 'x'))\n",
     "import os\nos.add_dll_directory(os.path.join(os.path.dirname(__file__), os.environ['X']))\n",
     "a = b\nb = a\nadd_dll_directory(a)\n",
+    "a = b = a\na = b = b\na = b = a\nb = a = b\n" * 9 + "add_dll_directory(a)\n",
     "add_dll_directory(" + "(" * 5000 + ")" * 5000 + ")",
     "add_dll_directory(__file__",
     "add_dll_directory()\nadd_dll_directory(*x)\n",
