@@ -182,6 +182,18 @@ def _check_complete(text: ChannelText) -> None:
             near = nearest(package, recipe.names())
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
             raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
+    for index, rule in enumerate(text.include):
+        if unknown := [package for package in rule.packages or () if package not in recipe.names()]:
+            raise RuleError(f"no recipe for package {unknown[0]!r}", "include", index, "packages")
+    for package, name in text.recipes.items():
+        if name not in recipe.names():
+            near = nearest(name, recipe.names()) or list(recipe.names())
+            raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
+    for package in text.packages:
+        built = recipe.recipe(text.recipes.get(package, package))
+        if built.torch_release not in (None, torch := text.options["torch"]):
+            fault = f"{package} is built from sources of torch {built.torch_release}, not {torch}"
+            raise RuleError(fault, "torch")
     # A channel of packages that do not need PyTorch pins no release of it.
     if any(OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(package, package))) for package in text.packages):
         needed.append("torch")

@@ -10,7 +10,7 @@ from farm.matrix.possible import problems
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.options import Value
 from farm.platforms.facts import facts
-from farm.recipe import VerifyRules
+from farm.recipe import VerifyRules, recipe
 from farm.variant import SPECIAL_GPUS, Variant
 
 Key = tuple[str, str, str, str, str, str | None]
@@ -212,7 +212,21 @@ class Channel:
         Raises:
             RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
         """
-        for text, name, word in problems(self._offered, self.text.options):
+        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered):
+            if platform not in (able := recipe(self.text.recipes.get(package, package)).platforms):
+                raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
+        chosen = [_named(rule) for rule in self.text.exceptions if "blas" in rule.options]
+        for key in self._offered if self.text.options.get("blas") == "mkl" else ():
+            if key[0] == "torch" and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
+                raise RuleError(f"{key[1]} images have OpenBLAS, not MKL", "blas")
+        own = catalog.debian_releases()[self.text.base].python if self.text.base else None
+        for package, python in dict.fromkeys((k[0], k[4]) for k in self._offered if own and facts(k[1]).in_images):
+            # A standalone Python needs wheels of what the build imports, which only some recipes name.
+            if python != own and not recipe(self.text.recipes.get(package, package)).wheels:
+                text = f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone"
+                at = self.text.pythons.index(python) if python in self.text.pythons else 0
+                raise RuleError(text, "pythons", at)
+        for text, name, word in problems(self._offered, self.text.options, self.text.base):
             words = getattr(self.text, name)
             # With the word's place in its list the error names the line of the word, else that of the key.
             place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)

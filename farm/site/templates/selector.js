@@ -270,6 +270,7 @@
     const query = new URLSearchParams();
     if (chosen.gpu && chosen.cpu && chosen.python) query.set("variant", `${chosen.gpu}-${chosen.cpu}-${chosen.python}`);
     else for (const axis of ["gpu", "cpu", "python"]) if (chosen[axis]) query.set(axis, chosen[axis]);
+    if (card) query.set("card", card.name); // its architecture does not say what machine is beside it
     for (const axis of ["package", "platform", "torch", "cuda"]) if (chosen[axis] && !(axis === "package" && chosen[axis] === data.axes.package[0])) query.set(axis, chosen[axis]);
     const text = query.toString();
     try { history.replaceState(null, "", text ? `?${text}` : location.pathname); } catch { /* some browsers refuse on file:// */ }
@@ -279,6 +280,12 @@
     const query = new URLSearchParams(location.search);
     for (const axis of AXES) if (data.axes[axis].includes(query.get(axis))) chosen[axis] = query.get(axis);
     if (query.get("variant")) setVariant(query.get("variant"));
+    const named = cards.find(([, name]) => name === query.get("card"));
+    // A link that says two things, as one that was edited does: what was chosen holds.
+    if (named && (chosen.gpu === null || chosen.gpu === named[2])) {
+      byId("card").value = named[1];
+      byId("card-said").textContent = setGpu(named);
+    }
     const guess = /Win/.test(navigator.userAgent) ? "windows" : /Mac/.test(navigator.userAgent) ? "macos" : "linux";
     if (chosen.platform === null && data.axes.platform.includes(guess)) chosen.platform = guess;
     if (chosen.package === null) chosen.package = builds.some((build) => build.wheel && build.package === data.axes.package[0]) || !builds.some((build) => build.wheel) ? data.axes.package[0] : builds.find((build) => build.wheel).package;

@@ -269,6 +269,29 @@ def test_the_machine_beside_a_card_is_the_cards_own(page, served):
     assert "runs on sm90" in page.locator("#official").inner_text()
 
 
+@pytest.mark.parametrize("typed", ["GH200", "Tesla K40c", "GTX 1080 Ti", "Jetson Thor"])
+def test_a_link_keeps_the_card(page, served, typed):
+    """GH200 is sm90 as an H100 is, beside Arm cores: a link with the architecture alone gave the answer for x86."""
+    _, url, _ = served
+    page.goto(f"{url}/index.html")
+    page.fill("#card", typed)
+    told = page.locator("#official").inner_text(), page.locator("#card-said").inner_text()
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    assert (page.locator("#official").inner_text(), page.locator("#card-said").inner_text()) == told
+    page.check("#gpu-any")
+    assert "card=" not in page.url
+
+
+@pytest.mark.parametrize("query", ["card=Voodoo+2", "gpu=sm35&card=GH200"])
+def test_a_link_with_a_wrong_card_says_nothing_of_it(page, served, query):
+    _, url, _ = served
+    page.goto(f"{url}/index.html?{query}")
+    assert page.locator("#card-said").inner_text() == ""
+    assert page.locator("#card").input_value() == ""
+
+
 def test_only_published_wheels_are_counted_as_wheels(page, served):
     _, url, _ = served
     page.goto(f"{url}/index.html?gpu=sm35")

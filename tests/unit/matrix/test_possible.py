@@ -8,9 +8,9 @@ from farm.matrix import load_matrix
 CHANNEL = """channels:
   one:
     summary: "a channel"
-    platforms: [linux]
-    packages: [torch]
-    toolkit: nvidia
+    platforms: [{platforms}]
+    packages: [{packages}{end}
+    toolkit: {toolkit}
     cuda: "{cuda}"
     torch: "{torch}"
     cudnn: "{cudnn}"
@@ -18,7 +18,18 @@ CHANNEL = """channels:
     cpus: [{cpus}]
     pythons: [{pythons}]
 """
-GOOD = {"cuda": "12.6", "torch": "2.8.0", "cudnn": "9.10.2", "gpus": "sm75", "cpus": "avx2", "pythons": "py311"}
+GOOD = {
+    "platforms": "linux",
+    "packages": "torch",
+    "end": "]",
+    "toolkit": "nvidia",
+    "cuda": "12.6",
+    "torch": "2.8.0",
+    "cudnn": "9.10.2",
+    "gpus": "sm75",
+    "cpus": "avx2",
+    "pythons": "py311",
+}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +44,75 @@ GOOD = {"cuda": "12.6", "torch": "2.8.0", "cudnn": "9.10.2", "gpus": "sm75", "cp
         ({"gpus": "kepler"}, 10, "CUDA 12.6 cannot compile for sm35"),
         ({"cuda": "11.8", "torch": "2.9.1"}, 7, "torch 2.9.1 needs CUDA 12.0 or newer, not 11.8"),
         ({"pythons": "py314"}, 12, "torch 2.8.0 does not build for py314 on linux"),
+        ({"gpus": "sm75, mps"}, 10, "mps is not for linux"),
+        ({"cpus": "avx2, arm64"}, 11, "arm64 is for arm64; linux builds are for x86_64 and aarch64"),
+        (
+            {"platforms": "linux, windows", "cpus": "avx2, armv9"},
+            11,
+            "armv9 is for aarch64; windows builds are for x86_64",
+        ),
+        ({"platforms": "macos", "cpus": "arm64"}, 10, "there is no CUDA for macos: sm75 cannot be built there"),
+        ({"platforms": "windows", "pythons": "py313t"}, 12, "no free-threaded Python is pinned for windows"),
+        (
+            {"packages": "torch, torchvision]\n    recipes: {torch: torch-3", "end": "}"},
+            6,
+            "there is no recipe 'torch-3'",
+        ),
+        (
+            {"packages": "torch]\n    recipes: {torch: torch-debian-2-6", "end": "}"},
+            9,
+            "sources of torch 2.6.0, not 2.8.0",
+        ),
+        (
+            {
+                "platforms": "windows",
+                "packages": "torch]\n    recipes: {torch: torch-debian",
+                "end": "}",
+                "torch": "1.13.1",
+            },
+            4,
+            "torch is built for linux, not for windows",
+        ),
+        ({"toolkit": "debian", "platforms": "windows"}, 4, "the debian toolkit is for Linux, not for windows"),
+        (
+            {
+                "toolkit": "debian\n    base: debian-trixie",
+                "cuda": "12.4",
+                "pythons": "py313",
+                "cpus": "armv9",
+                "cudnn": "9.1.0",
+            },
+            12,
+            "the debian toolkit of debian-trixie is for x86_64: armv9 is for aarch64",
+        ),
+        ({"cuda": "11.3", "torch": "1.12.1", "pythons": "py310"}, 7, "no archive of CUDA 11.3.1 is pinned"),
+        (
+            {
+                "packages": "torch]\n    recipes: {torch: torch-debian",
+                "end": "}\n    base: debian-bookworm",
+                "torch": "1.13.1",
+                "cuda": "11.7",
+                "cudnn": "8.5.0",
+                "pythons": "py310",
+            },
+            14,
+            "debian-bookworm has py311, not py310",
+        ),
+        ({"toolkit": "nvidia\n    blas: mkl"}, 7, "linux images have OpenBLAS, not MKL"),
+        ({"pythons": "py311]\n    include: [{packages: [nope], gpus: [cpu]}"}, 13, "no recipe for package 'nope'"),
+        ({"toolkit": "wheels"}, 7, "the wheels toolkit has CUDA 13.0"),
+        (
+            {"toolkit": "debian\n    base: debian-bookworm"},
+            8,
+            "the debian toolkit of debian-bookworm has CUDA 11.8, not 12.6",
+        ),
+        ({"toolkit": "debian\n    base: ubuntu-jammy"}, 8, "the debian toolkit of ubuntu-jammy has no CUDA, not 12.6"),
+        (
+            {"toolkit": "debian\n    base: debian-bookworm", "cuda": "11.8", "torch": "2.6.0"},
+            10,
+            "no wheel of cuDNN 9.10.2",
+        ),
+        ({"torch": "2.2.2", "cuda": "12.8", "gpus": "sm120"}, 10, "torch 2.2.2 does not read '12.0'"),
     ],
 )
 def test_refused_with_file_and_line(tmp_path, change, line, text):
@@ -45,7 +125,13 @@ def test_refused_with_file_and_line(tmp_path, change, line, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{}, {"gpus": "sm87", "cpus": "armv8_2"}, {"gpus": "cpu"}])
+MKL = {
+    "platforms": "linux, windows",
+    "toolkit": "nvidia\n    blas: mkl\n    exceptions: [{platforms: [linux], blas: openblas}]",
+}
+
+
+@pytest.mark.parametrize("change", [{}, {"gpus": "sm87", "cpus": "armv8_2"}, {"gpus": "cpu"}, MKL])
 def test_taken(tmp_path, change):
     path = tmp_path / "ci" / "matrix.yaml"
     path.parent.mkdir()

@@ -13,8 +13,8 @@ from tests.examples import examples
 
 WORDS = {
     "packages": ["torch", "torchvision"],
-    "platforms": ["linux", "macos"],
-    "gpus": ["cpu", "mps", "sm80", "sm90"],
+    "platforms": ["linux", "windows"],
+    "gpus": ["cpu", "sm80", "sm89", "sm90"],
     "cpus": ["avx2", "avx512"],
     "pythons": ["py311", "py312"],
     "cuda": ["12.8", "12.9"],
