@@ -1,10 +1,14 @@
 """Another index, as its clients read it: the simple API, as JSON or HTML (PEP 503, 691). Nothing in it is trusted."""
 
 import hashlib
+import io
 import json
 import re
 import urllib.request
+import zipfile
+import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from html.parser import HTMLParser
 from http.client import HTTPException
 from pathlib import Path
@@ -24,6 +28,9 @@ TIMEOUT_S = 60
 
 MAX_WHEEL = 32 * 1024**3
 """Bytes that are read of a wheel whose page gives no size."""
+
+MAX_READ = 64 * 1024**2
+"""Bytes of a wheel that is read for its METADATA alone."""
 
 _SCHEMES = frozenset({"http", "https", "file"})
 
@@ -67,14 +74,16 @@ def project_files(source: str, project: str) -> list[File]:
 
 
 def metadata_of(file: File) -> bytes:
-    """The METADATA of a wheel that a page links to, where the index serves it beside the wheel (PEP 658); else nothing.
+    """The METADATA of a wheel that a page links to: beside the wheel (PEP 658), else out of the wheel.
+
+    Nothing where the index has neither, or where the wheel is larger than `MAX_READ`.
 
     Raises:
         InfrastructureError: The other index failed.
         VerificationFailedError: It is not what the page says.
     """
     if file.core_metadata is None:
-        return b""
+        return b"" if (file.size or 0) > MAX_READ else _metadata_inside(file.url or "", file.hashes.sha256)
     url = f"{file.url}.metadata"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
@@ -84,6 +93,29 @@ def metadata_of(file: File) -> bytes:
     if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
         raise VerificationFailedError(f"{url} does not match its page")
     return data
+
+
+@lru_cache(maxsize=256)
+def _metadata_inside(url: str, sha256: str) -> bytes:
+    """Many mirrors serve none beside the wheel. One wheel is asked for once, however many groups need it."""
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            data: bytes = answer.read(MAX_READ + 1)
+    except (OSError, ValueError, HTTPException) as error:
+        if getattr(error, "code", None) == 404 or isinstance(getattr(error, "reason", None), FileNotFoundError):
+            return b""
+        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
+    if len(data) > MAX_READ:
+        return b""
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise VerificationFailedError(f"{url} has other bytes than its page says")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            (name,) = (one for one in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", one))
+            with archive.open(name) as member:
+                return member.read(MAX_GET)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError, zlib.error):
+        return b""  # an installer refuses it
 
 
 def download(file: File, target: Path) -> None:

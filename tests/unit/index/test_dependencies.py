@@ -12,8 +12,8 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from farm.errors import UsageError
-from farm.index import pages
+from farm.errors import UsageError, VerificationFailedError
+from farm.index import pages, simple
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
@@ -146,6 +146,32 @@ def test_what_any_package_requires_is_linked_with_what_that_requires(tmp_path):
     found = {project: pages.parse_page(store.get(key).data, key).versions for project, key in keys.items()}
     assert found == {"rapidfuzz": ("3.9.0",), "deep-thing": ("2.1",)}
     assert store.get(pages.json_key("cpu-avx", "docs")) is None
+
+
+def bare(folder, project, version, *requires):
+    """A project of another index that serves no METADATA beside its wheels, as many mirrors do not."""
+    (folder / project).mkdir(parents=True)
+    wheel = folder / project / f"{project}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        lines = "".join(f"Requires-Dist: {line}\n" for line in requires)
+        archive.writestr(f"{project}-{version}.dist-info/METADATA", f"Metadata-Version: 2.1\n{lines}")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (folder / project / "index.html").write_text(f'<a href="{wheel.name}#sha256={digest}">x</a>')
+
+
+def test_what_is_required_in_turn_is_read_out_of_wheels_where_no_metadata_is_served(tmp_path):
+    store, other = open_store((tmp_path / "index").as_uri()), tmp_path / "other"
+    published(store, tmp_path, "mine", "mako")
+    bare(other, "mako", "1.3", "MarkupSafe>=2")
+    bare(other, "markupsafe", "2.1", "deepest")
+    bare(other, "deepest", "1.0")
+    (other / "deepest" / "deepest-1.0-py3-none-any.whl").unlink()  # what cannot be had is left to the installer
+    link_dependencies(store, other.as_uri())
+    assert all(store.get(pages.json_key("cpu-avx", project)) for project in ("mako", "markupsafe", "deepest"))
+    (other / "mako" / "mako-1.3-py3-none-any.whl").write_bytes(b"other")
+    simple._metadata_inside.cache_clear()
+    with pytest.raises(VerificationFailedError, match="other bytes than its page says"):
+        link_dependencies(store, other.as_uri())
 
 
 def test_a_requirement_that_the_other_index_cannot_meet_is_named(tmp_path):
