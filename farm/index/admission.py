@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
 from packaging.requirements import InvalidRequirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import PublishRefusedError
+from farm.index.pages import ProjectPage, parse_wheel_name
 from farm.requirement import read_requirement, stated_name
 
 MAX_SUMMARY = 512
@@ -146,4 +147,26 @@ def check_name(project: str, present: Iterable[str], policy: Admission) -> None:
             raise PublishRefusedError(
                 f"{project} is a new project, and its name can be mistaken for {name}, which is in the index",
                 hint="choose another name, or allow it: --allow similar-names",
+            )
+
+
+def check_place(page: ProjectPage | None, project: str, filename: str) -> None:
+    """May a wheel of this name be on the page?
+
+    Raises:
+        PublishRefusedError: The page is one of links to another index, or has the same wheel by another spelling.
+    """
+    if page is not None and page.meta.links:
+        raise PublishRefusedError(
+            f"{project} is a dependency here: its page has links to another index",
+            hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
+        )
+    version = parse_wheel_name(filename)[1]
+    for there in (each.filename for each in page.ever) if page else ():
+        # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets would be chance.
+        same = there != filename and parse_wheel_name(there)[1] == version
+        if same and parse_wheel_filename(there)[1:] == parse_wheel_filename(filename)[1:]:
+            raise PublishRefusedError(
+                f"{filename} is to installers the same wheel as {there}, which is or was in this index",
+                hint="append .1 (.2 ...) to the local version: --rebuild 1",
             )

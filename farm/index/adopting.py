@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import pages
 from farm.index.admission import PYPI_RULES, Admission
-from farm.index.events import read_state
-from farm.index.lifecycle import show
+from farm.index.events import list_wheel, read_state
 from farm.index.listing import Listing
 from farm.index.pages import File
 from farm.index.probe import prove
@@ -203,7 +202,7 @@ class _Present:
             page = self.store.get(key)
             self.names[project] = frozenset(pages.parse_page(page.data, key).entries if page else ())
             if offer.filename in self.names[project] and self.listing is not None:
-                show(self.listing(), record, self.group, read_state(self.store, offer.filename))
+                list_wheel(self.listing(), record, self.group, read_state(self.store, offer.filename))
         return offer.filename in self.names[project]
 
 

@@ -7,12 +7,15 @@ signed with the destination's key.
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from farm.errors import PublishRefusedError, VerificationFailedError
 from farm.index import pages
+from farm.index.events import State, add_event, groups_of, read_state
 from farm.index.keys import newest_root, online_keys, remember_online, root_key
 from farm.index.probe import prove
 from farm.index.reconcile import reconcile
@@ -37,7 +40,7 @@ def copy_index(
     dry_run: bool = False,
     progress: Callable[[str], None] = lambda _name: None,
 ) -> Copied:
-    """Copies all wheels, or those published in one group, with their events; then rebuilds the destination's pages.
+    """Copies all wheels, or those listed in one group, with their events; then rebuilds the destination's pages.
 
     Args:
         source: Where from; only read.
@@ -55,9 +58,13 @@ def copy_index(
         prove(destination)
     present = frozenset(destination.list(""))
     copied, taken = [], []
+    events: dict[str, list[str]] = defaultdict(list)
+    for key in sorted(source.list("events/")):
+        events[key.split("/")[1]].append(key)
     for key in sorted(source.list("records/")):
         record = _record(source, key)
-        if group is not None and group not in record.groups:
+        state = read_state(source, record.filename) if record.filename in events else State()
+        if group is not None and group not in groups_of(record, state):
             continue
         theirs = _record(destination, key) if key in present else record
         # A name is never given to other bytes, in a copy neither: the destination's stay, and the name is reported.
@@ -72,15 +79,18 @@ def copy_index(
             continue
         if key not in present:
             destination.create(key, record.render(), content_type="application/json")
-        _events(source, destination, record.filename, present)
+        _events(source, destination, events[record.filename], present)
+        if state.removed is not None:
+            # Even where the destination has an event of that number that is its own.
+            add_event(destination, record.filename, "remove", state.removed, datetime.now(UTC))
         for place, sha256 in there:
             _copy(source, destination, place, sha256)
         if there:
             progress(record.filename)
     if not dry_run:
-        for target in sorted({key.split("/")[1] for key in source.list("events/")}):
+        for target, keys in events.items():
             if not target.endswith(".whl"):
-                _events(source, destination, target, present)
+                _events(source, destination, keys, present)
         _links(source, destination, group, present)
         _keys(source, destination, signer)
         # Pages are not copied: they follow from records and events, and the destination may have wheels of its own.
@@ -100,9 +110,9 @@ def _files(record: Record) -> Iterator[tuple[str, str]]:
     yield pages.wheel_key(record.filename), record.sha256
 
 
-def _events(source: Store, destination: Store, target: str, present: frozenset[str]) -> None:
+def _events(source: Store, destination: Store, keys: Iterable[str], present: frozenset[str]) -> None:
     """Before the bytes: a yank must hold from the first moment. The destination's own events stay."""
-    for key in sorted(source.list(f"events/{target}/")):
+    for key in keys:
         if key not in present and (found := source.get(key)) is not None:
             destination.create(key, found.data, content_type="application/json")
 

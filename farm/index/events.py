@@ -13,7 +13,8 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import pages
-from farm.index.listing import Listed, Listing
+from farm.index.admission import check_place
+from farm.index.listing import Listed, Listing, Look
 from farm.index.pages import ForeignObjectError, Model, ProjectPage
 from farm.index.records import Record, parse_record, record_key
 from farm.index.signing import Signer
@@ -157,43 +158,53 @@ def record_event(
     listing = Listing(store, signer)
     if target.endswith(".whl") and kind == "mirrors":
         raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
+    record = None
     if target.endswith(".whl"):
-        record = _record(store, target)
-        before = read_state(store, target)
-        if before.removed is not None:
-            raise UsageError(f"{target} was removed: {before.removed}")
-        groups = dict.fromkeys(groups_of(record, before), record.project)
+        record, _state = read_listed(store, target)
     elif kind in {"yank", "unyank"}:
         raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is not a wheel's file name")
-    else:
-        groups = dict.fromkeys(_groups_of(store, target), target)
+    elif not any(target in listing.known.listed(group) for group in (*listing.known.groups, *listing.known.links)):
+        _groups_of(store, target)  # it may be on a page that the catalogue does not have yet
     whole = None if mirrors is None else tuple(dict.fromkeys(each.rstrip("/") for each in mirrors))
     state = add_event(store, target, kind, reason, time or datetime.now(UTC), mirrors=whole)
     shown: dict[str, bytes] = {}
-    for group, project in groups.items():
-        shown |= _show(listing, group, project, target, state).pages
+    # Groups after the event: whoever lists the target in a further one from now on reads it.
+    if record is not None:
+        for group in groups_of(record, state):
+            shown |= list_wheel(listing, record, group, state).pages
+        return shown
+    for group in _groups_of(store, target):
+        shown |= _show_project(listing, group, target, state).pages
     return shown
 
 
-def _record(store: Store, filename: str) -> Record:
+def read_record(store: Store, filename: str) -> Record:
+    """The record of a wheel; UsageError if it is not in the index."""
     try:
-        key = record_key(filename)
         pages.parse_wheel_name(filename)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    found = store.get(key)
+    found = store.get(record_key(filename))
     if found is None:
         raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
-    record = parse_record(found.data, key)
+    return parse_record(found.data, record_key(filename))
+
+
+def read_listed(store: Store, filename: str) -> tuple[Record, State]:
+    """The record and state of a wheel that is on the pages of its groups; UsageError if it is not, or was removed."""
+    record, state = read_record(store, filename), read_state(store, filename)
+    if state.removed is not None:
+        raise UsageError(f"{filename} was removed: {state.removed}")
     # The record comes before the page: between the two a publish is under way, or was killed.
-    for group in record.groups if not read_state(store, filename).removed else ():
-        page = store.get(pages.json_key(group, record.project))
+    for group in record.groups:
+        key = pages.json_key(group, record.project)
+        page = store.get(key)
         if page is None or filename not in pages.parse_page(page.data, key).entries:
             raise UsageError(
                 f"{filename} is claimed and not yet listed in {group}: its publish did not finish",
                 hint="publish it again, or run `farm index reconcile`",
             )
-    return record
+    return record, state
 
 
 def _groups_of(store: Store, project: str) -> list[str]:
@@ -241,7 +252,7 @@ def add_event(
             raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
         # The event would change nothing but the count; nothing comes after `remove`.
-        if after == now._replace(number=number) or (kind == "remove" and now.removed is not None):
+        if after == now._replace(number=number) or now.removed is not None:
             return now
         key = event_key(target, number)
         # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
@@ -256,10 +267,49 @@ def add_event(
     raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
 
 
-def _show(listing: Listing, group: str, project: str, target: str, state: State) -> Listed:
+def list_wheel(
+    listing: Listing, record: Record, group: str, state: State | None = None, *, look: Look | None = None
+) -> Listed:
+    """Lists a wheel in a group as the events about it and its project say; takes it off where it was removed.
+
+    Args:
+        listing: The pages.
+        record: Of the wheel.
+        group: Where.
+        state: After the events about the wheel; None for one that is published here, about which there are none.
+        look: What `listing.look` saw.
+
+    Raises:
+        PublishRefusedError: Somebody else removed it, or it cannot be on this page.
+    """
+    store, project, file = listing.store, record.project, record.file()
+    elsewhere = any(project in listing.known.listed(other) for other in listing.known.groups if other != group)
+    first = False
+
     def change(page: ProjectPage | None) -> ProjectPage:
-        assert page is not None, "a wheel that is listed stays on its page"
-        return with_states(page, group, {target: state})
+        nonlocal first
+        # A page that is new shows none of what was said about the project in other groups.
+        first = page is None and elsewhere
+        if state is not None and state.removed is not None:
+            return pages.without(page or pages.empty(project), {file.filename: file})
+        check_place(page, project, file.filename)
+        states = {project: read_state(store, project)} if first else {}
+        return with_states(
+            pages.with_file(page, project, file), group, states | ({file.filename: state} if state else {})
+        )
+
+    done = listing.change(group, project, change, adding=None if state else file, look=look)
+    if first and (now := read_state(store, project)).number:
+        # Again, for what was said while the page was not there.
+        late = _show_project(listing, group, project, now)
+        return Listed(changed=True, pages={**done.pages, **late.pages})
+    return done
+
+
+def _show_project(listing: Listing, group: str, project: str, state: State) -> Listed:
+    def change(page: ProjectPage | None) -> ProjectPage:
+        assert page is not None, "pages are never deleted"
+        return with_states(page, group, {project: state})
 
     return listing.change(group, project, change)
 

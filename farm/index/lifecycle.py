@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from farm.errors import UsageError
 from farm.index import pages
+from farm.index.admission import check_place
 from farm.index.catalogue import without_rebuild
-from farm.index.events import State, add_event, groups_of, read_state, with_states
+from farm.index.events import add_event, groups_of, list_wheel, read_listed, read_record
 from farm.index.listing import Listing
 from farm.index.pages import File, ProjectPage
-from farm.index.records import Record, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.stores import Store
 
@@ -47,24 +47,19 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
         UsageError: One of them is not in the index, or the reason is not a short line of text.
     """
     listing, now = Listing(store, signer), datetime.now(UTC)
-    listed: dict[tuple[str, str], dict[str, State]] = defaultdict(dict)
-    records = [_record(store, filename) for filename in filenames]
+    listed: dict[tuple[str, str], dict[str, File]] = defaultdict(dict)
+    records = [read_record(store, filename) for filename in filenames]
     for record in records:
         # The event first: it decides, and everything after it can be repeated by a second call.
         state = add_event(store, record.filename, "remove", reason, now)
         for group in groups_of(record, state):
-            listed[group, record.project][record.filename] = state
+            listed[group, record.project][record.filename] = record.file()
     shown: dict[str, bytes] = {}
-    for (group, project), states in sorted(listed.items()):
+    for (group, project), files in sorted(listed.items()):
 
-        def change(
-            page: ProjectPage | None,
-            group: str = group,
-            project: str = project,
-            states: Mapping[str, State] = states,
-        ) -> ProjectPage:
-            # a wheel that was claimed and never listed leaves nothing but its name
-            return with_states(page or pages.empty(project), group, states)
+        def change(page: ProjectPage | None, project: str = project, files: Mapping[str, File] = files) -> ProjectPage:
+            # Not only wheels that are listed: somebody may be about to list one, and is refused then.
+            return pages.without(page or pages.empty(project), files)
 
         shown |= listing.change(group, project, change).pages
     for record in records:
@@ -93,30 +88,22 @@ def promote(store: Store, filenames: Iterable[str], group: str, *, signer: Signe
     pages.check_group(group)
     shown: dict[str, bytes] = {}
     for filename in filenames:
-        record = _record(store, filename)
-        before = read_state(store, filename)
-        if before.removed is not None:
-            raise UsageError(f"{filename} was removed: {before.removed}")
-        state = before
-        if group not in groups_of(record, before):
+        record, state = read_listed(store, filename)
+        if group not in groups_of(record, state):
+            key = pages.json_key(group, record.project)
+            page = store.get(key)
+            # Before the event, which stays.
+            check_place(None if page is None else pages.parse_page(page.data, key), record.project, filename)
             state = add_event(store, filename, "promote", "", datetime.now(UTC), group=group)
         for each in groups_of(record, state):
-            shown |= show(Listing(store, signer), record, each, state)
+            shown |= list_wheel(Listing(store, signer), record, each, state).pages
     return shown
-
-
-def show(listing: Listing, record: Record, group: str, state: State) -> dict[str, bytes]:
-    """Lists a wheel in a group as its events say."""
-    file = record.file()
-
-    def change(page: ProjectPage | None) -> ProjectPage:
-        return with_states(pages.with_file(page, record.project, file), group, {file.filename: state})
-
-    return dict(listing.change(group, record.project, change).pages)
 
 
 def prunable(store: Store, rules: Retention, *, now: datetime | None = None, group: str | None = None) -> list[str]:
     """The wheels that retention rules take, by name; none that was promoted to another group.
+
+    Those too whose removal was killed before their bytes went.
 
     Args:
         store: The index.
@@ -132,19 +119,23 @@ def prunable(store: Store, rules: Retention, *, now: datetime | None = None, gro
     before = (now or datetime.now(UTC)) - rules.older_than
     places: dict[str, set[str]] = defaultdict(set)
     taken: dict[str, File] = {}
-    for place, page in own_pages(store):
+    present = frozenset(store.list("whl/"))
+    killed: set[str] = set()
+    for place, page in _own_pages(store, present):
         for name in page.entries:
             places[name].add(place)
         if group in {None, place}:
             taken |= {file.filename: file for file in _taken(page, rules)}
+            gone = {file.filename for file in page.removed or ()}
+            killed |= {name for name in gone if {pages.wheel_key(name), pages.metadata_key(name)} & present}
     old = [name for name, file in taken.items() if file.upload_time and _time(file.upload_time) < before]
     # In two groups: somebody promoted it, and a rule for one group does not take it out of another.
-    return sorted(name for name in old if len(places[name]) == 1)
+    return sorted({name for name in old if len(places[name]) == 1} | killed)
 
 
-def own_pages(store: Store) -> Iterator[tuple[str, ProjectPage]]:
+def _own_pages(store: Store, present: Collection[str]) -> Iterator[tuple[str, ProjectPage]]:
     """Group and JSON page of every project that is not a page of links."""
-    for key in sorted(store.list("whl/")):
+    for key in sorted(present):
         parts = key.split("/")
         if len(parts) == 5 and parts[2] == "v1-json" and (found := store.get(key)) is not None:
             page = pages.parse_page(found.data, key)
@@ -172,14 +163,3 @@ def _taken(page: ProjectPage, rules: Retention) -> Iterator[File]:
 
 def _time(text: str) -> datetime:
     return datetime.fromisoformat(text)
-
-
-def _record(store: Store, filename: str) -> Record:
-    try:
-        pages.parse_wheel_name(filename)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    found = store.get(record_key(filename))
-    if found is None:
-        raise UsageError(f"{filename} is not in the index", hint="`farm index check` and catalog.json list what is")
-    return parse_record(found.data, record_key(filename))

@@ -32,6 +32,13 @@ Change = Callable[[ProjectPage | None], ProjectPage]
 """From a project's page (None: absent) to the new one; the same object leaves it as it is."""
 
 
+class Look(NamedTuple):
+    """What a group's `links.html` was, and a project's page there; each may have changed since."""
+
+    flat: Stored | None
+    page: Stored | None
+
+
 class Listed(NamedTuple):
     """What came of a change of a page.
 
@@ -65,28 +72,43 @@ class Listing:
             self._know_keys(signer)
             roles.may_sign(self.known.model_copy(update={"keys": self.keys}), signer)
 
-    def change(self, group: str, project: str, change: Change, *, adding: pages.File | None = None) -> Listed:
+    def look(self, group: str, project: str) -> Look:
+        """What there is of a project; that `links.html` does not list it is taken for a no, without a look."""
+        links = pages.links_key(group)
+        flat = None if self._is_new(group) else self.store.get(links)
+        new = flat is None or project not in html.parse_links(flat.data, links)
+        return Look(flat, None if new else self.store.get(pages.json_key(group, project)))
+
+    def _is_new(self, group: str) -> bool:
+        return group not in self.known.groups and group not in self.known.links
+
+    def change(
+        self,
+        group: str,
+        project: str,
+        change: Change,
+        *,
+        adding: pages.File | None = None,
+        look: Look | None = None,
+    ) -> Listed:
         """Changes the JSON page of a project, and all pages that follow from it.
 
         Args:
             group: Whose page.
             project: Which page.
             change: What to do.
-            adding: The file that `change` adds: the page is made where there is none, and only the file's channel shows
-                the change. A project that `links.html` does not list is then taken for a new one, without a look; and
-                so is the `links.html` of a group that the catalogue does not have.
+            adding: The file that `change` adds: only its channel shows the change.
+            look: What `look` saw, which spares the reads if it is still so.
         """
-        key, links = pages.json_key(group, project), pages.links_key(group)
-        new_group = group not in self.known.groups and group not in self.known.links
-        flat = None if adding and new_group else self.store.get(links)
-        new = adding is not None and (flat is None or project not in html.parse_links(flat.data, links))
+        key = pages.json_key(group, project)
+        flat = look.flat if look else self.store.get(pages.links_key(group))
 
         def changed(old: bytes | None) -> bytes | None:
             before = None if old is None else pages.parse_page(old, key)
             after = change(before)
             return None if after is before else after.render()
 
-        done = swap(self.store, key, changed, pages.JSON, prediction=Prediction(None) if new else None)
+        done = swap(self.store, key, changed, pages.JSON, prediction=Prediction(look.page) if look else None)
         page = pages.parse_page(done.data, key)
         written = {key: done.data}
         one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
@@ -96,7 +118,7 @@ class Listing:
         # The call first, then `or`: each step must run, whatever those before it changed.
         derived = self._lists(group, page, written) or derived
         derived = self._links(group, page, written, Prediction(flat)) or derived
-        if new_group:
+        if self._is_new(group):
             derived = self.add_group(group) or derived
         derived = self._catalogued(group, page) or derived
         return Listed(done.written or derived, written)

@@ -177,7 +177,8 @@ class ProjectPage(Model):
         return {file.filename: file for file in (*self.files, *(self.withheld or ()))}
 
     @property
-    def _ever(self) -> Iterable[File]:
+    def ever(self) -> Iterable[File]:
+        """Those too that were removed."""
         return (*self.files, *(self.withheld or ()), *(self.removed or ()))
 
     @property
@@ -185,12 +186,12 @@ class ProjectPage(Model):
         """Whose roots have the page."""
         if self.meta.channels is not None:
             return frozenset(self.meta.channels)
-        return frozenset(file.channel for file in self._ever if file.channel is not None)
+        return frozenset(file.channel for file in self.ever if file.channel is not None)
 
     def generation_in(self, channel: str | None) -> int:
         """The generation of the last change that one channel's wheels saw; of the page, for no channel."""
         # A channel's page changes only with its own wheels, or each publish would write the pages of all channels.
-        changes = [file.generation or 1 for file in self._ever if file.channel == channel]
+        changes = [file.generation or 1 for file in self.ever if file.channel == channel]
         return max(changes, default=self.generation) if channel else self.generation
 
     def render(self) -> bytes:
@@ -280,7 +281,7 @@ def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage
     A file on a quarantined page is withheld like the others; one that was quarantined stays so.
 
     Raises:
-        PublishRefusedError: The page has other bytes under this name, or is one of links to another index.
+        PublishRefusedError: The page has other bytes under this name, or the wheel was removed.
     """
     if page is not None and any(file.filename == each.filename for each in page.removed or ()):
         raise PublishRefusedError(
@@ -289,11 +290,6 @@ def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage
         )
     entries = {} if page is None else page.entries
     present = entries.get(file.filename)
-    if page is not None and page.meta.links:
-        raise PublishRefusedError(
-            f"{project} is a dependency here: its page has links to another index",
-            hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
-        )
     if page is not None and present is not None:
         if present.hashes != file.hashes:
             raise PublishRefusedError(

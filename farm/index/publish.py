@@ -21,8 +21,9 @@ from typing import Any
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import pages
-from farm.index.admission import PYPI_RULES, Admission, check_name
-from farm.index.events import read_state
+from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
+from farm.index.events import list_wheel, read_state
+from farm.index.lifecycle import delete_bytes
 from farm.index.listing import Listing
 from farm.index.probe import proved_catalogue
 from farm.index.provenance import attest, attested
@@ -106,6 +107,9 @@ def publish(
     catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
     listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
     check_name(ours.project, {name for each in listing.known.groups for name in listing.known.listed(each)}, policy)
+    look = listing.look(group, ours.project)
+    page = None if look.page is None else pages.parse_page(look.page.data, pages.json_key(group, ours.project))
+    check_place(page, ours.project, ours.filename)
     # The first write. From here on a kill leaves a publish that the same call completes.
     record, claimed = _claim(store, ours)
     stored = [
@@ -129,10 +133,13 @@ def publish(
     ]
     if signer is not None:
         stored.append(attest(store, record, signer))
-    file = record.file()
-    listed = listing.change(
-        group, record.project, lambda page: pages.with_file(page, record.project, file), adding=file
-    )
+    try:
+        listed = list_wheel(listing, record, group, look=look if claimed else None)
+    except PublishRefusedError:
+        # Whoever removed the wheel meanwhile may have deleted its bytes before they were stored.
+        if read_state(store, record.filename).removed is not None:
+            delete_bytes(store, record.filename)
+        raise
     return PublishResult(
         record=record,
         changed=claimed or any(stored) or listed.changed,

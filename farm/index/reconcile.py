@@ -18,7 +18,7 @@ from farm.index.catalogue import (
     Catalogue,
     parse_catalogue,
 )
-from farm.index.events import State, add_event, fold, groups_of, read_events, with_states
+from farm.index.events import State, add_event, fold, groups_of, read_events, read_state, with_states
 from farm.index.keys import newest_root, online_keys, remember_online, start
 from farm.index.lifecycle import delete_bytes
 from farm.index.listing import HOME, HOME_KEY, ProjectList, html_place, lists_of
@@ -162,17 +162,18 @@ class _Writer(NamedTuple):
         def change(old: bytes | None) -> bytes:
             page = _parsed(old, lambda data: pages.parse_page(data, key))
             entries = {} if page is None else page.entries
+            now = self.states_now(page, states)
             lost = {name: file for name, file in entries.items() if name not in known and self.is_lost(name)}
             for file in lost.values():
                 self.keep_name(group, project, file)
-            gone = lost | {name: file for name, file in known.items() if states.get(name, State()).removed is not None}
+            gone = lost | {name: file for name, file in known.items() if now.get(name, State()).removed is not None}
             wanted = {name: file for name, file in known.items() if name not in gone and name not in self.missing}
             # On the page and not among our records: published since the listing, so its record is read now.
             meanwhile = {name: self.published(name) for name in entries if name not in {*known, *gone}}
             files = wanted | {name: file for name, file in meanwhile.items() if file is not None}
             # A page that says the right things keeps its generation: nothing derived from it needs to be written.
             fits = entries.keys() - gone.keys() == files.keys() and all(
-                _fits(file, files[name], states.get(name, State())) for name, file in entries.items() if name in files
+                _fits(file, files[name], now.get(name, State())) for name, file in entries.items() if name in files
             )
             if page is None or not fits or not pages.is_sound(page, project):
                 ever = None if page is None else page.removed
@@ -180,9 +181,21 @@ class _Writer(NamedTuple):
                 # one.
                 page = pages.rebuilt(project, files, after=self.highest(group, project, page))
                 page = page.model_copy(update={"removed": ever})
-            return with_states(pages.without(page, gone), group, states).render()
+            return with_states(pages.without(page, gone), group, now).render()
 
         return pages.parse_page(self.swap(key, change, pages.JSON), key)
+
+    def states_now(self, page: ProjectPage | None, states: Mapping[str, State]) -> Mapping[str, State]:
+        """The states, with those that somebody changed since they were read: the page shows or removed more."""
+        shown = {} if page is None else {file.filename: file.event or 0 for file in page.ever}
+        shown |= {} if page is None else {page.name: page.meta.event or 0}
+        gone = set() if page is None else {file.filename for file in page.removed or ()}
+        newer = {
+            name: read_state(self.store, name)
+            for name, event in shown.items()
+            if event > (known := states.get(name, State())).number or (name in gone and known.removed is None)
+        }
+        return {**states, **newer} if newer else states
 
     def is_lost(self, filename: str) -> bool:
         """Was a wheel on a page whose record and bytes somebody deleted by hand?"""
@@ -311,4 +324,6 @@ def _fits(file: File, wanted: File, state: State) -> bool:
     """Is the entry what the record says, and what the events say up to the one that it shows?"""
     if file.model_copy(update={**pages.LATER, "url": wanted.url}) != wanted or file.url not in {None, wanted.url}:
         return False
-    return (file.event or 0) != state.number or (file.yanked, file.quarantined) == (state.yanked, state.quarantined)
+    if (file.event or 0) > state.number:  # of an event that there never was
+        return False
+    return (file.event or 0) < state.number or (file.yanked, file.quarantined) == (state.yanked, state.quarantined)

@@ -7,7 +7,7 @@ writes anyway: signing costs no request. A repository with TUF's usual files wou
 all groups would rewrite the same timestamp. The list of groups, `whl/index.html`, is signed the same way.
 
 Signatures expire, so that nobody can show an old state for ever; `farm index sign` renews those of quiet groups.
-Versions are seconds since 1970, or one more than the last: they grow even after a backup was restored.
+Versions are milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from typing import Any
 
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
 
-from farm.errors import PublishRefusedError
+from farm.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import Catalogue
 from farm.index.signing import Signer
-from farm.index.stores import Store
+from farm.index.stores import Store, check_key
 from farm.index.swap import swap
 
 DAYS = 30
@@ -242,10 +242,27 @@ def _sign(store: Store, signer: Signer, key: str, written: Mapping[str, bytes], 
     def change(old: bytes | None) -> bytes | None:
         # a group may have pages without any wheel of its own, and so no flat page yet
         page = old if old is not None else html.links_html(key.split("/")[1], {})
-        new = signed(page, key, old, others, signer, fresh=fresh)
+        now = {**others, **_since(store, old, key, others)} if fresh and old is not None else others
+        new = signed(page, key, old, now, signer, fresh=fresh)
         return None if new == old else new
 
     return swap(store, key, change, pages.HTML).written
+
+
+def _since(store: Store, old: bytes, key: str, read: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Pages that a signature has otherwise than they were read, as they are now: a publisher was there since."""
+    try:
+        covered = (html.signature_of(old, key) or {})["targets"]["signed"]["targets"]
+        digests = {check_key(name): target["hashes"]["sha256"] for name, target in covered.items() if name != key}
+    except (KeyError, TypeError, AttributeError, UsageError):
+        return {}
+    # Whoever signed it: this only says which pages to read again.
+    names = [
+        name
+        for name, digest in digests.items()
+        if digest != hashlib.sha256(read.get(name, b"")).hexdigest() and is_page(name) and signature_key(name) == key
+    ]
+    return {name: found.data for name in names if (found := store.get(name)) is not None}
 
 
 def groups_html(groups: Iterable[str]) -> bytes:

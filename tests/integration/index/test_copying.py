@@ -84,3 +84,24 @@ def test_killed_at_any_operation_and_run_again(source, tmp_path):
         else:
             break
     assert number > 15
+
+
+def test_a_group_is_copied_with_what_was_promoted_into_it(source, tmp_path, make_wheel, put):
+    put(source, make_wheel("canary-7.0-py3-none-any.whl"), group="staging")
+    promote(source, ["canary-7.0-py3-none-any.whl"], "further")
+    backup = open_store(str(tmp_path / "backup"))
+    assert copy_index(source, backup, group="further").wheels == ("canary-7.0-py3-none-any.whl",)
+    assert b"canary-7.0" in backup.get("whl/further/links.html").data
+    assert check(backup) == []
+
+
+def test_a_removal_reaches_a_copy_that_has_events_of_its_own(source, tmp_path, make_wheel, put):
+    name = "canary-7.0-py3-none-any.whl"
+    put(source, make_wheel(name))
+    backup = open_store(str(tmp_path / "backup"))
+    copy_index(source, backup)
+    record_event(backup, name, "yank", "here alone")
+    remove(source, [name], "holds a secret")
+    copy_index(source, backup)
+    assert not [key for key in backup.list("whl/files/") if name in key]
+    assert check(backup) == []

@@ -1,8 +1,10 @@
 """Remove, prune and promote: what stays, what goes, and that the next run ends what a killed one began."""
 
+import contextlib
 import functools
 import itertools
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -310,3 +312,109 @@ def test_a_dry_run_writes_nothing(aged, command, capsys):
     assert check(aged) == []
     with pytest.raises(UsageError):
         remove(aged, ["none-1.0-py3-none-any.whl"], "x")
+
+
+NEW = "canary-2.0+cu118.sm35.avx-py3-none-any.whl"
+
+AT_ONCE = {
+    "publish and remove": ("publish", "remove new"),
+    "publish and promote": ("publish", "promote new"),
+    "publish again and remove": ("publish again", "remove"),
+    "a further group and quarantine of the project": ("publish elsewhere", "quarantine project"),
+    "promote and remove": ("promote", "remove"),
+    "promote and yank": ("promote", "yank"),
+    "yank and promote": ("yank", "promote"),
+    "promote and quarantine of the project": ("promote", "quarantine project"),
+    "quarantine of the project and promote": ("quarantine project", "promote"),
+    "reconcile and remove": ("reconcile", "remove"),
+    "reconcile and publish": ("reconcile", "publish"),
+    "reconcile and yank": ("reconcile", "yank"),
+}
+
+
+@pytest.mark.parametrize("pair", AT_ONCE)
+def test_another_change_between_any_two_operations(tmp_path, make_wheel, put, key, pair):
+    """Both are done, or one is refused; what is offered is there, events hold, and signatures cover the pages."""
+    signer, trusted = key
+    options = {"signer": signer, "provenance": {"slsa": {}}, "channel": "kepler"}
+    wheels = {name: make_wheel(name) for name in (FIRST, SECOND, NEW)}
+    changes = {
+        "publish": lambda store: put(store, wheels[NEW], **options),
+        "publish again": lambda store: put(store, wheels[FIRST], **options),
+        "publish elsewhere": lambda store: put(store, wheels[NEW], **options, group="further"),
+        "remove": lambda store: remove(store, [FIRST], "x", signer=signer),
+        "remove new": lambda store: remove(store, [NEW], "x", signer=signer),
+        "promote": lambda store: promote(store, [FIRST], "release", signer=signer),
+        "promote new": lambda store: promote(store, [NEW], "release", signer=signer),
+        "yank": lambda store: record_event(store, FIRST, "yank", "x", signer=signer),
+        "quarantine project": lambda store: record_event(store, "canary", "quarantine", "x", signer=signer),
+        "reconcile": lambda store: reconcile(store, signer),
+    }
+    first, second = (changes[name] for name in AT_ONCE[pair])
+    before = open_store(str(tmp_path / "before"))
+    before.proved = True
+    for name in (FIRST, SECOND):
+        put(before, wheels[name], **options)
+    for wanted in itertools.count(1):
+        store = open_store(str(shutil.copytree(before.root, tmp_path / f"index-{wanted}")))
+        store.proved = True
+
+        def interfere(number, name, wanted=wanted, store=store):
+            if number == wanted:
+                # the wheel may not be there yet
+                with contextlib.suppress(UsageError):
+                    second(store)
+
+        watched = Discarding(store, after=interfere)
+        with contextlib.suppress(PublishRefusedError, UsageError):
+            first(watched)
+        if watched.calls < wanted:
+            break
+        assert check(store) == [], wanted
+        assert verify_index(open_reader(str(store.root)), trusted, wheels=True).problems == (), wanted
+        shutil.rmtree(store.root)
+    assert wanted > 5
+
+
+def test_a_wheel_that_is_claimed_and_not_listed_is_not_promoted(tmp_path, make_wheel, put):
+    store = open_store(str(tmp_path / "index"))
+    store.proved = True
+    put(store, make_wheel(FIRST))
+    with pytest.raises(Killed):
+        put(
+            Watched(store, after=lambda _number, name: kill_at(1)(1, name) if name == "create" else None),
+            make_wheel(NEW),
+        )
+    assert store.get(record_key(NEW))
+    with pytest.raises(UsageError, match="its publish did not finish"):
+        promote(store, [NEW], "release")
+    assert not [problem for problem in check(store) if problem.broken]
+
+
+def test_a_quarantined_project_stays_so_in_every_further_group(store, make_wheel, put):
+    put(store, make_wheel(FIRST))
+    record_event(store, "canary", "quarantine", "stolen")
+    put(store, make_wheel(NEW), group="further")
+    promote(store, [FIRST], "release")
+    for group in (GROUP, "further", "release"):
+        page = json.loads(store.get(pages.json_key(group, "canary")).data)
+        assert (page["files"], page["project-status"]["status"]) == ([], "quarantined")
+    assert check(store) == []
+
+
+def test_prune_ends_what_a_killed_prune_began(aged):
+    rules = Retention(1, rebuilds=True)
+    taken = prunable(aged, rules)
+    for number in itertools.count(1):
+        root = shutil.copytree(aged.root, aged.root.with_name(f"killed-{number}"))
+        store = open_store(str(root))
+        store.proved = True
+        try:
+            remove(Discarding(store, after=kill_at(number)), taken, "old")
+        except Killed:
+            remove(store, prunable(store, rules), "old")
+            assert check(store) == [], number
+            assert prunable(store, rules) == []
+        else:
+            break
+    assert number > 5

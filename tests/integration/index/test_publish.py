@@ -350,3 +350,39 @@ def test_processes_lose_nothing(store_url, make_wheel):
     store = open_store(store_url)
     assert check(store) == []
     assert listed(store) == [wheel.path.name for wheel in wheels]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "canary-2.0.0-py2.py3-none-any.whl",
+        "Canary-2.0-py2.py3-none-any.whl",
+        "canary-0!2.0-py2.py3-none-any.whl",
+        "canary-v2.0-py2.py3-none-any.whl",
+        "canary-2.0-py3.py2-none-any.whl",
+        "canary-2.0-py2.py3-none-ANY.whl",
+    ],
+)
+def test_another_spelling_of_the_same_wheel_is_refused_before_it_takes_a_name(store, make_wheel, put, other):
+    """pip and uv take either for the same: which of the two a user gets would be chance."""
+    put(store, make_wheel("canary-2.0-py2.py3-none-any.whl"))
+    before = content(store)
+    with pytest.raises(PublishRefusedError, match=r"the same wheel as canary-2\.0-py2\.py3-none-any\.whl"):
+        put(store, make_wheel(other, payload="x = 2\n"))
+    assert content(store) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "canary-2.0-1-py2.py3-none-any.whl",
+        "canary-2.0-py3-none-any.whl",
+        "canary-1!2.0-py2.py3-none-any.whl",
+        "canary-2.0.post1-py2.py3-none-any.whl",
+        "canary-2.0+local.1-py2.py3-none-any.whl",
+    ],
+)
+def test_a_wheel_that_only_looks_similar_is_taken(store, make_wheel, put, other):
+    put(store, make_wheel("canary-2.0-py2.py3-none-any.whl"))
+    put(store, make_wheel(other))
+    assert check(store) == []
