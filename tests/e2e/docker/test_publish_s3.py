@@ -46,8 +46,6 @@ def test_publish_to_a_bucket_and_install_from_it(finished, endpoint, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", str(python), *line[1:]], check=True, env=environ, capture_output=True
     )
-    smoke = farm.run("smoke", "--variant", "sm35-avx-py311", "--package", "canary", "--index-url", url)
-    assert (smoke.returncode, url in smoke.stdout) == (0, False), smoke.stderr
     answer = subprocess.run(
         [python, "-c", "import canary; print(canary.__version__)"], check=True, capture_output=True, text=True
     )
