@@ -15,6 +15,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.selected import plan_of
     from farm.evidence import load_evidence
+    from farm.platforms.registry import platform
 
     project, _, plan = plan_of(args)
     if args.json:
@@ -32,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", origins["python"]))
     rows += load_evidence(project).rows(plan)
+    rows += [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
     rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
     show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
     return 0

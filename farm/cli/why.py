@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.errors import UsageError
     from farm.evidence import load_evidence
     from farm.plan import judge, resolve
+    from farm.platforms.registry import platform
 
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
@@ -48,11 +49,14 @@ def run(args: argparse.Namespace) -> int:
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
     found, nearest = judged.advised(), judged.nearest()
-    evidence = load_evidence(project).rows(resolve(project, selectors)) if judged.complete else []
+    plan = resolve(project, selectors) if judged.complete else None
+    evidence = load_evidence(project).rows(plan) if plan else []
+    floating = platform(plan.platform).floating(plan) if plan else []
     if args.json:
         reasons = [reason.to_json() for reason in found]
         proved = [dict(zip(("what", "text", "source"), row, strict=True)) for row in evidence]
         document = {"buildable": judged.buildable, "reasons": reasons, "nearest": nearest, "evidence": proved}
+        document["not_pinned"] = floating
         show.json_document(document)
     else:
         can = "can be built" if judged.buildable else "cannot be built"
@@ -64,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
             show.table("", ("", "reason", "fact", "source", "nearest without it"), rows)
         if nearest:
             show.say(f"nearest that the rules allow: {nearest}")
+        for text in floating:
+            show.say(f"not pinned: {text}")
         for what, text, source in evidence:
             show.say(f"{what}: {text} ({source})")
     return 0 if judged.buildable else 3

@@ -54,6 +54,9 @@ class Platform(Protocol):
             UsageError: Something is not pinned for the variant's Python.
         """
 
+    def floating(self, plan: Plan) -> list[str]:
+        """What a build takes that no pin holds: another day's may differ."""
+
     # --- rendering
 
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:

@@ -42,6 +42,9 @@ class Unix:
     def details(self, _recipe: Recipe, _stack: Stack, _blas: Value) -> WindowsPlan | None:
         return None
 
+    def floating(self, _plan: Plan) -> list[str]:
+        return []
+
     def host_root(self, artifacts: Path) -> Path:
         return artifacts / "host"
 

@@ -52,6 +52,9 @@ class Windows:
     def details(self, recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan | None:
         return toolchain.windows_plan(recipe, stack, blas)
 
+    def floating(self, plan: Plan) -> list[str]:
+        return toolchain.floating(plan.windows) if plan.windows else []
+
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
         return render(templates, plan, values)
 

@@ -116,3 +116,12 @@ def windows_plan(recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan:
         tools=[ToolPin(name=tool, **dict(known.tools[tool])) for tool in tools],
         wheels=pins,
     )
+
+
+def floating(windows: WindowsPlan) -> list[str]:
+    """What no pin holds: the compiler below the toolset's second number, and in a container what it is installed on."""
+    tags = [tag for tag, core in catalog.windows().servercore.items() if "@sha256:" not in core.image]
+    found = [f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, whichever it is"]
+    if tags:
+        found.append(f"container.cmd: the base image ({', '.join(tags)}), renewed each month; FARM_BASE pins it")
+    return [*found, "container.cmd: Visual Studio's packages of the day; a VisualStudio.chman pins them"]

@@ -15,12 +15,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 import yaml
 
+from farm import catalog
+from farm.cli.main import main
 from farm.compat import Stack
 from farm.errors import NotBuildableError, UsageError
 from farm.matrix import load_matrix
 from farm.plan import Selectors, resolve
 from farm.platforms.windows.render import cmd_text
-from farm.platforms.windows.toolchain import visual_studio
+from farm.platforms.windows.toolchain import floating, visual_studio
 from farm.platforms.windows.tools import wheel, windows_tools
 from farm.render import render
 from farm.variant import Variant
@@ -258,3 +260,28 @@ def test_what_setup_py_hands_to_cmake_survives_windows(root):
         assert [name for name in handed if name != name.upper()] == [], build
         if build.package == "torch":
             assert plan.env["CMAKE_PROJECT_INCLUDE"] == "C:/farm/job/tiers.cmake"
+
+
+def test_plan_and_why_name_what_no_pin_holds(root, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    windows = ["--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1", "--platform", "windows"]
+    assert main(["--project", str(root), "plan", *windows]) == 0
+    said = capsys.readouterr().out
+    assert said.count("not pinned") == 3
+    for part in ("the machine's own 14.29.*", "ltsc2022, ltsc2025", "FARM_BASE", "VisualStudio.chman"):
+        assert part in said
+    assert main(["--project", str(root), "why", *windows, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["not_pinned"]) == 3
+    assert main(["--project", str(root), "why", "--variant", "sm35-avx-py311", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_pinned"] == []
+
+
+def test_a_base_image_by_digest_is_not_named(root, monkeypatch):
+    known = catalog.windows()
+    pinned = {
+        tag: core.model_copy(update={"image": f"{core.image}@sha256:{'0' * 64}"})
+        for tag, core in known.servercore.items()
+    }
+    plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
+    monkeypatch.setattr(catalog, "windows", lambda: known.model_copy(update={"servercore": pinned}))
+    assert not [text for text in floating(plan.windows) if "base image" in text]
