@@ -327,7 +327,8 @@ class SwarmEngine:
             if not left:
                 return
             for config in left:
-                with contextlib.suppress(docker.errors.APIError):
+                # Or the manager gave no answer, as a busy one did: the next round sees whether it is gone.
+                with contextlib.suppress(docker.errors.APIError, requests.exceptions.ConnectionError):
                     config.remove()
             time.sleep(0.1)
 

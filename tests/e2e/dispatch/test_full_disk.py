@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import docker
 import pytest
 
 from tests.e2e.conftest import containers_of
@@ -60,6 +61,12 @@ def output_of(process):
     return str(Path(f"/proc/{process}/fd/2").readlink())
 
 
+def paused(client, container):
+    with contextlib.suppress(docker.errors.APIError):  # a busy machine was "unable to freeze" it
+        client.api.pause(container)
+    return client.containers.get(container).status == "paused"
+
+
 def running(client, run):
     return [one for one in containers_of(client, run) if client.containers.get(one).status == "running"]
 
@@ -70,7 +77,7 @@ def test_a_build_outlives_a_full_disk(small_disk, client):
     wait("a container starts", lambda: running(client, run), 200)
     (container,) = containers_of(client, run)
     # It stands still until the journal has its handle: one that could not be written down is removed, and made again.
-    client.api.pause(container)
+    wait("it stands still", lambda: paused(client, container), 200)
     wait("the handle", lambda: [a for j in farm.json("status", run)["jobs"] for a in j["attempts"] if a["handle"]], 200)
     (dispatcher,) = wait("the dispatcher", lambda: dispatchers(farm), 200)
     log = farm.project / "artifacts" / "dispatch.log"
