@@ -20,7 +20,7 @@ from farm.recipe import tree_files
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
-SCRIPTS = ("install_toolkit.py", "fetch_tools.py")
+SCRIPTS = ("install_toolkit.py", "fetch_tools.py", "logged.py")
 TOOLKIT_SCRIPTS = ("import_libraries.py",)
 JOB_SCRIPTS = ("count_jobs.py", "report.py")
 

@@ -17,6 +17,8 @@ from farm.recipe import Recipe
 
 ROOT = "C:/farm"
 MKL = ("intel-openmp", "mkl-include", "mkl-static")
+MUTEX, MUTEX_SINCE = "/D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR", "14.40"
+"""microsoft/STL#4730, pytorch/pytorch#169429."""
 NVTX_BELOW = (12, 0)
 """From this CUDA on there is no NvToolsExt: NVTX is headers alone."""
 
@@ -64,6 +66,8 @@ def environment(stack: Stack, blas: Value) -> Variables:
     toolkit = cuda_home(stack)
     level = catalog.cpu_levels()[stack.variant.cpu]
     flags = " ".join(level.msvc or [])
+    # Else std::mutex needs a msvcp140.dll of 14.40 or newer, and import ends in WinError 1114 beside an older one.
+    mutex = [MUTEX] if msc_ver(product.toolset) >= msc_ver(MUTEX_SINCE) else []
     parts = {
         f"Visual Studio {name}, toolset {product.toolset}": {
             "CC": "cl",
@@ -78,8 +82,10 @@ def environment(stack: Stack, blas: Value) -> Variables:
             "SCCACHE_IDLE_TIMEOUT": "0",
             "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
         },
-        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": flags} if flags else {},
+        f"variant: {stack.variant.cpu}": {"CFLAGS": flags, "CXXFLAGS": " ".join([flags, *mutex])} if flags else {},
     }
+    if mutex and not flags:
+        parts["runtimes before 14.40"] = {"CXXFLAGS": MUTEX}
     if stack.cuda:
         parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
         if tuple(map(int, stack.cuda.split("."))) < NVTX_BELOW:

@@ -5,6 +5,7 @@ What Wine cannot show (the real vcvarsall.bat, cl, nvcc, NTFS) is in the checkli
 
 # ruff: noqa: E501 - command lines stay on one line
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
+from tests.e2e.wine.relay import kill_all
 from tests.e2e.wine.windows_python import windows_path
 
 ROOT = Path(__file__).parents[3]
@@ -144,11 +146,14 @@ class Machine:
         )
 
     def run(self, script="build.cmd", folder=None, **environment):
-        process = self.start(script, folder, **environment)
-        out, _ = process.communicate(timeout=TIMEOUT_S)
-        if process.returncode and self.log.exists():
+        with self.start(script, folder, **environment) as process:
+            code = process.wait(TIMEOUT_S)  # its few lines fit into the pipe
+            # Not to the pipe's end: under Wine, what a build leaves running holds it.
+            os.set_blocking(process.stdout.fileno(), False)
+            out = process.stdout.read() or b""
+        if code and self.log.exists():
             print(self.log.read_text("utf-8", "replace"))  # pytest shows it where a test fails
-        return process.returncode, out.decode("utf-8", "replace")
+        return code, out.decode("utf-8", "replace")
 
     def calls(self, name=None):
         if not self.record.exists():
@@ -401,6 +406,40 @@ def until(check, what):
     while not check():
         assert time.monotonic() < end, what
         time.sleep(0.1)
+
+
+@pytest.fixture
+def lingering(machine):
+    """A compiler's helper that goes on after the build, with every handle that it was given."""
+    machine.tool("tools/mspdbsrv.exe")
+    hangs = machine.c / "tools/hangs"
+    machine.rules += [("mspdbsrv.exe", "", r"print=mspdbsrv began", r"hang=C:\tools\hangs")]
+    yield hangs
+    kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
+    hangs.unlink(missing_ok=True)
+
+
+def test_a_program_that_outlives_the_build_does_not_keep_the_log(machine, lingering, windows_python):
+    """cmd opens a log for itself alone; where it cannot, it starts no program and keeps the exit code of the last one."""
+    script = machine.kit / "build.cmd"
+    real = windows_path(windows_python.exe)
+    script.write_text(
+        script.read_text().replace(r'"%FARM_PYTHON%" C:\farm\job\logged.py', rf"{real} C:\farm\job\logged.py")
+    )
+    machine.change(
+        "python.exe", "-m build", "print=before", "leave=mspdbsrv.exe", "print=after", *machine.rules[-2][2:]
+    )
+    code, out = machine.run()
+    assert (code, lingering.exists()) == (0, True), out
+    assert len(list((machine.out / "lib").iterdir())) == 4
+    said = machine.log.read_text()
+    assert "before" in said
+    assert "after" in said
+    assert out.strip().splitlines()[-1] in said
+    # The next run begins its log anew, while that program still runs.
+    code, out = machine.run()
+    assert code == 0, out
+    assert machine.log.read_text().count("step build") == 1
 
 
 def test_a_held_file_is_waited_for_then_named(machine):

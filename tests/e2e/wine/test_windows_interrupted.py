@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -238,11 +239,11 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
 
 
 @pytest.fixture
-def disk(machine, require):
-    """C:\\farm as a disk of its own of 4 MB; a callable mounts it anew with other options."""
+def disk(wine, require):
+    """C:\\farm as a disk of its own of 4 MB, made after the machine; a callable mounts it anew with other options."""
     if os.geteuid() != 0:
         require("a small disk", "run as root: mount is needed")
-    farm = machine.c / "farm"
+    farm = Path(wine["WINEPREFIX"]) / "drive_c/farm"
     farm.mkdir()
 
     def mount(*options):
@@ -273,6 +274,39 @@ def test_a_full_or_read_only_disk(machine, disk):
     filler.unlink()
     code, out = machine.run()
     assert code == 0, out
+
+
+def test_a_disk_that_fills_while_libraries_are_copied(machine, disk):
+    cuda = machine.plan.env["CUDA_HOME"].replace("/", "\\")
+    machine.change(
+        "python.exe", "install_toolkit.py", rf"self={cuda}\bin\nvcc.exe", rf"self={cuda}\bin\cudart64_110.dll"
+    )
+    built = next(rule for rule in machine.rules if rule[1] == "-m build")[2:]
+    machine.change("python.exe", "-m build", *built, r"fill=C:\farm\filler")
+    code, out = machine.run()
+    assert (code, "step libraries FAILED" in out, "next: is C: full?" in out) == (9, True, True), out
+    assert "full, or not readable" in out  # Wine asks dir by a file on that disk
+    assert "done:" not in out
+    (machine.c / "farm/filler").unlink()
+    machine.change("python.exe", "-m build", *built)
+    code, out = machine.run()
+    assert code == 0, out
+    assert (machine.out / "lib/cudart64_110.dll").stat().st_size > 100_000
+
+
+def test_real_git_on_a_full_disk(cloning, disk):
+    machine, relayed, _ = cloning
+    disk("rw")
+    code, out = machine.run()
+    assert code == 0, out + machine.log.read_text()
+    shutil.rmtree(machine.c / "farm/src")
+    filler = machine.c / "farm/filler"
+    fill(filler, 32768)
+    code, out = machine.run()
+    assert (code, "step source FAILED" in out, "is C: full?" in out) == (9, True, True), out
+    filler.unlink()
+    code, out = machine.run()
+    assert (code, clones(relayed)) == (0, 3), out + machine.log.read_text()
 
 
 def test_the_place_of_python_is_written_as_utf8(machine):

@@ -2,10 +2,16 @@
  * of JSON, then does what the first fitting rules of FARM_TEST_RULES say (C:\tools\record and C:\tools\rules where
  * the environment does not say). A rule is a line of fields between tabs:
  * tool, part of the command line, then actions: exit=N, print=TEXT, mkdir=PATH, write=PATH, self=PATH, run=NAME,
- * hang=PATH (writes it, and does not end). */
+ * fill=PATH (writes until the disk is full), hang=PATH (writes it, and does not end), leave=NAME (starts it, and does not wait: it has our handles).
+ * Called as Python with logged.py, it writes into FARM_LOG and is the program that logged.py would start. */
+#include <fcntl.h>
+#include <io.h>
+#include <process.h>
+#include <share.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <windows.h>
 
 static char *utf8(const wchar_t *text) {
@@ -43,11 +49,51 @@ static void parents(wchar_t *path) {
         if (*p == L'\\') { *p = 0; CreateDirectoryW(path, NULL); *p = L'\\'; }
 }
 
-int wmain(void) {
-    wchar_t self[1024], folder[1024];
+static long long size(const wchar_t *path) {
+    struct _stat64 found;
+    return _wstat64(path, &found) ? -1 : found.st_size;
+}
+
+/* Starts a program, which has our handles. */
+static HANDLE start(wchar_t *words) {
+    STARTUPINFOW how = {.cb = sizeof how, .dwFlags = STARTF_USESTDHANDLES};
+    PROCESS_INFORMATION made;
+    how.hStdOutput = (HANDLE)_get_osfhandle(1);
+    how.hStdError = (HANDLE)_get_osfhandle(2);
+    return CreateProcessW(NULL, words, NULL, NULL, TRUE, 0, NULL, NULL, &how, &made) ? made.hProcess : NULL;
+}
+
+/* What stands in a command line after its first words, which may be quoted. */
+static wchar_t *after(wchar_t *line, int words) {
+    for (; words; words--) {
+        for (int quoted = 0; *line && (quoted || *line != L' '); line++) quoted ^= *line == L'"';
+        while (*line == L' ') line++;
+    }
+    return line;
+}
+
+int wmain(int argc, wchar_t **argv) {
+    wchar_t self[1024], folder[1024], *words = GetCommandLineW(), *place_of = self, other[1024];
     GetModuleFileNameW(NULL, self, 1024);
     GetCurrentDirectoryW(1024, folder);
-    char *path = utf8(self), *command = utf8(GetCommandLineW());
+    if (argc > 2 && wcsstr(argv[1], L"logged.py")) {
+        int log = _wsopen(_wgetenv(L"FARM_LOG"), _O_WRONLY | _O_APPEND | _O_CREAT | _O_BINARY, _SH_DENYNO, _S_IREAD | _S_IWRITE);
+        if (log < 0) return 9;
+        _dup2(log, 1);
+        _dup2(log, 2);
+        words = after(words, 2);
+        if (size(argv[2]) != size(self)) { /* no stand-in */
+            DWORD ended = 99;
+            HANDLE made = start(words);
+            if (!made) return 99;
+            WaitForSingleObject(made, INFINITE);
+            GetExitCodeProcess(made, &ended);
+            return ended;
+        }
+        GetFullPathNameW(argv[2], 1024, other, NULL);
+        place_of = other;
+    }
+    char *path = utf8(place_of), *command = utf8(words);
     char *name = strrchr(path, '\\') + 1;
     FILE *record = NULL;
     for (int tries = 0; !record && tries < 100; tries++) { /* another stand-in may be writing */
@@ -91,12 +137,20 @@ int wmain(void) {
             else {
                 wchar_t *target = wide(value);
                 if (!strncmp(action, "run=", 4)) { fflush(stdout); code |= _wsystem(target); }
+                else if (!strncmp(action, "leave=", 6)) { fflush(stdout); if (!start(target)) code = 98; }
                 else {
                     parents(target);
                     if (!strncmp(action, "mkdir=", 6)) CreateDirectoryW(target, NULL);
                     else if (!strncmp(action, "self=", 5)) CopyFileW(self, target, FALSE);
                     else { FILE *made = _wfopen(target, L"wb"); if (made) fclose(made); }
                     if (!strncmp(action, "hang=", 5)) Sleep(INFINITE);
+                    if (!strncmp(action, "fill=", 5)) {
+                        static char zeros[4096];
+                        DWORD written;
+                        HANDLE disk = CreateFileW(target, GENERIC_WRITE, 0, NULL, CREATE_ALWAYS, 0, NULL);
+                        while (WriteFile(disk, zeros, sizeof zeros, &written, NULL) && written) continue;
+                        CloseHandle(disk);
+                    }
                 }
             }
             action = next;

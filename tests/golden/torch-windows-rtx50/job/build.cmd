@@ -1,11 +1,13 @@
 @echo off
-rem Builds torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311. Rendered by farm from plan 9984513c5f7c.
+rem Builds torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311. Rendered by farm from plan 11694e15b4dc.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.42, Python 3.11 and Git; no administrator.
+rem Programs write into the log by logged.py, which says why; cmd itself opens it for itself alone, for single lines.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
 rem Set before, if wanted: FARM_PYTHON (python.exe), FARM_JOBS (parallel compilers), FARM_ARCHIVES (a folder or URL that is
 rem asked for each download first).
 setlocal EnableExtensions DisableDelayedExpansion
 set "ERRORLEVEL="
+set "FARM_EXIT=0"
 set "FARM_CODE=9"
 set "FARM_LOG=nul"
 set "FARM_STEP=folders"
@@ -18,8 +20,8 @@ set "FARM_NEXT=build.cmd is not beside plan.json: copy the whole folder job"
 if not exist plan.json pushd "%~dp0"
 if not exist plan.json goto :failed
 set "FARM_NEXT=is C: writable and not full?"
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\9984513c5f7c) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\9984513c5f7c"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\11694e15b4dc) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\11694e15b4dc"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_NEXT=is C: writable and not full? is another build running? one at a time on one machine"
 copy /y nul "%FARM_OUT%\build.log" >nul
@@ -32,7 +34,7 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_NEXT=is C: writable and not full?"
 mkdir C:\farm\job
 if not exist C:\farm\job\ goto :failed
-copy /y /b * C:\farm\job\ >> "%FARM_LOG%"
+copy /y /b * C:\farm\job\ >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 :inplace
 cd /d C:\farm\job
@@ -43,7 +45,7 @@ if not exist C:\farm\t\ mkdir C:\farm\t
 if not exist C:\farm\t\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
-set "FARM_TEXT=torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311, plan 9984513c5f7c; log: %FARM_LOG%"
+set "FARM_TEXT=torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311, plan 11694e15b4dc; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------
@@ -74,12 +76,14 @@ set "FARM_PYTHON=%FARM_PYTHON:"=%"
 set "PYTHONHOME="
 set "PYTHONPATH="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.11 is needed"
-"%FARM_PYTHON%" -c "import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.maxsize < 2**32)" >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+"%FARM_PYTHON%" -c "import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.maxsize < 2**32)" > C:\farm\t\found.txt 2>&1
+set "FARM_EXIT=%ERRORLEVEL%"
+type C:\farm\t\found.txt >> "%FARM_LOG%"
+if not "%FARM_EXIT%"=="0" goto :failed
 
 rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
 for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk) do set "%%v="
-for %%p in (ATEN_ BUILD_ CMAKE CONDA CUDA CUDNN DevEnvDir ICPP ICX INTEL IFORT LIBUV MAGMA MKL MSVC NCCL NVTOOLSEXT ONEAPI OpenBLAS PIP_TARGET PIP_PREFIX PIP_NO_INDEX PIP_FIND_LINKS PYTORCH_ SCCACHE_ TBB TORCH USE_ VC VIRTUAL_ENV VS VSCMD WindowsSDK) do call :clear %%p 2>nul
+call :clear 2>nul
 set "PATH=%SystemRoot%\System32;%SystemRoot%;%SystemRoot%\System32\Wbem;%SystemRoot%\System32\WindowsPowerShell\v1.0"
 rem The user's own folder may have blanks or letters that nvcc does not take.
 set "TEMP=C:\farm\t"
@@ -101,8 +105,14 @@ cd /d "%FARM_VS%\VC\Auxiliary\Build"
 if not exist vcvarsall.bat goto :failed
 set "FARM_NEXT=vcvarsall.bat of %FARM_VS% failed: repair the installation of Visual Studio"
 set "VSCMD_SKIP_SENDTELEMETRY=1"
-call vcvarsall.bat x64 -vcvars_ver=14.42 >> "%FARM_LOG%" 2>&1
-if not "%ERRORLEVEL%"=="0" goto :failed
+rem cl.exe in English, where it has that language: Ninja and sccache read its list of included files.
+set "VSLANG=1033"
+rem Into a file of its own: what it starts (telemetry) may go on, and holds the file then.
+set "FARM_SAID=C:\farm\t\vcvars-%RANDOM%.txt"
+call vcvarsall.bat x64 -vcvars_ver=14.42 > %FARM_SAID% 2>&1
+set "FARM_EXIT=%ERRORLEVEL%"
+type %FARM_SAID% >> "%FARM_LOG%"
+if not "%FARM_EXIT%"=="0" goto :failed
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
 set "FARM_NEXT=vcvarsall.bat set up another toolset than 14.42: repair the installation of Visual Studio"
@@ -123,7 +133,7 @@ set "FARM_STEP=toolkit"
 set "FARM_NEXT=C:\farm\cuda-12.8-9.7.1 is not CUDA 12.8: remove the folder and run this again"
 "C:\farm\cuda-12.8-9.7.1\bin\nvcc.exe" --version > C:\farm\t\nvcc.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-find "release 12.8," C:\farm\t\nvcc.txt >> "%FARM_LOG%"
+find "release 12.8," C:\farm\t\nvcc.txt >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- what the compilers see -------------------------------------------------------------------------------------
@@ -144,7 +154,7 @@ set "CUDA_HOME=C:/farm/cuda-12.8-9.7.1"
 set "CUDA_PATH=C:/farm/cuda-12.8-9.7.1"
 set "CUDNN_ROOT=C:/farm/cuda-12.8-9.7.1"
 set "CXX=cl"
-set "CXXFLAGS=/arch:AVX2"
+set "CXXFLAGS=/arch:AVX2 /D_DISABLE_CONSTEXPR_MUTEX_CONSTRUCTOR"
 set "DISTUTILS_USE_SDK=1"
 set "PYTORCH_BUILD_NUMBER=1"
 set "PYTORCH_BUILD_VERSION=2.7.1+cu128.sm120.avx2"
@@ -184,11 +194,11 @@ rem --- source -----------------------------------------------------------------
 set "FARM_STEP=source"
 set "FARM_CODE=9"
 set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is C: full?"
-set "FARM_OPTIONS=-c core.longpaths=true -c core.autocrlf=false -c core.symlinks=false -c safe.directory=*"
+set "FARM_OPTIONS=-c core.longpaths=true -c core.fsmonitor=false -c core.autocrlf=false -c core.symlinks=false -c safe.directory=*"
 set "GIT_TERMINAL_PROMPT=0"
 call :step
 set "FARM_HEAD="
-if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
+if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>nul
 if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
 rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
 if "%FARM_HEAD%"=="e2d141dbde55c2a4370fac5165b0561b6af4798b" if exist C:\farm\src\.git\farm.ok goto :clean
@@ -197,9 +207,9 @@ set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, termin
 call :gone C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is C: full?"
-"%FARM_GIT%" %FARM_OPTIONS% clone --quiet --depth 1 --branch v2.7.1 --recurse-submodules --shallow-submodules -- "https://github.com/pytorch/pytorch.git" C:\farm\src >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% clone --quiet --depth 1 --branch v2.7.1 --recurse-submodules --shallow-submodules -- "https://github.com/pytorch/pytorch.git" C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>> "%FARM_LOG%"
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
 set "FARM_CODE=5"
@@ -215,21 +225,21 @@ rem clean (a killed git leaves its lock) is cloned again.
 set "FARM_NEXT=a program holds a file in C:\farm\src open: close editors, terminals and virus scanners that are in it"
 call :gone C:\farm\src\build
 if not "%ERRORLEVEL%"=="0" goto :failed
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src reset --quiet --hard
 if not "%ERRORLEVEL%"=="0" goto :clone
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src clean -ffdxq
 if not "%ERRORLEVEL%"=="0" goto :clone
 rem A submodule that lost its files is none for foreach. Nothing is fetched where the commits are there.
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet update --init --recursive --force --depth 1 >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet update --init --recursive --force --depth 1
 if not "%ERRORLEVEL%"=="0" goto :clone
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq" >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src submodule --quiet foreach --recursive "git reset --quiet --hard && git clean -ffdxq"
 if not "%ERRORLEVEL%"=="0" goto :clone
 :patches
 set "FARM_CODE=5"
 set "FARM_STEP=patches"
 set "FARM_NEXT=the log says which patch does not fit the source"
 call :step
-C:\farm\venv\Scripts\python.exe patches.py patches.json C:\farm\src >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe patches.py patches.json C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
 
 rem --- build ------------------------------------------------------------------------------------------------------
@@ -245,7 +255,7 @@ if not exist "%FARM_OUT%\wheel\" goto :failed
 if not exist "%FARM_OUT%\lib\" goto :failed
 cd /d C:\farm\src
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\src" goto :failed
-C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" . >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" .
 if not "%ERRORLEVEL%"=="0" goto :failed
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
@@ -271,8 +281,11 @@ chcp %FARM_CODEPAGE% >nul
 exit /b 0
 
 :failed
-set "FARM_EXIT=%ERRORLEVEL%"
-set "FARM_TEXT=step %FARM_STEP% FAILED (exit code %FARM_EXIT%); log: %FARM_LOG%"
+if "%FARM_EXIT%"=="0" set "FARM_EXIT=%ERRORLEVEL%"
+rem The last line of dir says how much is free, in any language; compilers name a full disk in many ways.
+set "FARM_FREE=full, or not readable"
+for /f "tokens=*" %%l in ('dir C:\farm') do set "FARM_FREE=%%l"
+set "FARM_TEXT=step %FARM_STEP% FAILED (exit code %FARM_EXIT%); log: %FARM_LOG%; C:\farm: %FARM_FREE%"
 call :say
 set "FARM_TEXT=next: %FARM_NEXT%"
 call :say
@@ -293,13 +306,13 @@ exit /b 0
 :take
 rem Copies the DLLs of a folder; FARM_SHORT says that one could not be copied.
 if not exist %1\*.dll exit /b 0
-copy /y /b %1\*.dll "%FARM_OUT%\lib\" >> "%FARM_LOG%"
+copy /y /b %1\*.dll "%FARM_OUT%\lib\" >nul
 if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
 exit /b 0
 
 :clear
-rem Every variable whose name begins so.
-for /f "delims==" %%v in ('set %1') do set "%%v="
+rem Every variable whose name begins so; asked for at once, since each question starts a cmd.exe.
+for /f "delims==" %%v in ('set ATEN_^&set BUILD_^&set CMAKE^&set CONDA^&set CUDA^&set CUDNN^&set DevEnvDir^&set ICPP^&set ICX^&set INTEL^&set IFORT^&set LIBUV^&set MAGMA^&set MKL^&set MSVC^&set NCCL^&set NVTOOLSEXT^&set ONEAPI^&set OpenBLAS^&set PIP_TARGET^&set PIP_PREFIX^&set PIP_NO_INDEX^&set PIP_FIND_LINKS^&set PYTORCH_^&set SCCACHE_^&set TBB^&set TORCH^&set USE_^&set VC^&set VIRTUAL_ENV^&set VS^&set VSCMD^&set WindowsSDK') do set "%%v="
 exit /b 0
 
 :gone

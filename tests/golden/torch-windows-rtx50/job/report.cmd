@@ -7,7 +7,7 @@ if not exist plan.json pushd "%~dp0"
 if not exist plan.json exit /b 2
 set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del farm-report.zip
-> %FARM_REPORT% echo plan 9984513c5f7ce945d3254be287246b34a15b38ea6c30d8fd4689f5466e526684
+> %FARM_REPORT% echo plan 11694e15b4dc5ab7eb53ac7621a41c049d684c033c165559ba796a2abe2b8b04
 >> %FARM_REPORT% echo torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -19,18 +19,18 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\9984513c5f7c) do dir /s %%d >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\11694e15b4dc) do dir /s %%d >> %FARM_REPORT% 2>&1
 rem Python makes the zip: that of the build, or the machine's.
 if not defined FARM_PYTHON if exist C:\farm\venv\Scripts\python.exe set "FARM_PYTHON=C:\farm\venv\Scripts\python.exe"
 if not defined FARM_PYTHON for %%p in (py.exe python.exe) do if not defined FARM_PYTHON set "FARM_PYTHON=%%~$PATH:p"
 set "FARM_CMAKE=C:\farm\src\build\CMakeFiles"
-if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\9984513c5f7c\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
+if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\11694e15b4dc\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
 exit /b %FARM_EXIT%
 :text
 rem Without Python nothing was built: the log ends where Python was looked for.
-if exist C:\farm\out\9984513c5f7c\build.log type C:\farm\out\9984513c5f7c\build.log >> %FARM_REPORT%
+if exist C:\farm\out\11694e15b4dc\build.log type C:\farm\out\11694e15b4dc\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%

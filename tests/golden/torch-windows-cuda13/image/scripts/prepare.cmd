@@ -7,7 +7,7 @@ for /d %%d in (C:\farm\.cuda-*) do rmdir /s /q "%%d"
 set "FARM_STEP=archives"
 call :step
 set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCHIVES may name a folder with the archives"
-"%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=python packages"
 call :step
@@ -15,9 +15,9 @@ set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip 
 if exist C:\farm\venv\4b1172b68de7.ok goto :packages_there
 if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
 if exist C:\farm\venv\ exit /b 9
-"%FARM_PYTHON%" -m venv C:\farm\venv >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
-C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 copy /y nul C:\farm\venv\4b1172b68de7.ok >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
@@ -28,11 +28,11 @@ call :step
 if exist C:\farm\cuda-13.0-9.13.0\b6e354239c8d.ok exit /b 0
 if exist C:\farm\cuda-13.0-9.13.0\ rmdir /s /q C:\farm\cuda-13.0-9.13.0
 if exist C:\farm\cuda-13.0-9.13.0\ exit /b 9
-C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: --target C:\farm\.cuda-wheels -r toolkit.txt >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: --target C:\farm\.cuda-wheels -r toolkit.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
-xcopy C:\farm\.cuda-wheels\nvidia\cu13 C:\farm\cuda-13.0-9.13.0 /e /i /q /y >> "%FARM_LOG%" 2>&1
+xcopy C:\farm\.cuda-wheels\nvidia\cu13 C:\farm\cuda-13.0-9.13.0 /e /i /q /y >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
-xcopy C:\farm\.cuda-wheels\nvidia\cudnn C:\farm\cuda-13.0-9.13.0 /e /i /q /y >> "%FARM_LOG%" 2>&1
+xcopy C:\farm\.cuda-wheels\nvidia\cudnn C:\farm\cuda-13.0-9.13.0 /e /i /q /y >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
 rmdir /s /q C:\farm\.cuda-wheels
 copy /y nul C:\farm\cuda-13.0-9.13.0\b6e354239c8d.ok >nul

@@ -7,12 +7,12 @@ for /d %%d in (C:\farm\.cuda-*) do rmdir /s /q "%%d"
 set "FARM_STEP=toolkit"
 call :step
 set "FARM_NEXT=the last lines of the log name the archive; is C: full, is NVIDIA's server reached? FARM_ARCHIVES may name a folder with the archives"
-"%FARM_PYTHON%" install_toolkit.py toolkit.json --prefix C:\farm\cuda-12.8-9.7.1 --cache C:\farm\downloads >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" install_toolkit.py toolkit.json --prefix C:\farm\cuda-12.8-9.7.1 --cache C:\farm\downloads
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=archives"
 call :step
 set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCHIVES may name a folder with the archives"
-"%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" fetch_tools.py tools.json C:\farm\tools
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=python packages"
 call :step
@@ -20,9 +20,9 @@ set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip 
 if exist C:\farm\venv\55a3efb3cdf2.ok goto :packages_there
 if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
 if exist C:\farm\venv\ exit /b 9
-"%FARM_PYTHON%" -m venv C:\farm\venv >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
-C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt >> "%FARM_LOG%" 2>&1
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 copy /y nul C:\farm\venv\55a3efb3cdf2.ok >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9

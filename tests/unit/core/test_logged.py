@@ -1,0 +1,66 @@
+"""logged.py: what a program prints comes into the log, and what it leaves running holds nothing."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LEAVES = """
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=open(sys.argv[1]))
+print("left", left.pid)
+"""
+
+
+@pytest.fixture
+def logged(root, tmp_path):
+    """Runs words by logged.py: exit code, what it says itself, the log."""
+    log = tmp_path / "build.log"
+    log.write_bytes(b"step build\n")
+
+    def run(*words, target=log):
+        command = [sys.executable, root / "dockerfiles/scripts/logged.py", *words]
+        given = {"env": {**os.environ, "FARM_LOG": str(target)}, "timeout": 60}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
+        return done.returncode, done.stdout + done.stderr, log.read_bytes()
+
+    return run
+
+
+def test_the_log_grows_by_what_is_printed_and_the_code_is_the_programs(logged):
+    words = ("-c", "import sys; print('one'); print('two', file=sys.stderr); sys.exit(7)")
+    assert logged(sys.executable, "-u", *words) == (7, "", b"step build\none\ntwo\n")
+    big = ("-c", "import sys; sys.stdout.buffer.write(bytes(range(256)) * 8192)")
+    assert logged(sys.executable, *big) == (0, "", b"step build\none\ntwo\n" + bytes(range(256)) * 8192)
+
+
+def test_words_reach_the_program_as_they_are(logged):
+    words = ("a b", 'say "x"', "back\\slash\\", "git reset && git clean", "")
+    code, _, log = logged(sys.executable, "-c", "import sys; print(sys.argv[1:])", *words)
+    assert (code, log.splitlines()[-1]) == (0, repr(list(words)).encode())
+
+
+def test_what_goes_on_is_not_waited_for(logged, tmp_path):
+    """It has the program's output, as a compiler's helper has, until this test closes what it reads."""
+    end = tmp_path / "end"
+    os.mkfifo(end)
+    keep = os.open(end, os.O_RDWR)
+    try:
+        code, said, log = logged(sys.executable, "-c", LEAVES, str(end))
+    finally:
+        os.close(keep)
+    assert (code, said, b"left " in log) == (0, "", True)
+
+
+def test_where_there_is_no_log_nothing_is_started(logged, tmp_path):
+    made = tmp_path / "made"
+    code, said, _ = logged(sys.executable, "-c", f"open({str(made)!r}, 'w')", target=tmp_path / "away/build.log")
+    assert (code, "was not started" in said, made.exists()) == (9, True, False)
+    code, said, _ = logged(tmp_path / "no program")
+    assert (code, "no program was not started" in said) == (9, True)
+
+
+def test_a_full_disk_is_said_once_and_the_program_goes_on(logged):
+    code, said, _ = logged(sys.executable, "-uc", "print(1); print(2); raise SystemExit(3)", target="/dev/full")
+    assert (code, said.count("is the disk full?")) == (3, 1)
