@@ -40,7 +40,10 @@ int wmain(int argc, wchar_t **argv) {
     if (GetFileType(in) == FILE_TYPE_PIPE)
         while (ReadFile(in, block, sizeof block, &size, NULL) && size) fwrite(block, 1, size, file);
     fclose(file);
-    if (!MoveFileExW(name, request, MOVEFILE_REPLACE_EXISTING)) return 98;
+    for (int tries = 0; !MoveFileExW(name, request, MOVEFILE_REPLACE_EXISTING); tries++) { /* seen on a busy machine */
+        if (tries == 50) return 98;
+        Sleep(100);
+    }
     while (!(file = _wfopen(done, L"rb"))) Sleep(20);
     int code = 97;
     fscanf(file, "%d", &code);
