@@ -285,8 +285,6 @@ def test_a_base_image_by_digest_is_not_named(root, monkeypatch):
     plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "windows", "kepler-2.0.1"))
     monkeypatch.setattr(catalog, "windows", lambda: known.model_copy(update={"servercore": pinned}))
     assert not [text for text in floating(plan.windows) if "base image" in text]
-<<<<<<< HEAD
-=======
 
 
 @pytest.mark.parametrize(
@@ -300,4 +298,3 @@ def test_a_newer_toolset_is_told_to_make_wheels_for_older_runtimes(root, variant
     """microsoft/STL#4730: from 14.40 on; the C compiler knows no std::mutex."""
     plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
     assert (plan.env["CXXFLAGS"], plan.env["CFLAGS"]) == (wanted, wanted.split()[0])
->>>>>>> 7389f8e (Windows: what a build leaves running holds no log; a full disk is named; what floats is named)
