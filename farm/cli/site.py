@@ -14,6 +14,7 @@ from farm.pipeline.workspace import Workspace, open_journal
 from farm.site import build
 from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels
+from farm.site.tested import kept_tests
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(project, settings, Silent())
     store = open_store(workspace.index_url)
     with open_journal(project, workspace.settings) as journal:
-        known = Known.of(wheels(store), runs(journal, workspace.artifacts / "runs"))
+        published = list(wheels(store))
+        known = Known.of(published, runs(journal, workspace.artifacts / "runs"), kept_tests(store, published))
     made = build.files(
         list(offers(project)),
         known,

@@ -3,6 +3,7 @@
 import json
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from farm.errors import SmokeFailedError
 from farm.index.backends import open_store
@@ -50,7 +51,8 @@ def listed(store: Store, plan: Plan) -> list[str]:
     key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
     page = store.get(key)
     names = [file.filename for file in parse_page(page.data, key).files] if page else []
-    return [name for name in names if str(parse_wheel_name(name).version) == plan.version]
+    version = str(Version(plan.version))  # `2024.01` of a recipe is `2024.1` in the name of a file
+    return [name for name in names if str(parse_wheel_name(name).version) == version]
 
 
 def _is_offered(store: Store, plan: Plan, record: Record) -> bool:

@@ -4,22 +4,26 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from farm.errors import FarmError
 from farm.index.backends import open_store
-from farm.index.pages import json_key, parse_page
+from farm.index.pages import File, json_key, parse_page
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace
 from farm.plan import Plan
+from farm.platforms.facts import of_tag
 from farm.recipe import folder as recipe_folder
 from farm.recipe import recipe
 from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
-from farm.smoke.report import SmokeReport
+from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
+from farm.variant import python_of
 from farm.wheel.arch import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -152,21 +156,37 @@ def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | 
 
     Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
     """
-    data = report.model_copy(update={"output_tail": ""}).to_json().encode()
-    tag = plan.verify.python
     try:
         store = open_store(workspace.index_url)
         group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
         page = store.get(group)
-        for file in parse_page(page.data, group).files if page else ():
-            name = parse_wheel_name(file.filename)
-            if str(name.version) == plan.version and (f"-{tag}-" in file.filename or "-abi3-" in file.filename):
-                key = hashlib.sha256(data).hexdigest()[:16]
-                store.create(f"smoke/{file.filename}/{key}.json", data, content_type="application/json")
-                return None
+        file = next((file for file in parse_page(page.data, group).files if _is_of(file, plan)), None) if page else None
+        if file is None:
+            return "the index has no record of the wheel"
+        facts = {TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"), TESTED_WHEEL: file.hashes.sha256}
+        kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
+        data = kept.to_json().encode()
+        key = hashlib.sha256(data).hexdigest()[:16]
+        store.create(f"{KEPT}{file.filename}/{key}.json", data, content_type="application/json")
     except FarmError as error:
         return str(error)
-    return "the index has no record of the wheel"
+    return None
+
+
+def _is_of(file: File, plan: Plan) -> bool:
+    """Whether this is the plan's wheel: its version, for its Python and system."""
+    _, version, _, tags = parse_wheel_filename(file.filename)
+    if version != Version(plan.version):
+        return False
+    python = plan.parsed_variant.python
+    # A free-threaded Python does not load the stable ABI.
+    stable = () if python.endswith("t") else ("abi3",)
+    return any(
+        (tag.abi in stable or tag.interpreter.startswith("py") or python_of(tag.interpreter, tag.abi) == python)
+        and (system := of_tag(tag.platform)) is not None
+        and system.name == plan.platform
+        for tag in tags
+    )
 
 
 def smoke_summary(report: SmokeReport) -> str:

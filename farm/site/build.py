@@ -66,7 +66,7 @@ def _standings(offered: Sequence[Offer], known: Known) -> dict[str, Standing]:
     return {
         wheel.filename: Standing(
             state=STATES[known.tested(offer)],
-            tests=tuple(Test(where=s.where, date=s.date, outcome=s.outcome) for s in known.smokes(offer.key)),
+            tests=tuple(Test(where=s.where, date=s.date, outcome=s.outcome) for s in known.smokes(offer)),
         )
         for offer in offered
         if (wheel := known.wheel(offer))

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name, canonicalize_version
+
 from farm import catalog
 from farm.errors import NotBuildableError
 from farm.evidence import load_evidence
@@ -60,8 +62,10 @@ def by_builds(offers: Iterable["Offer"]) -> list[str]:
 
 
 def wheel_key(package: str, version: str, python: str, platform: str) -> str:
-    """`torch|2.0.1+cu117.sm35.avx|py311|linux`."""
-    return "|".join((package, version, python, platform))
+    """`torch|2.0.1+cu117.sm35.avx|py311|linux`; name and version as file names of wheels have them, `PyYAML` too."""
+    return "|".join(
+        (canonicalize_name(package), canonicalize_version(version, strip_trailing_zero=False), python, platform)
+    )
 
 
 def offers(project: Path) -> Iterator[Offer]:

@@ -46,7 +46,7 @@ def payload(
             states[number] = [state, why]
         if offer.proved:
             proved[number] = offer.proved
-    shown = {offer.key: wheel for offer in offers if (wheel := known.wheel(offer))}
+    shown = {_name(offer): (offer, wheel) for offer in offers if (wheel := known.wheel(offer))}
     return {
         "schema": 1,
         "axes": words,
@@ -58,11 +58,11 @@ def payload(
         "states": states,
         "words": STATES,
         "proved": proved,
-        "wheels": {key: [w.filename, w.size, w.sha256, w.uploaded[:10], w.version] for key, w in shown.items()},
+        "wheels": {key: [w.filename, w.size, w.sha256, w.uploaded[:10], w.version] for key, (_, w) in shown.items()},
         "smokes": {
-            key: [[smoke.where, smoke.date, smoke.outcome] for smoke in known.smokes(key)]
-            for key in shown
-            if known.smokes(key)
+            key: [[smoke.where, smoke.date, smoke.outcome] for smoke in smokes]
+            for key, (offer, _) in shown.items()
+            if (smokes := known.smokes(offer))
         },
         "conflicts": [[c.axis, c.value, c.other_axis, c.other_value, c.why] for c in conflicts],
         "cards": [[card.name, card.sm] for card in gpus.cards()],
@@ -76,6 +76,11 @@ def payload(
         "pip": list(source(GROUP)),
         "links": list(links(GROUP)),
     }
+
+
+def _name(offer: Offer) -> str:
+    """As selector.js makes it out of a build's own words."""
+    return "|".join((offer.package, offer.version, offer.python, offer.platform))
 
 
 def _beside_arm() -> list[str]:

@@ -1,12 +1,13 @@
 """What became of the offers: wheels in the index, runs in the journal. All of it is untrusted text, and bounded."""
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -19,6 +20,7 @@ from farm.platforms.facts import of_tag
 from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
+from farm.site.tested import Smoke, Tests, newest, smokes_in
 from farm.text import short
 from farm.variant import python_of
 
@@ -40,31 +42,10 @@ STATES: dict[State, str] = {
 }
 """The words of both pages and of badges and feed; selector.js gets them as data."""
 MAX_RUNS = 200
-MAX_REPORT = 1 << 20
 REQUESTS = 8  # at a time
+STABLE = "abi3"
 ANY = "any"
-"""Stands for the Python of a wheel with the stable ABI, which serves several."""
-
-
-@dataclass(frozen=True)
-class Smoke:
-    """One smoke test of a wheel.
-
-    Attributes:
-        where: The CPU, emulated or not, and the card where the GPU part ran.
-        date: When, ISO 8601.
-        outcome: What ran and how it ended: `CPU part passed; GPU part not run: no NVIDIA driver`.
-        passed: Nothing failed, and something passed.
-        gpu: The GPU part ran, and passed.
-        failed: A part failed.
-    """
-
-    where: str
-    date: str
-    outcome: str
-    passed: bool = False
-    gpu: bool = False
-    failed: bool = False
+"""Both stand for the Python of a wheel that serves several: by the stable ABI, and since it has no code for Python."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +96,10 @@ class RunView:
     cached: tuple[int, int] | None = None
 
     @property
+    def python(self) -> str:
+        return self.variant.rpartition("-")[2]
+
+    @property
     def seconds(self) -> float:
         return sum(step.seconds for step in self.steps)
 
@@ -153,7 +138,7 @@ def _wheel(file: File, page: ProjectPage) -> Wheel:
         key=wheel_key(
             name,
             without_rebuild(str(version)),
-            ANY if tag.abi == "abi3" else python_of(tag.interpreter, tag.abi),
+            _python(tag),
             platform.name if platform else "any",
         ),
         filename=file.filename,
@@ -164,6 +149,12 @@ def _wheel(file: File, page: ProjectPage) -> Wheel:
         uploaded=file.upload_time or "",
         withdrawn=withdrawn(file, page),
     )
+
+
+def _python(tag: Tag) -> str:
+    if tag.abi == "abi3":
+        return STABLE
+    return ANY if tag.interpreter.startswith("py") else python_of(tag.interpreter, tag.abi)
 
 
 _LINKED = ("build.log", "image.log", "install.log", "verify.json", "smoke*.json")
@@ -193,13 +184,13 @@ def _run(journal: Journal, run: Run, folder: Path) -> RunView:
         id=run.id,
         created=run.created,
         phase=state.phase,
-        key=wheel_key(package, version, variant.rpartition("-")[2], str(plan.get("platform", ""))),
+        key=wheel_key(package, without_rebuild(version), variant.rpartition("-")[2], str(plan.get("platform", ""))),
         package=package,
         variant=variant,
         version=version,
         steps=tuple(steps),
         why=short(state.text or ""),
-        smokes=tuple(_smokes(run, files)),
+        smokes=tuple(smokes_in(files, run.created)),
         files=files,
         cached=_cached(folder / FILE),
     )
@@ -218,53 +209,12 @@ def _seconds(value: Any) -> float:
     return min(max(float(value), 0.0), 1e7) if isinstance(value, int | float) else 0.0
 
 
-def _smokes(run: Run, files: Iterable[Path]) -> Iterator[Smoke]:
-    for path in files:
-        # A report was written by the machine that ran the test: it is bounded before it is read.
-        if not path.name.startswith("smoke") or path.stat().st_size > MAX_REPORT:
-            continue
-        try:
-            report = json.loads(path.read_bytes())
-            yield _smoke(report, run.created[:10])
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            continue  # a report of another version tells nothing here
-
-
-def _smoke(report: dict[str, Any], date: str) -> Smoke:
-    """What ran, on what, and how it ended, of one report of the probe."""
-    parts: dict[str, list[dict[str, Any]]] = {"CPU": [], "GPU": []}
-    for check in report.get("checks") or ():
-        parts["GPU" if check["group"] in ("cuda", "speed") else "CPU"].append(check)
-    cards = [str(check["seen"]) for check in parts["GPU"] if check["name"] == "devices" and check["status"] == "passed"]
-    machine = str((report.get("facts") or {}).get("machine") or "this machine")
-    cpu = f"{report['emulated']} (emulated)" if report.get("emulated") else f"a real CPU ({machine})"
-    outcomes = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
-    return Smoke(
-        where=short(", ".join([cpu, *cards])),
-        date=date,
-        outcome=short("; ".join(outcomes) or report["outcome"]),
-        passed=report["outcome"] == "passed",
-        failed=report["outcome"] == "failed",
-        gpu=report["outcome"] == "passed" and any(check["status"] == "passed" for check in parts["GPU"]),
-    )
-
-
-def _ended(checks: list[dict[str, Any]]) -> str:
-    """`passed`, `failed: devices`, or `not run` with the first reason."""
-    failed = [str(check["name"]) for check in checks if check["status"] == "failed"]
-    if failed:
-        return f"failed: {', '.join(failed)}"
-    if any(check["status"] == "passed" for check in checks):
-        return "passed"
-    reason = next((check.get("reason") for check in checks if check.get("reason")), None)
-    return f"not run: {reason}" if reason else "not run"
-
-
 @dataclass(frozen=True)
 class Known:
     """Wheels and runs. `current` has the newest rebuild of each wheel by its key, `last` the newest run.
 
     `wheels` are those that installers get; `withdrawn` has, by key, why the newest of the others is not among them.
+    `tests` are the smoke tests that the index keeps, by the name of the wheel's file.
     """
 
     wheels: Sequence[Wheel]
@@ -272,32 +222,57 @@ class Known:
     current: dict[str, Wheel]
     last: dict[str, RunView]
     withdrawn: dict[str, str]
+    tests: Tests
 
     @classmethod
-    def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView]) -> "Known":
+    def of(cls, wheels: Iterable[Wheel], runs: Iterable[RunView], tests: Tests | None = None) -> "Known":
         # In rising order the newest rebuild is the last that is put under the key.
         rising, listed = sorted(wheels, key=lambda wheel: Version(wheel.version)), list(runs)
         there = [wheel for wheel in rising if wheel.withdrawn is None]
         withdrawn = {wheel.key: wheel.withdrawn for wheel in rising if wheel.withdrawn is not None}
         # Runs come newest first: reversed, the newest is the last here as well.
-        return cls(there, listed, {w.key: w for w in there}, {run.key: run for run in reversed(listed)}, withdrawn)
+        last = {run.key: run for run in reversed(listed)}
+        return cls(there, listed, {w.key: w for w in there}, last, withdrawn, tests or {})
 
     def wheel(self, offer: Offer) -> Wheel | None:
-        """The wheel of an offer: that of its own Python, or one with the stable ABI."""
-        stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
-        return self.current.get(offer.key) or self.current.get(stable)
+        """The wheel of an offer: that of its own Python, or one that serves several."""
+        return next((self.current[key] for key in _keys(offer) if key in self.current), None)
 
     def tested(self, offer: Offer) -> State:
         """Of a published wheel: one for a GPU counts as tested only if its GPU part ran on a card."""
-        if any(smoke.failed for smoke in self.smokes(offer.key)):
+        smokes = self.smokes(offer)
+        if any(smoke.failed for smoke in smokes):
             return "broken"
-        passed = [smoke for smoke in self.smokes(offer.key) if smoke.passed]
+        passed = [smoke for smoke in smokes if smoke.passed]
         if not passed:
             return "published"
         return "smoked" if offer.cuda is None or any(smoke.gpu for smoke in passed) else "tested"
 
-    def smokes(self, key: str) -> tuple[Smoke, ...]:
-        return next((run.smokes for run in self.runs if run.key == key and run.smokes), ())
+    def smokes(self, offer: Offer) -> tuple[Smoke, ...]:
+        """The newest test of the offer's wheel on each kind of machine: of the reports in the index and of our runs.
+
+        A test of an earlier rebuild says nothing of this one.
+        """
+        wheel = self.wheel(offer)
+        if wheel is None:
+            return ()
+        _, _, python, platform = wheel.key.split("|")
+        several = python in (STABLE, ANY)
+        runs = self._runs_of.get(wheel_key(wheel.project, wheel.version, "", platform), ())
+        found = [*self.tests.get(wheel.filename, ())]
+        found += [smoke for run in runs if several or run.python == python for smoke in run.smokes]
+        # With its Python only where that is news: the variant says it of all other wheels.
+        return newest([smoke.with_python() for smoke in found] if several else found)
+
+    @cached_property
+    def _runs_of(self) -> dict[str, list[RunView]]:
+        """Runs that tested something, by package, exact version and platform of their wheel."""
+        found: dict[str, list[RunView]] = {}
+        for run in self.runs:
+            if run.smokes:
+                key = wheel_key(run.package, run.version, "", run.key.rpartition("|")[2])
+                found.setdefault(key, []).append(run)
+        return found
 
     def state(self, offer: Offer) -> tuple[State, str]:
         """The state, and why where it needs a reason."""
@@ -311,7 +286,14 @@ class Known:
             return self.tested(offer), ""
         if run is not None and run.phase is not Phase.SUCCEEDED:
             return "cancelled" if run.phase is Phase.CANCELLED else "failed", run.why
-        stable = wheel_key(offer.package, offer.version, ANY, offer.platform)
-        if withdrawn := self.withdrawn.get(offer.key) or self.withdrawn.get(stable):
+        if withdrawn := next((self.withdrawn[key] for key in _keys(offer) if key in self.withdrawn), None):
             return "withdrawn", withdrawn
         return "open", ""
+
+
+def _keys(offer: Offer) -> tuple[str, ...]:
+    """The keys of the wheels that serve an offer, its own first."""
+    pythons = [offer.python, STABLE, ANY]
+    if offer.python.endswith("t"):
+        pythons.remove(STABLE)  # a free-threaded Python does not load it
+    return tuple(wheel_key(offer.package, offer.version, python, offer.platform) for python in pythons)

@@ -15,7 +15,8 @@ from farm.matrix import load_matrix
 from farm.runs import Phase
 from farm.site import build
 from farm.site.offers import Offer
-from farm.site.state import STATES, Known, RunView, Smoke, wheels
+from farm.site.state import STATES, Known, RunView, wheels
+from farm.site.tested import Smoke
 
 ROOT = Path(__file__).parents[3]
 

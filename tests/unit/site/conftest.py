@@ -29,10 +29,16 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def put(store, tmp_path):
+def put(store, put_into):
     """Publishes a tiny wheel of a name into a group; gives its sha256."""
+    return lambda filename, group: put_into(store, filename, group)
 
-    def make(filename, group):
+
+@pytest.fixture
+def put_into(tmp_path):
+    """The same, into a store of one's own."""
+
+    def make(store, filename, group):
         name, version = filename.split("-")[:2]
         info = f"{name}-{version}.dist-info"
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Python: >=3.9\n".encode()

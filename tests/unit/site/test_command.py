@@ -8,16 +8,54 @@ import yaml
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
+from farm.pipeline.report import Silent
+from farm.pipeline.smoke import keep_report
+from farm.pipeline.workspace import Workspace
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.smoke.report import Check, SmokeReport
+from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, capsys):
-    (tmp_path / "project/ci").mkdir(parents=True)
-    (tmp_path / "project/ci/farm.yaml").write_text("index_public_url: https://wheels.example.org\n")
+def project_with(folder, *channels):
+    (folder / "ci").mkdir(parents=True)
+    (folder / "ci/farm.yaml").write_text("index_public_url: https://wheels.example.org\n")
     matrix = yaml.safe_load((ROOT / "ci/matrix.yaml").read_text())
-    small = matrix | {"channels": {name: matrix["channels"][name] for name in ("main", "debian-2.6.0")}}
-    (tmp_path / "project/ci/matrix.yaml").write_text(yaml.safe_dump(small))
+    small = matrix | {"channels": {name: matrix["channels"][name] for name in channels}}
+    (folder / "ci/matrix.yaml").write_text(yaml.safe_dump(small))
+    return folder
+
+
+def test_a_test_that_belongs_to_no_run_is_told(tmp_path, put_into):
+    """As `farm smoke` and a submit of what is published make it; and a run's own, after its folder was cleaned."""
+    project = project_with(tmp_path / "project", "debian-2.6.0")
+    settings = load_settings(project)
+    workspace = Workspace(project, settings, Silent())
+    plan = resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "torch", "linux", "debian-2.6.0", {}))
+    name = f"torch-{plan.version}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    # Older on the page, and of the same version: the report is of neither.
+    for other in ("cp311-cp311-win_amd64", "cp311-cp311t-manylinux_2_28_x86_64"):
+        put_into(open_store(workspace.index_url), f"torch-{plan.version}-{other}.whl", "sm35-avx")
+    put_into(open_store(workspace.index_url), name, "sm35-avx")
+    check_ = Check(group="cpu", name="import", status="passed", seen="1", expected=None, reason=None, seconds=0.1)
+    for emulated in (None, "SandyBridge"):
+        facts = {"machine": "x86_64", "python": "3.11.2"}
+        report = SmokeReport(module="torch", emulated=emulated, outcome="passed", facts=facts, checks=(check_,))
+        assert keep_report(workspace, plan, report) is None
+    assert main(["--project", str(project), "site", "build"]) == 0
+    said = json.loads((project / "artifacts/index/catalog.wheels.json").read_bytes())["wheels"]
+    assert list(said) == [name]
+    assert said[name]["state"] == "published, CPU part tested; GPU part not run"
+    assert [(test["where"], test["outcome"]) for test in said[name]["tests"]] == [
+        ("SandyBridge (emulated)", "CPU part passed"),
+        ("a real CPU (x86_64)", "CPU part passed"),
+    ]
+
+
+def test_an_index_that_is_named_gets_the_pages_and_its_own_addresses(tmp_path, capsys):
+    project_with(tmp_path / "project", "main", "debian-2.6.0")
     command = ["--project", str(tmp_path / "project"), "site", "build", "--json", "--index"]
     assert main([*command, str(tmp_path / "other")]) == 0
     said = json.loads(capsys.readouterr().out)

@@ -19,7 +19,8 @@ from farm.site.charts import badge, bar, duration
 from farm.site.feed import NAMESPACE, feed
 from farm.site.pages import TEMPLATES, embedded
 from farm.site.payload import payload
-from farm.site.state import STATES, Known, RunView, Smoke, Step, Wheel
+from farm.site.state import STATES, Known, RunView, Step, Wheel
+from farm.site.tested import Smoke
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'

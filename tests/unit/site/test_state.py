@@ -8,6 +8,7 @@ import pytest
 from farm.index.events import record_event
 from farm.runs import Journal, Request
 from farm.site.state import Known, runs, wheels
+from farm.site.tested import kept_tests
 from farm.text import MAX_SHORT, short
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1+cu117.sm35.avx", "platform": "linux"}
@@ -77,13 +78,13 @@ def test_a_smoke_test_that_passed_counts_and_one_that_failed_does_not(journal, t
     assert both.state(offer)[0] == "tested"  # for a GPU, whose part was not run
     assert both.state(replace(offer, cuda=None))[0] == "smoked"
     told = "CPU part passed; GPU part not run: no NVIDIA driver"
-    assert [(s.where, s.outcome) for s in both.smokes(KEY)] == [("SandyBridge (emulated)", told)]
+    assert [(s.where, s.outcome) for s in both.smokes(offer)] == [("SandyBridge (emulated)", told)]
     on_card = report | {"outcome": "passed", "emulated": None, "checks": [cpu, card], "facts": {"machine": "x86_64"}}
     (folder / "smoke.json").write_text(json.dumps(on_card))
     both = Known.of(known.wheels, view(journal, tmp_path))
     assert both.state(offer)[0] == "smoked"
     where = "a real CPU (x86_64), 0: Tesla K40m (sm_35)"
-    assert (where, "CPU part passed; GPU part passed") in [(s.where, s.outcome) for s in both.smokes(KEY)]
+    assert (where, "CPU part passed; GPU part passed") in [(s.where, s.outcome) for s in both.smokes(offer)]
 
 
 def test_what_the_compiler_cache_answered_is_added_up(journal, tmp_path):
@@ -156,3 +157,103 @@ def test_what_is_yanked_is_not_shown(store, put, offer):
     assert Known.of(wheels(store), []).state(offer) == ("published", "")
     record_event(store, name, "quarantine", "crashes")
     assert Known.of(wheels(store), []).state(offer) == ("withdrawn", "quarantined: crashes")
+
+
+CPU = {"group": "cpu", "name": "matmul float32 on cpu", "status": "passed", "reason": None, "seen": "5 sizes"}
+CARD = {"group": "cuda", "name": "matmul float32 on cuda", "status": "failed", "reason": None, "seen": "nan"}
+PASSED = {"outcome": "passed", "emulated": None, "facts": {"machine": "x86_64", "python": "3.11.2"}, "checks": [CPU]}
+FAILED = PASSED | {"outcome": "failed", "checks": [CPU | {"status": "failed"}]}
+TORCH = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+@pytest.fixture
+def keep(store):
+    """Puts reports about a wheel into the index, as `farm.pipeline.smoke.keep_report` does."""
+
+    def make(filename, *reports):
+        for number, (time, report) in enumerate(reports):
+            facts = report["facts"] | ({"tested at": time} if time else {})
+            data = json.dumps(report | {"facts": facts}).encode()
+            store.create(f"smoke/{filename}/{number:016x}.json", data, content_type="application/json")
+        found = list(wheels(store))
+        return Known.of(found, [], kept_tests(store, found))
+
+    return make
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_newest_test_on_a_machine_counts(put, keep, offer, backwards):
+    put(TORCH, "sm35-avx")
+    reports = [("2026-11-20T10:00:00+00:00", FAILED), ("2026-11-20T11:00:00+00:00", PASSED)]
+    known = keep(TORCH, *(reversed(reports) if backwards else reports))
+    assert known.state(offer) == ("tested", "")
+    assert [(s.date, s.outcome) for s in known.smokes(offer)] == [("2026-11-20", "CPU part passed")]
+
+
+def test_a_card_that_failed_is_not_forgotten_for_a_machine_without_one(put, keep, offer):
+    put(TORCH, "sm35-avx")
+    card = PASSED | {"outcome": "failed", "checks": [CPU, CARD]}
+    known = keep(TORCH, ("2026-11-20T10:00:00+00:00", card), ("2026-11-21T10:00:00+00:00", PASSED))
+    assert known.state(offer)[0] == "broken"
+    assert len(known.smokes(offer)) == 2
+
+
+def test_a_report_without_a_date_says_so(put, keep, offer):
+    put(TORCH, "sm35-avx")
+    known = keep(TORCH, (None, PASSED))
+    assert [(s.date, s.where) for s in known.smokes(offer)] == [("date not recorded", "a real CPU (x86_64)")]
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"facts": 3, "outcome": 3}', b"\xff\xfe", b"[" * 100_000])
+def test_a_kept_report_that_is_none_tells_nothing(store, put, keep, offer, raw):
+    put(TORCH, "sm35-avx")
+    store.create(f"smoke/{TORCH}/{'f' * 16}.json", raw, content_type="application/json")
+    other = PASSED | {"facts": {"sha256 of the wheel": "0" * 64}}
+    known = keep(TORCH, ("2026-11-20T10:00:00+00:00", other))
+    assert known.state(offer) == ("published", "")
+
+
+def test_a_test_of_an_earlier_rebuild_says_nothing_of_this_one(journal, tmp_path, put, keep, store, offer):
+    put(TORCH, "sm35-avx")
+    run = journal.create_run("a" * 64, Request(), PLAN)
+    (tmp_path / "runs" / run.id).mkdir(parents=True)
+    (tmp_path / "runs" / run.id / "smoke.json").write_text(json.dumps(PASSED))
+    journal.finish_run(run.id, "success", 0)
+    tests = keep(TORCH, ("2026-11-20T10:00:00+00:00", PASSED)).tests
+    assert Known.of(wheels(store), view(journal, tmp_path), tests).state(offer)[0] == "tested"
+    put(TORCH.replace("avx-", "avx.1-"), "sm35-avx")
+    assert Known.of(wheels(store), view(journal, tmp_path), tests).state(offer)[0] == "published"
+    run = journal.create_run("a" * 64, Request(), PLAN | {"version": PLAN["version"] + ".1"})
+    # A rebuild that is under way is one of the offer, too.
+    assert Known.of(wheels(store), view(journal, tmp_path), tests).state(offer)[0] in ("running", "waiting")
+    (tmp_path / "runs" / run.id).mkdir(parents=True)
+    (tmp_path / "runs" / run.id / "smoke.json").write_text(json.dumps(PASSED))
+    journal.finish_run(run.id, "success", 0)
+    assert Known.of(wheels(store), view(journal, tmp_path), tests).state(offer)[0] == "tested"
+
+
+@pytest.mark.parametrize("abi", ["cp37-abi3", "py3-none"])
+def test_a_wheel_for_several_pythons_says_which_one_tested_it(put, keep, offer, abi):
+    name = TORCH.replace("cp311-cp311", abi)
+    put(name, "sm35-avx")
+    known = keep(name, ("2026-11-20T10:00:00+00:00", PASSED))
+    later = replace(offer, python="py312")
+    assert known.state(offer)[0] == known.state(later)[0] == "tested"
+    assert known.smokes(offer) == known.smokes(later)
+    assert known.smokes(later)[0].where == "a real CPU (x86_64), Python 3.11.2"
+    free = replace(offer, python="py313t")  # it does not load the stable ABI
+    assert known.state(free)[0] == ("open" if abi.endswith("abi3") else "tested")
+
+
+@pytest.mark.parametrize("package", ["My_Pack.age", "my-pack-age"])
+def test_names_and_versions_are_those_of_the_file(journal, tmp_path, put, keep, offer, package):
+    name = "my_pack_age-2024.1+cu117.sm35.avx-1-cp311-cp311-manylinux_2_28_x86_64.whl"
+    put(name, "sm35-avx")
+    theirs = replace(offer, package=package, version="2024.01+cu117.sm35.avx")
+    known = keep(name, ("2026-11-20T10:00:00+00:00", PASSED))
+    assert known.state(theirs)[0] == "tested"
+    run = journal.create_run("a" * 64, Request(), PLAN | {"package": package, "version": theirs.version})
+    (tmp_path / "runs" / run.id).mkdir(parents=True)
+    (tmp_path / "runs" / run.id / "smoke.json").write_text(json.dumps(PASSED))
+    journal.finish_run(run.id, "success", 0)
+    assert Known.of(known.wheels, view(journal, tmp_path)).state(theirs)[0] == "tested"
