@@ -39,28 +39,40 @@ class Variant:
             UsageError: The name is not `<gpu>-<cpu>-<python>` of known words; the nearest names are given.
             NotBuildableError: PyTorch has wheels for the Python, but the farm builds none.
         """
-        parts = name.split("-")
+        parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
         axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
-        if len(parts) != len(axes):
+        card = None if parts[0] in gpus() else _card(parts[0])
+        if len(parts) != len(axes) or ("-" in parts[0] and card is None):
+            said, words = card or ("", [])
             raise UsageError(
-                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>",
-                hint="an example: sm35-avx-py311",
+                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>" + (f"; {said}" if said else ""),
+                hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
             )
         # Only where the other words are right: else the name is wrong, not the Python.
         if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
             _refuse_python(parts[2])
-        choices, problems = [], []
+        choices: list[list[str]] = []
+        problems = []
         for part, (axis, known) in zip(parts, axes, strict=True):
+            if choices == [["mps"]]:
+                choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
+                continue
             if part in known:
                 choices.append([part])
                 continue
+            if axis == "GPU" and card is not None:
+                problems.append(card[0])
+                choices.append(card[1])
+                continue
             # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
-            near = _same_kind(part.lower(), known) or nearest(part.lower(), known)
+            lower = part.lower()
+            near = [lower] if lower in known else _same_kind(lower, known) or nearest(lower, known)
             problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
             choices.append(near)
         if problems:
             names = [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
-            hint = f"nearest: {', '.join(names)}" if names else None
+            listed = ", ".join(names)
+            hint = (f"did you mean {listed}?" if card else f"nearest: {listed}") if names else None
             raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
         return cls(*parts)
 
@@ -121,6 +133,27 @@ def _refuse_python(word: str) -> None:
         hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME --python {word}); "
         f"nearest that the farm builds for: {' or '.join(near)}",
     )
+
+
+def _card(word: str) -> tuple[str, list[str]] | None:
+    """What to say where a card stands for the GPU, and the words of its SMs; None: the word is no card's name."""
+    from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
+
+    known = cards.gpus()
+    found = cards.find(word)
+    if not found:
+        company = cards.maker(word)
+        if company is None:
+            return None
+        ours = "mps" if company == "Apple" else "cpu"
+        return f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {ours}", [ours]
+    sms = sorted({known.renamed.get(card.sm, card.sm) for card in found}, key=sm_number)
+    words = [sm for sm in sms if sm in gpus()]
+    names = " or ".join(dict.fromkeys(card.name for card in found))
+    if not words:
+        return f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}", []
+    chips = f"was sold with several chips: {', '.join(sms)}" if len(sms) > 1 else f"is {sms[0]}"
+    return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
 
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:

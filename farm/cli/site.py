@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
     store = open_store(workspace.index_url)
     with open_journal(project, workspace.settings) as journal:
         published = list(wheels(store))
-        known = Known.of(published, runs(journal, workspace.artifacts / "runs"), kept_tests(store, published))
+        tests = kept_tests(store, {wheel.filename: wheel.sha256 for wheel in published})
+        known = Known.of(published, runs(journal, workspace.artifacts / "runs"), tests)
     made = build.files(
         list(offers(project)),
         known,

@@ -6,6 +6,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from farm.detect.choose import Recommendation
+from farm.detect.hardware import driver_problem
 from farm.detect.readings import Os, Readings
 from farm.errors import FarmError
 from farm.index.catalogue import without_rebuild
@@ -18,6 +19,7 @@ from farm.variant import Variant, python_of
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
 _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+_CUDA = re.compile(r"cu(\d+)(\d)(?:\.|$)")
 _NO_GLIBC = (99, 0)
 # The names of the first three policies (PEPs 513, 571, 599).
 _OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
@@ -36,7 +38,8 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *(other.variant for other in found.alternatives)]
         there = [
-            (name, newest(reader, Variant.parse(name), readings.os, _submit(found))) for name in dict.fromkeys(names)
+            (name, newest(reader, Variant.parse(name), readings, _submit(found), _limit(found, name)))
+            for name in dict.fromkeys(names)
         ]
     except FarmError as error:
         reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
@@ -65,11 +68,20 @@ def _submit(found: Recommendation) -> str:
     return f"farm submit --variant {found.variant}{channel}"
 
 
-def newest(reader: Reader, variant: Variant, os: Os, submit: str) -> tuple[File | None, str | None]:
-    """The newest wheel of the variant that this system takes; else None, and why if some are there.
+def _limit(found: Recommendation, name: str) -> Version | None:
+    """The release that `choose` pinned for the machine's driver: a wheel that does not say its CUDA is no newer."""
+    pin = re.match(rf"pip install {PACKAGE}==(\S+) ", found.pip or "")
+    return Version(pin[1]) if pin and name == found.variant else None
 
-    `submit`: the command that builds one.
+
+def newest(
+    reader: Reader, variant: Variant, readings: Readings, submit: str, limit: Version | None = None
+) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
+
+    `submit`: the command that builds one. `limit`: the newest release for the driver, of wheels without a label.
     """
+    os = readings.os
     key = json_key(variant.group, PACKAGE)
     data = reader.get(key)
     if data is None:
@@ -81,14 +93,28 @@ def newest(reader: Reader, variant: Variant, os: Os, submit: str) -> tuple[File 
     )
     offered = [file for file in rising if withdrawn(file, page) is None]
     fitting = [file for file in offered if _installs(file, os)]
+    running = [file for file in fitting if _driver_refuses(file, readings, limit) is None]
+    if running:
+        return running[-1], None
     if fitting:
-        return fitting[-1], None
+        return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings, limit)}"
     if offered and os.libc:
         return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
     if gone := [file for file in rising if _installs(file, os)]:
         why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1], page)}"
         return None, f"{why}; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}"
     return None, None
+
+
+def _driver_refuses(file: File, readings: Readings, limit: Version | None) -> str | None:
+    """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
+    version = parse_wheel_filename(file.filename)[1]
+    label = _CUDA.match(version.local or "")
+    if label:
+        return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system)
+    if limit is not None and Version(version.public) > limit:
+        return f"torch {limit} is the newest release that the channels offer for the driver {readings.driver}"
+    return None
 
 
 def _next_rebuild(file: File) -> int:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from packaging.utils import canonicalize_name, canonicalize_version
@@ -62,10 +63,13 @@ def by_builds(offers: Iterable["Offer"]) -> list[str]:
 
 
 def wheel_key(package: str, version: str, python: str, platform: str) -> str:
-    """`torch|2.0.1+cu117.sm35.avx|py311|linux`; name and version as file names of wheels have them, `PyYAML` too."""
-    return "|".join(
-        (canonicalize_name(package), canonicalize_version(version, strip_trailing_zero=False), python, platform)
-    )
+    """`torch|2.0.1+cu117.sm35.avx|py311|linux`; name and version as file names of wheels have them."""
+    return "|".join((*_in_file_name(package, version), python, platform))
+
+
+@lru_cache(maxsize=4096)  # few pairs, each asked for in every state of every offer
+def _in_file_name(package: str, version: str) -> tuple[str, str]:
+    return canonicalize_name(package), canonicalize_version(version, strip_trailing_zero=False)
 
 
 def offers(project: Path) -> Iterator[Offer]:

@@ -20,7 +20,7 @@ from farm.platforms.facts import of_tag
 from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
-from farm.site.tested import Smoke, Tests, newest, smokes_in
+from farm.site.tested import REQUESTS, Smoke, Tests, newest, smokes_in
 from farm.text import short
 from farm.variant import python_of
 
@@ -42,7 +42,6 @@ STATES: dict[State, str] = {
 }
 """The words of both pages and of badges and feed; selector.js gets them as data."""
 MAX_RUNS = 200
-REQUESTS = 8  # at a time
 STABLE = "abi3"
 ANY = "any"
 """Both stand for the Python of a wheel that serves several: by the stable ABI, and since it has no code for Python."""

@@ -9,17 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from farm.index.stores import Store
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL
 from farm.text import short
 
-if TYPE_CHECKING:
-    from farm.site.state import Wheel
-
 MAX_REPORT = 1 << 20
-MAX_REPORTS = 50
+MAX_REPORTS = 200
 """Of one wheel; each is a request."""
 REQUESTS = 8  # at a time
 
@@ -68,13 +65,12 @@ def smokes_in(files: Iterable[Path], time: str) -> Iterator[Smoke]:
             yield from _read(path.read_bytes(), time=time)
 
 
-def kept_tests(store: Store, wheels: Iterable["Wheel"]) -> dict[str, list[Smoke]]:
-    """The smoke tests of these wheels that the index keeps. One request for each report.
+def kept_tests(store: Store, wanted: Mapping[str, str]) -> dict[str, list[Smoke]]:
+    """The smoke tests that the index keeps of these wheels (sha256 by file name). One request for each report.
 
     Raises:
         InfrastructureError: The store failed.
     """
-    wanted = {wheel.filename: wheel.sha256 for wheel in wheels}
     keys: dict[str, list[str]] = {}
     for key in store.list(KEPT):
         name = key.removeprefix(KEPT).partition("/")[0]
@@ -103,9 +99,10 @@ def _read(data: bytes, *, time: str = "", wheel: str | None = None) -> Iterator[
 def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
     """One test for each kind of machine, the newest: a wheel that failed there and then passed works there.
 
-    Where the GPU part did not run, that takes nothing back of one that ran.
+    Where the GPU part, or all of it, did not run, that takes nothing back of one that ran.
     """
-    found = {(smoke.where, smoke.gpu_ran): smoke for smoke in sorted(smokes, key=lambda smoke: smoke.time)}
+    rising = sorted(smokes, key=lambda smoke: (smoke.passed or smoke.failed, smoke.time))
+    found = {(smoke.where, smoke.gpu_ran): smoke for smoke in rising}
     return tuple(found[kind] for kind in sorted(found))
 
 
@@ -118,6 +115,9 @@ def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
     machine = str(facts.get("machine") or "this machine")
     cpu = f"{report['emulated']} (emulated)" if report.get("emulated") else f"a real CPU ({machine})"
     outcomes = [f"{name} part {_ended(checks)}" for name, checks in parts.items() if checks]
+    # A crash fails no check: the one that was running is not in the list.
+    if report["outcome"] == "failed" and not any(c["status"] == "failed" for c in [*parts["CPU"], *parts["GPU"]]):
+        outcomes.append(str(report.get("reason") or "failed"))
     return Smoke(
         where=short(", ".join([cpu, *cards])),
         time=short(time),

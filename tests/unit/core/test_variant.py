@@ -86,6 +86,31 @@ def test_the_nearest_name_comes_first(name, first):
 
 
 @pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("K40-avx-py311", "the card Tesla K40 is sm35", "did you mean sm35-avx-py311?"),
+        ("gtx 1080 ti-avx2-py313", "the card GeForce GTX 1080 Ti is sm61", "did you mean sm61-avx2-py313?"),
+        ("A100-SXM4-40GB-avx2-py312", "the card A100 is sm80", "did you mean sm80-avx2-py312?"),
+        ("RTX-5070-avx2-py312", "the card GeForce RTX 5070 is sm120", "did you mean sm120-avx2-py312?"),
+        ("t4-AVX2-py312", "the card Tesla T4 is sm75", "did you mean sm75-avx2-py312?"),
+        ("GT730-avx-py311", "sold with several chips: sm21, sm30, sm35", "did you mean sm35-avx-py311?"),
+        ("gtx580-avx-py311", "the card GeForce GTX 580 is sm20: CUDA 8.0 was the last toolkit", None),
+        ("radeon-avx2-py312", "a card of AMD runs no CUDA", "did you mean cpu-avx2-py312?"),
+        ("M3-avx2-py312", "its variants are those of mps", "did you mean mps-arm64-py312?"),
+        ("K40", "is not a variant name", "an example: sm35-avx-py311"),
+        ("P40-avx2", "the card Tesla P40 is sm61", "an example: sm61-avx-py311"),
+        ("sm35-avx-avx-py311", "is not a variant name", "an example: sm35-avx-py311"),
+    ],
+)
+def test_a_card_in_place_of_its_sm_is_known(name, said, hint):
+    with pytest.raises(UsageError) as caught:
+        Variant.parse(name)
+    assert said in str(caught.value)
+    assert caught.value.hint == hint
+    assert "known: cpu" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("python", "releases", "near"),
     [
         ("py38", "torch 1.12.0 to 2.4.1", "py39 or py310 or py311"),

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
+from farm.detect.choose import Offer as ChannelOffer
+from farm.detect.choose import choose
+from farm.detect.published import with_published
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.standing import KEY
@@ -17,6 +20,7 @@ from farm.site import build
 from farm.site.offers import Offer
 from farm.site.state import STATES, Known, RunView, wheels
 from farm.site.tested import Smoke
+from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 
@@ -222,6 +226,44 @@ def test_the_successor_of_a_rebuild_is_the_next_one(on, capsys, tmp_path):
     assert main(["--project", str(ROOT), "index", "yank", wheel, "--reason", "slow", "--index", str(index)]) == 0
     detect(index)
     assert "--rebuild 5" in words_of(capsys)
+
+
+NEWER, OLDER = "2.10.0+cu130.sm75.avx2", "2.9.1+cu128.sm75.avx2"
+
+
+@pytest.mark.parametrize(
+    ("published", "expected"),
+    [
+        ((NEWER, OLDER), OLDER),
+        ((NEWER, OLDER, "2.9.1+cu130.sm75.avx2.2"), OLDER),  # the same release, and a newer CUDA
+        (("2.10.0", "2.9.1"), "2.9.1"),
+        ((NEWER,), None),
+        (("2.10.0",), None),
+    ],
+)
+def test_a_wheel_for_a_newer_driver_is_not_offered(readings, tmp_path, published, expected):
+    machine = readings("rtx2080ti-zen2")  # driver 550; CUDA 13 needs 580
+    for version in published:
+        publish_torch(tmp_path / "index", "sm75-avx2-py312", version=version)
+    offers = [
+        ChannelOffer("new", "2.10.0", "13.0", Variant.parse("sm75-avx2-py312")),
+        ChannelOffer("old", "2.9.1", "12.8", Variant.parse("sm75-avx2-py312")),
+    ]
+    root = (tmp_path / "index").as_uri()
+    found = with_published(choose(machine, offers=offers, index_url=root), machine, root)
+    line = f"pip install torch=={expected} --index-url {root}/whl/sm75-avx2/simple/"
+    assert found.pip == (line if expected else None)
+    refused = any("driver" in reason and "2.10.0" in reason for reason in found.reasons)
+    assert refused == (expected is None)
+
+
+@pytest.mark.parametrize(("driver", "runs"), [("550.54.14", False), ("580.65.06", True)])
+def test_without_a_project_the_wheel_itself_says_which_cuda_it_needs(readings, tmp_path, driver, runs):
+    machine = readings("rtx2080ti-zen2").model_copy(update={"driver": driver})
+    found = choose(machine, index_url=tmp_path.as_uri())
+    publish_torch(tmp_path, found.variant, version=NEWER)
+    found = with_published(found, machine, tmp_path.as_uri())
+    assert (found.pip is not None) == runs
 
 
 def test_an_index_that_does_not_answer_gives_no_pip_line(on, capsys):

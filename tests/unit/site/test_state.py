@@ -176,7 +176,7 @@ def keep(store):
             data = json.dumps(report | {"facts": facts}).encode()
             store.create(f"smoke/{filename}/{number:016x}.json", data, content_type="application/json")
         found = list(wheels(store))
-        return Known.of(found, [], kept_tests(store, found))
+        return Known.of(found, [], kept_tests(store, {wheel.filename: wheel.sha256 for wheel in found}))
 
     return make
 
@@ -196,6 +196,16 @@ def test_a_card_that_failed_is_not_forgotten_for_a_machine_without_one(put, keep
     known = keep(TORCH, ("2026-11-20T10:00:00+00:00", card), ("2026-11-21T10:00:00+00:00", PASSED))
     assert known.state(offer)[0] == "broken"
     assert len(known.smokes(offer)) == 2
+
+
+def test_a_crash_is_said_and_a_test_that_did_not_run_does_not_hide_it(put, keep, offer):
+    put(TORCH, "sm35-avx")
+    crashed = PASSED | {"outcome": "failed", "reason": "ended by SIGILL in the check 'conv2d'"}
+    not_run = PASSED | {"outcome": "not_run", "checks": []}
+    known = keep(TORCH, ("2026-11-20T10:00:00+00:00", crashed), ("2026-11-21T10:00:00+00:00", not_run))
+    assert known.state(offer)[0] == "broken"
+    (smoke,) = known.smokes(offer)
+    assert smoke.outcome == "CPU part passed; ended by SIGILL in the check 'conv2d'"
 
 
 def test_a_report_without_a_date_says_so(put, keep, offer):
