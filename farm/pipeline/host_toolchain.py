@@ -79,8 +79,8 @@ def _prove(plan: Plan, script: Path, environment: dict[str, str]) -> str:
         )
     command = ["python3", str(script), "--cxx", plan.env["CXX"]]
     if plan.toolkit:
-        # The lowest is the first that a newer nvcc no longer knows.
-        command += ["--sm", str(min(plan.verify.sass or ()))]
+        # The lowest is the first that a newer nvcc no longer knows. The variant's: `device_code: false` promises none.
+        command += ["--sm", str(min(plan.parsed_variant.sms))]
     _run(command, environment)
     return f"Python {wanted}, {plan.env['CXX']}" + (f", CUDA {plan.toolkit.cuda}" if plan.toolkit else "")
 

@@ -1,9 +1,10 @@
 """The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from farm.errors import FarmError, InfrastructureError, SmokeFailedError
+from farm.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
 from farm.pipeline import build_inputs
 from farm.pipeline.buildstep import BuildStep
 from farm.pipeline.check import check_wheel, summary
@@ -13,6 +14,7 @@ from farm.pipeline.library_wheels import library_wheels
 from farm.pipeline.release import pip_line, pip_source, publish_wheel
 from farm.pipeline.repair import repair_built
 from farm.pipeline.smoke import SmokeOptions, smoke
+from farm.plan import Plan
 from farm.project import LOCAL
 from farm.runs import Until
 
@@ -38,7 +40,12 @@ class MainJob(RunContext):
             self.outcomes.wheel = str(result.wheel)
         with self.outcomes.timed("verify", watcher) as step:
             others = library_wheels(self.workspace, plan, self.folder / "dependencies")
-            report = check_wheel(result.wheel, plan, self.folder / "verify.json", others)
+            try:
+                report = check_wheel(result.wheel, plan, self.folder / "verify.json", others)
+            except VerificationFailedError as error:
+                raise VerificationFailedError(
+                    str(error), hint=f"{error.hint}; {without_a_build(plan, result.wheel)}"
+                ) from error
             step.result = summary(report)
         if until == "verify":
             return
@@ -82,3 +89,17 @@ class MainJob(RunContext):
         self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
         if failed:
             raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
+
+
+def without_a_build(plan: Plan, wheel: Path) -> str:
+    """What to do where the rules are at fault: a new submit builds again, since it cannot know that the wheel is not.
+
+    With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
+    """
+    build = f"--variant {plan.variant} --package {plan.recipe} --platform {plan.platform} --channel {plan.channel}"
+    inputs = wheel.parents[1] / "built" / build_inputs.FILE
+    command = f"farm publish {shlex.quote(str(wheel))} {build} --inputs {shlex.quote(str(inputs))}"
+    return (
+        "where only `verify:` of the recipe or channel is wrong, correct it and build nothing again, "
+        f"with the options that this submit had: {command}"
+    )

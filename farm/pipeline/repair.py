@@ -17,8 +17,10 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
+    libraries = built / "lib"
     options = RepairOptions(
-        lib_dirs=[built / "lib"],
+        # Engines that hand over files alone leave an empty folder out.
+        lib_dirs=[libraries] if libraries.is_dir() else [],
         into=None if plan.repair == "tools" else plan.vendor_into,
         exclude=plan.exclude,
         version=plan.version,

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def prove(tmp_path, monkeypatch):
     """Proves a machine whose python3 says so."""
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    plain = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
 
-    def go(said):
+    def go(said, plan=plain):
         python = tmp_path / "python3"
         python.write_text(f'#!/bin/sh\necho "{said}"\n')
         python.chmod(0o755)
@@ -48,6 +48,12 @@ def test_what_the_build_needs_and_python_lacks_is_told(prove):
 
 def test_what_fits_is_noted(prove):
     assert prove("3.11").startswith("Python 3.11, ")
+
+
+def test_a_package_without_device_code_is_proved_for_its_variants_gpus(prove):
+    plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), package="canary"))
+    no_code = plan.model_copy(update={"verify": plan.verify.model_copy(update={"sass": ()})})
+    assert prove("3.11", no_code).partition(";")[0].endswith(f"CUDA {plan.toolkit.cuda}")
 
 
 def test_what_the_build_does_not_get_is_named(prove, monkeypatch):

@@ -1,5 +1,6 @@
 """What a plan promises reaches verify: the recipe's rules, those of the channel in their place, the bound on numpy."""
 
+import shlex
 import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farm.cli.main import main
 from farm.matrix import load_matrix
+from farm.pipeline.mainjob import without_a_build
 from farm.pipeline.repair import repair_built
 from farm.plan import Selectors, resolve
 from farm.recipe import recipe
@@ -97,3 +100,18 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
         text = archive.read(f"torchvision-{plan.version}.dist-info/METADATA").decode()
     found = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
     assert found == ["numpy", "torch==2.6.0+cpu.avx", "numpy<3"]
+
+
+def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(tmp_path, monkeypatch, capsys):
+    """The line reaches the verification of that very wheel, under the same plan."""
+    plan = plan_of("cpu-avx-py311", "canary")
+    wheel = tmp_path / "a run" / "repaired" / "canary-0.1.0-cp311-cp311-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"not one")
+    line = without_a_build(plan, wheel).rpartition(": ")[2]
+    command, *arguments = shlex.split(line)
+    assert command == "farm"
+    monkeypatch.chdir(ROOT)
+    assert main([*arguments, "--index", str(tmp_path / "index")]) == 6
+    assert f"{wheel.name} does not hold what its name promises" in capsys.readouterr().err
+    assert arguments[-1] == str(tmp_path / "a run" / "built" / "inputs.json")

