@@ -315,6 +315,11 @@ def folder(package: str) -> Path:
     return next((root / package for root in _folders[:-1] if _holds(root, package)), FOLDER / package)
 
 
+def is_replaced(package: str) -> bool:
+    """Whether the project has a recipe of its own in place of the farm's: channels were not written for that one."""
+    return package in _shipped() and folder(package) != FOLDER / package
+
+
 def tree_files(root: Path) -> list[Path]:
     """The files of a source tree in a stable order, without caches that Python leaves behind."""
     files = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)

@@ -189,10 +189,10 @@ def _check_complete(text: ChannelText) -> None:
         if name not in recipe.names():
             near = nearest(name, recipe.names()) or list(recipe.names())
             raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
-    for package in text.packages:
-        built = recipe.recipe(text.recipes.get(package, package))
-        if built.torch_release not in (None, torch := text.options["torch"]):
-            fault = f"{package} is built from sources of torch {built.torch_release}, not {torch}"
+    for name in (text.recipes.get(package, package) for package in text.packages):
+        built = recipe.recipe(name)
+        if not recipe.is_replaced(name) and built.torch_release not in (None, torch := text.options["torch"]):
+            fault = f"{name} is built from sources of torch {built.torch_release}, not {torch}"
             raise RuleError(fault, "torch")
     # A channel of packages that do not need PyTorch pins no release of it.
     if any(OPTIONS["torch"].applies(recipe.recipe(text.recipes.get(package, package))) for package in text.packages):

@@ -10,7 +10,7 @@ from farm.matrix.possible import problems
 from farm.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
 from farm.options import Value
 from farm.platforms.facts import facts
-from farm.recipe import VerifyRules, recipe
+from farm.recipe import VerifyRules, is_replaced, recipe
 from farm.variant import SPECIAL_GPUS, Variant
 
 Key = tuple[str, str, str, str, str, str | None]
@@ -212,17 +212,22 @@ class Channel:
         Raises:
             RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
         """
-        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered):
-            if platform not in (able := recipe(self.text.recipes.get(package, package)).platforms):
+        names = {
+            package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
+        }
+        recipes = {package: recipe(name) for package, name in names.items() if not is_replaced(name)}
+        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
+            if platform not in (able := recipes[package].platforms):
                 raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
         chosen = [_named(rule) for rule in self.text.exceptions if "blas" in rule.options]
         for key in self._offered if self.text.options.get("blas") == "mkl" else ():
             if key[0] == "torch" and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
                 raise RuleError(f"{key[1]} images have OpenBLAS, not MKL", "blas")
         own = catalog.debian_releases()[self.text.base].python if self.text.base else None
-        for package, python in dict.fromkeys((k[0], k[4]) for k in self._offered if own and facts(k[1]).in_images):
+        linux = (key for key in self._offered if own and key[0] in recipes and facts(key[1]).in_images)
+        for package, python in dict.fromkeys((key[0], key[4]) for key in linux):
             # A standalone Python needs wheels of what the build imports, which only some recipes name.
-            if python != own and not recipe(self.text.recipes.get(package, package)).wheels:
+            if python != own and not recipes[package].wheels:
                 text = f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone"
                 at = self.text.pythons.index(python) if python in self.text.pythons else 0
                 raise RuleError(text, "pythons", at)

@@ -141,6 +141,18 @@ def test_the_projects_own_recipe_stands_before_the_farms(own):
     assert recipe("canary").summary.startswith("C++ and CUDA matmul")
 
 
+def test_a_recipe_in_place_of_the_farms_may_be_for_less_than_the_farms_channels(own, root):
+    """Those channels were not written for it, and it may not have them as a file; the plan judges it."""
+    text = (own / "recipes/hello/recipe.yaml").read_text().replace("package: hello", "package: torch", 1)
+    shutil.copytree(own / "recipes/hello", own / "recipes/torch")
+    (own / "recipes/torch/recipe.yaml").write_text(text)
+    assert "platforms: [linux]" in text
+    path = own / "ci/matrix.yaml"
+    path.write_text((root / "ci/matrix.yaml").read_text())
+    use_project(own)
+    assert "windows" in load_matrix(own).channels["kepler-2.0.1"].text.platforms
+
+
 def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
     file = own / "ci" / "matrix.yaml"
     file.write_text(file.read_text().replace("packages: [hello]", "packages: [helo]"))
