@@ -123,7 +123,7 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
 def add_event(args: argparse.Namespace, kind: "Kind", mirrors: Sequence[str] | None = None) -> int:
     """Says that something happened to `args.target`, shows it on all pages, signs these and prints them."""
     from farm.cli import show
-    from farm.index.events import record_event
+    from farm.index.lifecycle import record_event
 
     store, signer = writable_store_of(args), signer_of(args)
     changed = sorted(record_event(store, args.target, kind, args.reason, mirrors=mirrors, signer=signer))

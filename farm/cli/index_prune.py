@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.index.lifecycle import prunable, remove
+    from farm.index.lifecycle import prunable, prune
 
     rules = list(_rules(args))
     store = writable_store_of(args) if rules else None
     # A set: two rules may name the same wheel.
     wheels = sorted({name for rule, group in rules for name in prunable(store, rule, group=group)}) if store else []
     if store and wheels:
-        remove(store, wheels, "pruned", signer=signer_of(args))
+        wheels = prune(store, wheels, signer=signer_of(args))
     return print_wheels(args, wheels, "removed")
 
 

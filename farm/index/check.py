@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urljoin
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import html, pages
+from farm.index.anchors import anchors
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
 from farm.index.events import State, alternate_locations, event_key, fold, groups_of, read_events
 from farm.index.keys import newest_root, root_key
@@ -21,6 +21,7 @@ from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY, expires_of
 from farm.index.stores import Stat, Store, check_key
+from farm.index.variant_tree import PAGES, html_key, labels_of, parse_tree, variants_key
 
 SIGNATURE_WARNING = timedelta(days=10)
 """How long before it expires a signature is reported: a weekly schedule failed once then."""
@@ -60,33 +61,6 @@ def check(store: Store, *, now: datetime | None = None) -> list[Problem]:
     return list(_Walk(store, now or datetime.now(UTC)).problems())
 
 
-@dataclass(frozen=True)
-class _Anchor:
-    href: str
-    text: str
-    attributes: dict[str, str | None]
-
-
-class _Anchors(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[_Anchor] = []
-        self._open: dict[str, str | None] | None = None
-        self._text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self._open, self._text = dict(attrs), ""
-
-    def handle_data(self, data: str) -> None:
-        self._text += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "a" and self._open is not None:
-            self.found.append(_Anchor(self._open.get("href") or "", self._text, self._open))
-            self._open = None
-
-
 class _Walk:
     def __init__(self, store: Store, now: datetime) -> None:
         self.store, self.now = store, now
@@ -113,6 +87,8 @@ class _Walk:
         yield from _guarded(GROUPS_KEY, self._groups(set(groups)))
         for group in sorted(groups.keys() - {"variant"}):
             yield from self._group(group, groups[group])
+        for key in sorted(key for key in keys if key.startswith(PAGES)):
+            yield from _guarded(key, self._variants(key))
         for key in sorted(self.store.list("records/")):
             yield from _guarded(key, self._record(key))
 
@@ -167,6 +143,12 @@ class _Walk:
             yield Problem(key, "lists other versions than those of its files, or a file twice", broken=True)
         if page.project_status.status == "quarantined" and page.files:
             yield Problem(key, "is quarantined and offers files", broken=True)
+        for file in page.files:
+            yield from self._file(key, page, file)
+        yield from self._said(key, group, name, page)
+
+    def _said(self, key: str, group: str, name: str, page: pages.ProjectPage) -> Iterator[Problem]:
+        """Does a page show what was said of the project and its wheels?"""
         state = self.states.get(name, State())
         # Late, not wrong: an event is written before the pages that show it.
         if (page.meta.event or 0) < state.number:
@@ -175,8 +157,6 @@ class _Walk:
             yield Problem(key, "has another status than its events say", broken=True)
         elif state.number and page.alternate_locations != alternate_locations(group, name, state):
             yield Problem(key, "names other mirrors than its events say", broken=True)
-        for file in page.files:
-            yield from self._file(key, page, file)
         for file in page.removed or ():
             if self.states.get(file.filename, State()).removed is None:
                 yield Problem(key, f"{file.filename} counts as removed, and no event says so", broken=True)
@@ -200,7 +180,7 @@ class _Walk:
         state = self.states.get(file.filename, State())
         wanted = record.file()
         plain = file.model_copy(update={**pages.LATER, "url": wanted.url})
-        if wanted != plain or group not in groups_of(record, state):
+        if wanted != plain or group not in {*groups_of(record, state), "variant"}:
             yield Problem(key, f"{file.filename} is not as its record says", broken=True)
         if (file.event or 0) < state.number:
             yield Problem(key, f"does not show event {state.number} about {file.filename} yet", broken=False)
@@ -216,6 +196,42 @@ class _Walk:
             # What is missing is a publish that did not finish; what no page has contradicts it.
             late = page.channels >= set(channels or ())
             yield Problem(CATALOGUE_KEY, f"does not say of {page.name} in {group} what its page says", broken=not late)
+
+    def _variants(self, key: str) -> Iterator[Problem]:
+        """The tree of variants: is each copy offered as its wheel is?"""
+        project = key.removeprefix(PAGES).removesuffix(".json")
+        found, page = self.store.get(key), self.store.get(html_key(project))
+        if found is None:
+            return
+        tree = parse_tree(found.data, project)
+        yield from self._said(key, "variant", project, tree.page)
+        known = {file.filename for file in tree.page.ever}
+        for copy in tree.files:
+            if copy.source is None:
+                what = "is a copy of a wheel that is not noted: farm index reconcile, or put it there again"
+                yield Problem(key, f"{copy.filename} {what}", broken=False)
+            elif copy.source not in known:
+                yield Problem(
+                    key,
+                    f"{copy.filename} is a copy of {copy.source}, which its page lacks: farm index reconcile",
+                    broken=False,
+                )
+            elif self.states.get(copy.source, State()).removed is not None:
+                for each in self.keys.intersection(copy.keys):
+                    yield Problem(each, "is a removed wheel's, and not deleted yet", broken=False)
+            elif not copy.stored:
+                yield Problem(key, f"{copy.filename} is claimed and not yet there: farm index variant", broken=False)
+        for version in sorted({copy.version for copy, _wheel in tree.offered()}):
+            place = variants_key(project, version)
+            labels = {copy.label for copy in tree.files if copy.version == version}
+            if (there := self.store.get(place)) is None or not labels <= labels_of(there.data):
+                linked = page is not None and place.rsplit("/", 1)[1].encode() in page.data
+                yield Problem(place, f"does not have all labels of {project} {version}", broken=linked)
+        if page is None or html.generation_of(page.data, place := html_key(project)) < tree.generation:
+            yield Problem(html_key(project), f"does not show generation {tree.generation} yet", broken=False)
+        elif page.data != tree.html():
+            yield Problem(place, "shows other files than the tree's own page", broken=True)
+        yield from self._anchors(html_key(project), b"" if page is None else page.data)
 
     def _html(self, group: str, page: pages.ProjectPage, channel: str | None) -> Iterator[Problem]:
         key = html_place(group, page.name, channel)
@@ -319,7 +335,9 @@ class _Walk:
         return record.filename in self.entries[group, record.project]
 
     def _anchors(self, key: str, page: bytes) -> Iterator[Problem]:
-        for anchor in _parse(page):
+        for anchor in anchors(page):
+            if anchor.text.endswith("-variants.json"):  # no wheel: the labels of a version
+                continue
             url, fragment = urldefrag(anchor.href)
             sha256 = fragment.removeprefix("sha256=")
             attribute = anchor.attributes.get("data-core-metadata") or ""
@@ -370,13 +388,6 @@ def _guarded(key: str, problems: Iterator[Problem]) -> Iterator[Problem]:
         yield from problems
     except pages.ForeignObjectError as error:
         yield Problem(key, str(error), broken=True)
-
-
-def _parse(html: bytes) -> list[_Anchor]:
-    parser = _Anchors()
-    parser.feed(html.decode(errors="replace"))
-    parser.close()
-    return parser.found
 
 
 def _resolve(key: str, href: str) -> str | None:

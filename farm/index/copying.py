@@ -7,15 +7,13 @@ signed with the destination's key.
 
 import hashlib
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from farm.errors import PublishRefusedError, VerificationFailedError
 from farm.index import pages
-from farm.index.events import State, add_event, groups_of, read_state
+from farm.index.events import bring_events, fold, groups_of, read_events
 from farm.index.keys import newest_root, online_keys, remember_online, root_key
 from farm.index.probe import prove
 from farm.index.reconcile import reconcile
@@ -58,12 +56,11 @@ def copy_index(
         prove(destination)
     present = frozenset(destination.list(""))
     copied, taken = [], []
-    events: dict[str, list[str]] = defaultdict(list)
-    for key in sorted(source.list("events/")):
-        events[key.split("/")[1]].append(key)
+    targets = {key.split("/")[1] for key in source.list("events/")}
     for key in sorted(source.list("records/")):
         record = _record(source, key)
-        state = read_state(source, record.filename) if record.filename in events else State()
+        events = read_events(source, record.filename) if record.filename in targets else []
+        state = fold(events)
         if group is not None and group not in groups_of(record, state):
             continue
         theirs = _record(destination, key) if key in present else record
@@ -79,18 +76,17 @@ def copy_index(
             continue
         if key not in present:
             destination.create(key, record.render(), content_type="application/json")
-        _events(source, destination, events[record.filename], present)
-        if state.removed is not None:
-            # Even where the destination has an event of that number that is its own.
-            add_event(destination, record.filename, "remove", state.removed, datetime.now(UTC))
+        if events:
+            # Before the bytes: a yank must hold from the first moment.
+            bring_events(destination, record.filename, events)
         for place, sha256 in there:
             _copy(source, destination, place, sha256)
         if there:
             progress(record.filename)
     if not dry_run:
-        for target, keys in events.items():
+        for target in sorted(targets):
             if not target.endswith(".whl"):
-                _events(source, destination, keys, present)
+                bring_events(destination, target, read_events(source, target))
         _links(source, destination, group, present)
         _keys(source, destination, signer)
         # Pages are not copied: they follow from records and events, and the destination may have wheels of its own.
@@ -108,13 +104,6 @@ def _record(store: Store, key: str) -> Record:
 def _files(record: Record) -> Iterator[tuple[str, str]]:
     yield pages.metadata_key(record.filename), record.metadata_sha256
     yield pages.wheel_key(record.filename), record.sha256
-
-
-def _events(source: Store, destination: Store, keys: Iterable[str], present: frozenset[str]) -> None:
-    """Before the bytes: a yank must hold from the first moment. The destination's own events stay."""
-    for key in keys:
-        if key not in present and (found := source.get(key)) is not None:
-            destination.create(key, found.data, content_type="application/json")
 
 
 def _links(source: Store, destination: Store, group: str | None, present: frozenset[str]) -> None:

@@ -5,8 +5,8 @@ the state after some number of them and say which, so that a slow writer never p
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
@@ -17,8 +17,7 @@ from farm.index.admission import check_place
 from farm.index.listing import Listed, Listing, Look
 from farm.index.pages import ForeignObjectError, Model, ProjectPage
 from farm.index.records import Record, parse_record, record_key
-from farm.index.signing import Signer
-from farm.index.stores import Store
+from farm.index.stores import Store, Stored
 
 Kind = Literal["yank", "unyank", "quarantine", "release", "remove", "promote", "mirrors"]
 
@@ -134,50 +133,6 @@ def groups_of(record: Record, state: State) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*record.groups, *state.groups)))
 
 
-def record_event(
-    store: Store,
-    target: str,
-    kind: Kind,
-    reason: str,
-    *,
-    mirrors: Sequence[str] | None = None,
-    signer: Signer | None = None,
-    time: datetime | None = None,
-) -> dict[str, bytes]:
-    """Adds an event and shows it on all pages, or completes what an earlier call began.
-
-    Saying again what is so already adds no event. `mirrors`, of an event of that kind: those of a project, all of them.
-
-    Returns:
-        The pages that show it, by key.
-
-    Raises:
-        UsageError: There is no such wheel or project, or the reason is not a short line of text, or a mirror not a URL.
-        InfrastructureError: The store failed; run it again.
-    """
-    listing = Listing(store, signer)
-    if target.endswith(".whl") and kind == "mirrors":
-        raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
-    record = None
-    if target.endswith(".whl"):
-        record, _state = read_listed(store, target)
-    elif kind in {"yank", "unyank"}:
-        raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is not a wheel's file name")
-    elif not any(target in listing.known.listed(group) for group in (*listing.known.groups, *listing.known.links)):
-        _groups_of(store, target)  # it may be on a page that the catalogue does not have yet
-    whole = None if mirrors is None else tuple(dict.fromkeys(each.rstrip("/") for each in mirrors))
-    state = add_event(store, target, kind, reason, time or datetime.now(UTC), mirrors=whole)
-    shown: dict[str, bytes] = {}
-    # Groups after the event: whoever lists the target in a further one from now on reads it.
-    if record is not None:
-        for group in groups_of(record, state):
-            shown |= list_wheel(listing, record, group, state).pages
-        return shown
-    for group in _groups_of(store, target):
-        shown |= _show_project(listing, group, target, state).pages
-    return shown
-
-
 def read_record(store: Store, filename: str) -> Record:
     """The record of a wheel; UsageError if it is not in the index."""
     try:
@@ -207,15 +162,6 @@ def read_listed(store: Store, filename: str) -> tuple[Record, State]:
     return record, state
 
 
-def _groups_of(store: Store, project: str) -> list[str]:
-    """The groups that have the project, from the pages themselves: a catalogue leaves out what is withheld."""
-    suffix = f"/v1-json/{project}/index.json"
-    groups = sorted({key.split("/")[1] for key in store.list("whl/") if key.endswith(suffix) and key.count("/") == 4})
-    if not groups:
-        raise UsageError(f"no project {project[:200]!r} is in the index", hint="catalog.json lists what is")
-    return groups
-
-
 def add_event(
     store: Store,
     target: str,
@@ -225,8 +171,9 @@ def add_event(
     *,
     group: str | None = None,
     mirrors: tuple[str, ...] | None = None,
+    unless: Callable[[State], bool] = lambda _state: False,
 ) -> State:
-    """The state with the new event; without one if that is the state already.
+    """The state with the new event; without one if that is the state already, or `unless` says so of it.
 
     Raises:
         UsageError: The reason is not a short line of text, or a mirror not a URL.
@@ -252,19 +199,53 @@ def add_event(
             raise UsageError("the reason must be one line of at most 500 characters") from error
         now, after = fold(events), fold([*events, event])
         # The event would change nothing but the count; nothing comes after `remove`.
-        if after == now._replace(number=number) or now.removed is not None:
+        if after == now._replace(number=number) or now.removed is not None or unless(now):
             return now
         key = event_key(target, number)
         # The number is a claim: of two writers one gets it, the other reads that event and decides anew.
         if store.create(key, event.render(), content_type="application/json"):
             return after
-        stored = store.get(key)  # somebody else's, or ours with the answer lost
-        if stored is None:
-            raise InfrastructureError(
-                f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
-            )
-        events.append(_parse(stored.data, key, target, number))
+        events.append(_parse(_there(store, key).data, key, target, number))
     raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
+
+
+def bring_events(store: Store, target: str, theirs: Sequence[Event]) -> None:
+    """Appends what was said in another index, in its order, but for what was brought before; nothing after a removal.
+
+    What an event says, with its time, tells it from others: its number may be another here.
+
+    Raises:
+        UsageError: There would be too many events.
+    """
+    own = read_events(store, target)
+    known = {_said(event) for event in own}
+    removed = fold(own).removed is not None
+    for event in theirs:
+        # Another may be copying, or say something, at the same time: the number is a claim.
+        while not removed and _said(event) not in known:
+            number = len(own) + 1
+            if number > MAX_EVENTS:
+                raise UsageError(f"{target} has {MAX_EVENTS} events: something adds them in a loop")
+            key, ours = event_key(target, number), event.model_copy(update={"number": number})
+            if not store.create(key, ours.render(), content_type="application/json"):
+                ours = _parse(_there(store, key).data, key, target, number)
+            own.append(ours)
+            known.add(_said(ours))
+            removed = ours.kind == "remove"
+
+
+def _said(event: Event) -> Event:
+    return event.model_copy(update={"number": 1})
+
+
+def _there(store: Store, key: str) -> Stored:
+    """What holds a key that could not be created: somebody else's, or ours with the answer lost."""
+    stored = store.get(key)
+    if stored is None:
+        raise InfrastructureError(
+            f"{store.url(key)} was refused as existing and cannot be read: the store contradicts itself"
+        )
+    return stored
 
 
 def list_wheel(
@@ -289,24 +270,26 @@ def list_wheel(
     def change(page: ProjectPage | None) -> ProjectPage:
         nonlocal first
         # A page that is new shows none of what was said about the project in other groups.
-        first = page is None and elsewhere
+        first = page is None
         if state is not None and state.removed is not None:
             return pages.without(page or pages.empty(project), {file.filename: file})
         check_place(page, project, file.filename)
-        states = {project: read_state(store, project)} if first else {}
+        states = {project: read_state(store, project)} if first and elsewhere else {}
         return with_states(
             pages.with_file(page, project, file), group, states | ({file.filename: state} if state else {})
         )
 
     done = listing.change(group, project, change, adding=None if state else file, look=look)
     if first and (now := read_state(store, project)).number:
-        # Again, for what was said while the page was not there.
-        late = _show_project(listing, group, project, now)
+        # Again, for what was said while the page was not there; the catalogue may lack another group that has one.
+        late = show_project(listing, group, project, now)
         return Listed(changed=True, pages={**done.pages, **late.pages})
     return done
 
 
-def _show_project(listing: Listing, group: str, project: str, state: State) -> Listed:
+def show_project(listing: Listing, group: str, project: str, state: State) -> Listed:
+    """Shows what was said about a project on its page of one group."""
+
     def change(page: ProjectPage | None) -> ProjectPage:
         assert page is not None, "pages are never deleted"
         return with_states(page, group, {project: state})

@@ -26,16 +26,23 @@ def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     # Relative links: an index works at any URL, in a folder, and after a move.
     up = "../" if channel else ""  # it lies one folder deeper
     files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
-    anchors = [_anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
+    anchors = [anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
     head = [generation_line(page.generation_in(channel))]
     head += [f'<meta name="pypi:tracks" content="{_quoted(url)}">' for url in page.meta.tracks or ()]
     elsewhere = page.alternate_locations or ()
     head += [f'<meta name="pypi:alternate-locations" content="{_quoted(url)}">' for url in elsewhere]
-    if page.project_status.status != "active":
-        head.append(f'<meta name="pypi:project-status" content="{page.project_status.status}">')
-        reason = _quoted(page.project_status.reason or "")
-        head.append(f'<meta name="pypi:project-status-reason" content="{reason}">')
-    return document(f"Links for {page.name}", head, anchors)
+    return document(f"Links for {page.name}", [*head, *status_lines(page)], anchors)
+
+
+def status_lines(page: ProjectPage) -> list[str]:
+    """What says that a project is quarantined (PEP 792)."""
+    if page.project_status.status == "active":
+        return []
+    reason = _quoted(page.project_status.reason or "")
+    return [
+        f'<meta name="pypi:project-status" content="{page.project_status.status}">',
+        f'<meta name="pypi:project-status-reason" content="{reason}">',
+    ]
 
 
 def generation_line(generation: int) -> str:
@@ -92,7 +99,7 @@ def signature_of(page: bytes, key: str) -> dict[str, Any] | None:
 def links_section(page: ProjectPage) -> Section:
     """The section of `links.html` that shows `page`, without yanked wheels: uv does not heed a yank on a flat page."""
     offered = [file for file in page.files if file.yanked is False]
-    anchors = [_anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
+    anchors = [anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
     return Section(page.generation, tuple(anchors))
 
 
@@ -146,7 +153,8 @@ def parse_root(html: bytes, key: str) -> set[str]:
     return projects
 
 
-def _anchor(file: File, href: str | None) -> str:
+def anchor(file: File, href: str | None) -> str:
+    """The link to a file, as a line of a page."""
     attributes = {"href": f"{href}#sha256={file.hashes.sha256}"}
     if file.requires_python is not None:
         attributes["data-requires-python"] = file.requires_python

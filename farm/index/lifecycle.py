@@ -1,4 +1,4 @@
-"""What an operator does with wheels after they were published: remove, prune, promote.
+"""What an operator does with wheels after they were published: yank, quarantine, remove, prune, promote.
 
 Each is an event first (`farm.index.events`), which decides it; pages, signatures and bytes follow. So a command that
 was killed anywhere is completed by running it again, or by `farm index reconcile`. A removed wheel's record stays: its
@@ -6,19 +6,32 @@ name is taken for ever.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from farm.errors import UsageError
 from farm.index import pages
 from farm.index.admission import check_place
 from farm.index.catalogue import without_rebuild
-from farm.index.events import add_event, groups_of, list_wheel, read_listed, read_record
+from farm.index.events import (
+    Kind,
+    State,
+    add_event,
+    groups_of,
+    list_wheel,
+    read_listed,
+    read_record,
+    read_state,
+    show_project,
+)
 from farm.index.listing import Listing
 from farm.index.pages import File, ProjectPage
+from farm.index.records import Record
 from farm.index.signing import Signer
 from farm.index.stores import Store
+from farm.index.variant_tree import delete_copies, show_states
 
 
 class Retention(NamedTuple):
@@ -35,6 +48,59 @@ class Retention(NamedTuple):
     older_than: timedelta = timedelta(0)
     pre: bool = False
     rebuilds: bool = False
+
+
+def record_event(
+    store: Store,
+    target: str,
+    kind: Kind,
+    reason: str,
+    *,
+    mirrors: Sequence[str] | None = None,
+    signer: Signer | None = None,
+    time: datetime | None = None,
+) -> dict[str, bytes]:
+    """Adds an event and shows it on all pages, or completes what an earlier call began.
+
+    Saying again what is so already adds no event. `mirrors`, of an event of that kind: those of a project, all of them.
+
+    Returns:
+        The pages that show it, by key.
+
+    Raises:
+        UsageError: There is no such wheel or project, or the reason is not a short line of text, or a mirror not a URL.
+        InfrastructureError: The store failed; run it again.
+    """
+    listing = Listing(store, signer)
+    if target.endswith(".whl") and kind == "mirrors":
+        raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
+    record = None
+    if target.endswith(".whl"):
+        record, _state = read_listed(store, target)
+    elif kind in {"yank", "unyank"}:
+        raise UsageError(f"{kind} is for one wheel, and {target[:200]!r} is not a wheel's file name")
+    elif not any(target in listing.known.listed(group) for group in (*listing.known.groups, *listing.known.links)):
+        _groups_of(store, target)  # it may be on a page that the catalogue does not have yet
+    whole = None if mirrors is None else tuple(dict.fromkeys(each.rstrip("/") for each in mirrors))
+    state = add_event(store, target, kind, reason, time or datetime.now(UTC), mirrors=whole)
+    shown: dict[str, bytes] = {}
+    # Groups after the event: whoever lists the target in a further one from now on reads it.
+    if record is not None:
+        for group in groups_of(record, state):
+            shown |= list_wheel(listing, record, group, state).pages
+        return {**shown, **show_states(store, record.project, {target: state}, signer).pages}
+    for group in _groups_of(store, target):
+        shown |= show_project(listing, group, target, state).pages
+    return {**shown, **show_states(store, target, {target: state}, signer).pages}
+
+
+def _groups_of(store: Store, project: str) -> list[str]:
+    """The groups that have the project, from the pages themselves: a catalogue leaves out what is withheld."""
+    suffix = f"/v1-json/{project}/index.json"
+    groups = sorted({key.split("/")[1] for key in store.list("whl/") if key.endswith(suffix) and key.count("/") == 4})
+    if not groups:
+        raise UsageError(f"no project {project[:200]!r} is in the index", hint="catalog.json lists what is")
+    return groups
 
 
 def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Signer | None = None) -> dict[str, bytes]:
@@ -62,10 +128,37 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
             return pages.without(page or pages.empty(project), files)
 
         shown |= listing.change(group, project, change).pages
+    by_project: dict[str, dict[str, State]] = defaultdict(dict)
+    for record in records:
+        by_project[record.project][record.filename] = read_state(store, record.filename)
+    for project, states in sorted(by_project.items()):
+        shown |= show_states(store, project, states, signer).pages
+        # Copies first: what is left of a wheel says to the next run that its removal was killed.
+        delete_copies(store, project, states)
     for record in records:
         # After all pages: an installer that read a page a moment ago at worst gets a 404.
         delete_bytes(store, record.filename)
     return shown
+
+
+def prune(store: Store, filenames: Iterable[str], *, signer: Signer | None = None) -> list[str]:
+    """Removes wheels that rules took, but for those that somebody promoted since.
+
+    Returns:
+        Those that were removed.
+    """
+    taken, now = [], datetime.now(UTC)
+    for filename in filenames:
+        record = read_record(store, filename)
+        kept = partial(_is_promoted, record)
+        if add_event(store, filename, "remove", "pruned", now, unless=kept).removed is not None:
+            taken.append(filename)
+    remove(store, taken, "pruned", signer=signer)
+    return taken
+
+
+def _is_promoted(record: Record, state: State) -> bool:
+    return len(groups_of(record, state)) > 1
 
 
 def delete_bytes(store: Store, filename: str) -> None:

@@ -30,6 +30,7 @@ from farm.index.roles import GROUPS_KEY, groups_html, may_sign, sign_everything
 from farm.index.signing import Signer
 from farm.index.stores import Store
 from farm.index.swap import swap
+from farm.index.variant_tree import PAGES, delete_copies, parse_tree, show_states
 
 READERS = 16
 """Records are small and many, and each costs a round trip."""
@@ -87,7 +88,8 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
                 groups[parts[1]][parts[3]] = page if links else writer.page(parts[1], parts[3], [], states)
     for group, projects in sorted(groups.items()):
         writer.derived(group, projects)
-    # The tree of variants has no records of its own (`farm.index.variants`), but stands on the list of groups.
+    writer.variants(present)
+    # The tree of variants has no records of its own (`farm.index.variant_tree`), but stands on the list of groups.
     writer.groups({*groups, *({"variant"} if any(key.startswith("whl/variant/") for key in present) else ())})
     writer.catalogue(groups)
     for filename in sorted(removed):
@@ -259,6 +261,17 @@ class _Writer(NamedTuple):
         for channel, names in by_channel.items():
             for listed in lists_of(group, channel):
                 self._list(listed, names, group, channel)
+
+    def variants(self, present: frozenset[str]) -> None:
+        """The tree of variants, and the end of removals that were killed before the bytes of copies went."""
+        for key in _below(present, PAGES):
+            project = key.removeprefix(PAGES).removesuffix(".json")
+            # Nothing follows from what is not ours there: `check` names it.
+            with contextlib.suppress(ForeignObjectError):
+                self.written.extend(show_states(self.store, project).written)
+                found = self.store.get(key)
+                removed = () if found is None else parse_tree(found.data, project).page.removed
+                delete_copies(self.store, project, {file.filename for file in removed or ()}, present)
 
     def groups(self, groups: set[str]) -> None:
         """The list of groups, and the page of the index's root where there is none."""

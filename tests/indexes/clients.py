@@ -18,7 +18,7 @@ import pytest
 from farm.index import pages
 from farm.index.backends import open_store
 from farm.index.dependencies import link_dependencies, stacks
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from farm.index.probe import keep_proof
 from farm.index.serve import server
 from tests.indexes.fixtures import build_wheel, publish_wheel

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from farm.index.backends import open_store
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from farm.index.reader import open_reader
 from farm.index.signing import load_public, load_signer, new_key
 from farm.index.verify import verify_index

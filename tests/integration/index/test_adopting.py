@@ -18,8 +18,7 @@ from farm.index import pages
 from farm.index.adopting import adopt, in_folder, in_index
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.events import record_event
-from farm.index.lifecycle import remove
+from farm.index.lifecycle import record_event, remove
 from farm.index.reader import open_reader
 from farm.index.records import parse_record, record_key
 from farm.index.serve import server

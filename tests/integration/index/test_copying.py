@@ -1,6 +1,8 @@
 """An index copied to another store: complete, incremental, resumed after a kill, refused where bytes differ."""
 
 import itertools
+import json
+import shutil
 
 import pytest
 
@@ -9,8 +11,8 @@ from farm.errors import VerificationFailedError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index
-from farm.index.events import record_event
-from farm.index.lifecycle import promote, remove
+from farm.index.events import read_state
+from farm.index.lifecycle import promote, record_event, remove
 from tests.integration.index.test_publish import Killed, Watched, kill_at
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -105,3 +107,76 @@ def test_a_removal_reaches_a_copy_that_has_events_of_its_own(source, tmp_path, m
     copy_index(source, backup)
     assert not [key for key in backup.list("whl/files/") if name in key]
     assert check(backup) == []
+
+
+SAYS = {
+    "yank": lambda store, name: record_event(store, name, "yank", "slow"),
+    "quarantine": lambda store, name: record_event(store, name, "quarantine", "odd"),
+    "quarantine of the project": lambda store, _name: record_event(store, "canary", "quarantine", "stolen"),
+}
+
+
+def shown(store):
+    """State of the project, and what installers get told of its wheels."""
+    page = json.loads(store.get("whl/sm35-avx/v1-json/canary/index.json").data)
+    return page["project-status"]["status"], {file["filename"]: file["yanked"] for file in page["files"]}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("what", SAYS)
+def test_what_is_said_in_the_source_reaches_a_copy_that_has_events_of_its_own(tmp_path, make_wheel, put, what, killed):
+    name = "canary-7.0-py3-none-any.whl"
+    source, backup = open_store(str(tmp_path / "index")), open_store(str(tmp_path / "backup"))
+    source.proved = backup.proved = True
+    put(source, make_wheel(name))
+    copy_index(source, backup)
+    for target in (name, "canary"):
+        record_event(backup, target, "quarantine", "here alone")
+        record_event(backup, target, "release", "")
+    assert shown(backup) == ("active", {name: False})
+    SAYS[what](source, name)
+    for number in itertools.count(1) if killed else ():
+        there = open_store(str(shutil.copytree(backup.root, tmp_path / f"backup-{number}")))
+        there.proved = True
+        try:
+            copy_index(source, Watched(there, after=kill_at(number)))
+        except Killed:
+            copy_index(source, there)
+        else:
+            break
+        assert (shown(there), check(there)) == (shown(source), []), number
+    copy_index(source, backup)
+    assert shown(backup) == shown(source) != ("active", {name: False})
+    assert check(backup) == []
+    # It was brought: what the copy's owner says afterwards stays, and so does what both say.
+    for target, kind in ((name, "unyank"), (name, "release"), ("canary", "release")):
+        record_event(backup, target, kind, "")
+    before = sorted(backup.list("events/"))
+    copy_index(source, backup)
+    assert sorted(backup.list("events/")) == before
+    assert shown(backup) == ("active", {name: False})
+
+
+def test_an_event_of_the_copy_between_any_two_operations(tmp_path, make_wheel, put):
+    name = "canary-7.0-py3-none-any.whl"
+    source, backup = open_store(str(tmp_path / "index")), open_store(str(tmp_path / "backup"))
+    source.proved = backup.proved = True
+    put(source, make_wheel(name))
+    copy_index(source, backup)
+    record_event(source, name, "quarantine", "odd")
+    for wanted in itertools.count(1):
+        there = open_store(str(shutil.copytree(backup.root, tmp_path / f"backup-{wanted}")))
+        there.proved = True
+
+        def interfere(number, name_, wanted=wanted, there=there):
+            if number == wanted:
+                record_event(there, name, "yank", "here alone")
+
+        watched = Watched(there, after=interfere)
+        copy_index(source, watched)
+        if watched.calls < wanted:
+            break
+        state = read_state(there, name)
+        assert (state.number, state.yanked, state.quarantined) == (2, "here alone", "odd"), wanted
+        assert check(there) == [], wanted
+    assert wanted > 5

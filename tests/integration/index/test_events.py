@@ -8,7 +8,7 @@ from farm.errors import UsageError
 from farm.index import html, pages
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from farm.index.reconcile import reconcile
 
 GROUP = "sm35-avx"

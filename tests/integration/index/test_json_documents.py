@@ -55,6 +55,7 @@ def test_wheels_and_the_index(ask, tmp_path):
     ask("inspect", str(wheel), "--explain", "ImportError: libx.so.1: cannot open shared object file")
     ask("verify", str(wheel), codes=(0, 6))
     ask("repair", str(wheel), "--tools", "-o", "../repaired")
+    [wheel] = Path("../repaired").iterdir()
     assert ask("index adopt", str(wheel), "--to", "sm35-avx")["wheels"] == [wheel.name]
     for command, *more in (
         ("index check",),
@@ -69,7 +70,7 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("index prune", "--keep", "1", "-n"),
         ("index dependencies",),
         ("index copy", "--to", str(tmp_path / "copy")),
-        ("index variant", str(next(Path("../repaired").iterdir())), "--variant", "sm50-avx-py311"),
+        ("index variant", str(wheel), "--variant", "sm50-avx-py311"),
         ("index key new", "../root.key"),
         ("index key new", "../one.key"),
         ("index key new", "../two.key"),

@@ -14,8 +14,8 @@ from farm.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.events import read_state, record_event
-from farm.index.lifecycle import Retention, promote, prunable, remove
+from farm.index.events import read_state
+from farm.index.lifecycle import Retention, promote, prunable, prune, record_event, remove
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 from farm.index.records import record_key
@@ -418,3 +418,60 @@ def test_prune_ends_what_a_killed_prune_began(aged):
         else:
             break
     assert number > 5
+
+
+def test_a_wheel_that_is_promoted_while_prune_runs_stays(tmp_path, make_wheel, put):
+    store = open_store(str(tmp_path / "index"))
+    names = (FIRST, SECOND, NEW)
+    for name in names:
+        put(store, make_wheel(name), upload_time=at(400))
+    for number in itertools.count(1):
+        copy = open_store(str(shutil.copytree(store.root, tmp_path / f"index-{number}")))
+        copy.proved = True
+        rules, promoted = Retention(1, rebuilds=True), []
+
+        def interfere(at, name, number=number, copy=copy, promoted=promoted):
+            if at == number:
+                with contextlib.suppress(UsageError):
+                    promote(copy, [FIRST], "release")
+                    promoted.append(FIRST)
+
+        watched = Discarding(copy, after=interfere)
+        taken = prune(watched, prunable(copy, rules))
+        if watched.calls < number:
+            break
+        assert taken == [name for name in names[:1] if name not in promoted], number
+        assert (copy.stat(f"whl/files/{FIRST}") is not None) is bool(promoted), number
+        assert check(copy) == [], number
+    assert number > 8
+
+
+def test_a_project_that_is_quarantined_before_the_catalogue_has_it(tmp_path, make_wheel, put):
+    """Its first publisher was killed in between; a further group gets it at the same time, and has it quarantined."""
+    before, wheel = open_store(str(tmp_path / "before")), make_wheel(NEW)
+    before.proved = True
+    put(before, make_wheel("torch-1.0-py3-none-any.whl"))
+
+    def kill_late(_number, name):
+        # The catalogue comes after links.html.
+        if name == "replace" and FIRST.encode() in before.get(pages.links_key(GROUP)).data:
+            raise Killed
+
+    with pytest.raises(Killed):
+        put(Watched(before, before=kill_late), make_wheel(FIRST))
+    for wanted in itertools.count(1):
+        store = open_store(str(shutil.copytree(before.root, tmp_path / f"index-{wanted}")))
+        store.proved = True
+
+        def interfere(number, name, wanted=wanted, store=store):
+            if number == wanted:
+                record_event(store, "canary", "quarantine", "stolen")
+
+        watched = Watched(store, after=interfere)
+        put(watched, wheel, group="further")
+        if watched.calls < wanted:
+            break
+        page = json.loads(store.get(pages.json_key("further", "canary")).data)
+        assert (page["files"], page["project-status"]["status"]) == ([], "quarantined"), wanted
+        assert check(store) == [], wanted
+    assert wanted > 8

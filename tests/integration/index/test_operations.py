@@ -10,9 +10,8 @@ from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index
-from farm.index.events import record_event
 from farm.index.keys import change, newest_root, online_keys, remember_online, start
-from farm.index.lifecycle import promote
+from farm.index.lifecycle import promote, record_event
 from farm.index.probe import keep_proof
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile

@@ -186,7 +186,7 @@ def test_a_publish_costs_the_same_however_much_there_is(fresh, make_wheel, put):
         watched = Watched(store)
         put(watched, make_wheel(f"canary-{number}-py3-none-any.whl"))
         costs.append(watched.calls)
-    assert costs == [12] + [9] * 5
+    assert costs == [13] + [9] * 5
 
 
 def test_the_cost_in_http_requests(s3_url, make_wheel, put):
@@ -195,7 +195,7 @@ def test_the_cost_in_http_requests(s3_url, make_wheel, put):
     requests = []
     store.client.meta.events.register("before-send.s3", lambda request, **_: requests.append(request.method))
     put(store, make_wheel(FIRST))
-    assert len(requests) == 12
+    assert len(requests) == 13
     del requests[:]
     put(store, make_wheel(SECOND))
     assert len(requests) == 9
@@ -221,7 +221,7 @@ def key(tmp_path):
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
 @pytest.mark.parametrize(
-    ("there", "signed", "operations"), [(None, False, 12), (FIRST, False, 9), (OTHER, True, 13), (FIRST, True, 10)]
+    ("there", "signed", "operations"), [(None, False, 13), (FIRST, False, 9), (OTHER, True, 14), (FIRST, True, 10)]
 )
 def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, there, signed, operations):
     """A reader finds nothing broken, and what was there; signed pages are as signed, or newer. Signed: in a channel."""
@@ -257,7 +257,7 @@ def test_killed_at_any_operation_and_run_again(fresh, make_wheel, put, key, ther
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
 def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, make_wheel, put):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
-    for number in range(6, 13):  # the JSON page is written, the derived ones are not
+    for number in range(6, 14):  # the JSON page is written, the derived ones are not
         store = fresh()
         store.proved = True
         with pytest.raises(Killed):
@@ -269,7 +269,7 @@ def test_what_one_left_unfinished_the_next_wheel_of_the_project_shows(fresh, mak
 
 
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
-@pytest.mark.parametrize(("signed", "operations"), [(False, 12), (True, 16)])
+@pytest.mark.parametrize(("signed", "operations"), [(False, 13), (True, 17)])
 def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wheel, put, key, signed, operations):
     first, second = make_wheel(FIRST), make_wheel(SECOND)
     options = {"signer": key[0], "channel": "kepler", "provenance": {"slsa": {}}} if signed else {}
@@ -295,7 +295,7 @@ def test_another_publish_between_any_two_operations_loses_nothing(fresh, make_wh
 @pytest.mark.parametrize("store_url", ["directory"], indirect=True)
 def test_the_same_wheel_from_two_publishers_at_once(fresh, make_wheel, put):
     wheel = make_wheel(FIRST)
-    for wanted in range(1, 13):
+    for wanted in range(1, 14):
         store = fresh()
         store.proved = True
 

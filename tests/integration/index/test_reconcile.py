@@ -8,7 +8,7 @@ import pytest
 from farm.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from farm.index.pages import ForeignObjectError
 from farm.index.reconcile import reconcile
 

@@ -43,6 +43,7 @@ def tree(tmp_path, monkeypatch):
     index = tmp_path / "index"
     for gpu in (*GPUS, "cpu"):
         wheel = whole_wheel(tmp_path, f"canary-1.0+cu118.{gpu}.avx2-py3-none-any.whl", f"gpu = {gpu!r}\n")
+        assert main(["index", "adopt", str(wheel), "--to", f"{gpu}-avx2", "--index", str(index)]) == 0
         for _again in range(2):
             assert main(["index", "variant", str(wheel), "--variant", f"{gpu}-avx2-py311", "--index", str(index)]) == 0
     with server(index, quiet=True) as serving:

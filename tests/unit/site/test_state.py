@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from farm.runs import Journal, Request
 from farm.site.state import Known, runs, wheels
 from farm.site.tested import kept_tests

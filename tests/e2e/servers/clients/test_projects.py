@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.index.events import record_event
+from farm.index.lifecycle import record_event
 from tests.indexes.clients import REBUILD, fill, served  # noqa: F401
 from tests.servers.process import ROOT, MissingError, environment
 
