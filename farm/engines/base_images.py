@@ -27,6 +27,10 @@ Line = Callable[[str], None]
 KEPT_LINES = 5000
 """Of debootstrap's output, for the search for its first error."""
 
+SCRIPTS = {"debian": "sid", "ubuntu": "gutsy"}
+"""What the names of all newer releases are links to in debootstrap. It refuses a release that is newer than itself
+(Debian 12's: forky, noble), unless it is told the script."""
+
 
 def base_image(
     client: docker.DockerClient,
@@ -107,8 +111,8 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
         root = Path(folder, "root")
         command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
         command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
-        if mirror and release.distribution == "debian":  # the setting names a mirror of Debian
-            command.append(mirror)
+        # The setting names a mirror of Debian; empty is the script's own.
+        command += [(mirror if release.distribution == "debian" else None) or "", SCRIPTS[release.distribution]]
         with Pulse(line, lambda silent: f"debootstrap: no output for {duration(silent)}") as pulse:
             code, output = _said(command, pulse)
         if code:

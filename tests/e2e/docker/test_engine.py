@@ -173,6 +173,17 @@ def test_no_way_to_a_base_image_names_all_three(client, monkeypatch):
     assert "docker load" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("name", catalog.debian_releases())
+def test_debootstrap_takes_every_release(client, monkeypatch, name):
+    """Also one that is newer than itself: it gets as far as the mirror, which is out of reach here."""
+    release = catalog.debian_releases()[name].model_copy(
+        update={"image": "localhost:1/absent:1", "keyring": RELEASE.keyring}
+    )
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with pytest.raises(InfrastructureError, match="Failed getting release file"):
+        base_image(client, "absent", release, pull_timeout_s=5, mirror=None, line=print)
+
+
 def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
     wheel = tmp_path / "maths-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
