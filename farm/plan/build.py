@@ -127,7 +127,8 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
     origins |= {name: choice.origin for name, choice in wanted.chosen.items()}
     if wanted.stack.standalone is not None:
         base = catalog.debian_releases()[str(wanted.pins.base)]
-        origins["python"] = f"standalone: {wanted.pins.base} has {base.python}"
+        own = f"an outdated {base.python}" if base.outdated else base.python
+        origins["python"] = f"standalone: {wanted.pins.base} has {own}"
     return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
 
 

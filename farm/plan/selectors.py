@@ -127,16 +127,20 @@ def _with_python(stack: Stack, settled: Stack, recipe_: Recipe, free: Collection
     known, python = catalog.debian_releases(), stack.variant.python
     against = {reason.rule for reason in check(settled) if reason.severity != "warning"}
     moved = pinned and settled.base != stack.base
-    if stack.base is None or not recipe_.wheels or not (against or moved):
+    outdated = settled.base in known and known[settled.base].outdated
+    if stack.base is None or not recipe_.wheels or not (against or moved or outdated):
         return settled
-    base = next(name for name in (stack.base, *known) if known[name].python != python)
-    other = replace(stack, base=base, standalone=packages(recipe_, python))
-    # Its base stays: keeping that is what the standalone Python is for.
-    other = settle(other, set(free) - {"base"}, check, objects)
-    left = {reason.rule for reason in check(other) if reason.severity != "warning"}
-    # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
-    fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
-    return other if fewer or (moved and not left) else settled
+    another = next(name for name in (stack.base, *known) if known[name].python != python)
+    for base in (stack.base, another) if outdated else (another,):
+        other = replace(stack, base=base, standalone=packages(recipe_, python))
+        # Its base stays: keeping that is what the standalone Python is for.
+        other = settle(other, set(free) - {"base"}, check, objects)
+        left = {reason.rule for reason in check(other) if reason.severity != "warning"}
+        # A standalone Python is only taken where it helps: it needs a wheel of everything that the build imports.
+        fewer = len(left) < len(against) or ("base-python" in against and len(left) == len(against))
+        if fewer or ((moved or outdated) and not left):
+            return other
+    return settled
 
 
 def _listed(matrix: Matrix, name: str) -> str:

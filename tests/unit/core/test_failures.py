@@ -57,6 +57,7 @@ def test_an_image_without_network():
         ("E: Failed getting release file http://m/dists/bookworm/Release", "E: ", "mirror"),
         ("cp: cannot create regular file '/x': Permission denied", "cp:", "no permission"),
         ("E: Release file for http://m/InRelease is not valid yet (invalid for another 3h).", "E: ", "clock"),
+        ("E: Release file for http://m/dists/forky/InRelease is expired (invalid since 16d). Updates", "E: ", "no longer renewed"),
         ("mkdir: cannot create directory '/x': Read-only file system", "mkdir:", "read-only"),
     ],
 )  # fmt: skip

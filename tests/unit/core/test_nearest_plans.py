@@ -101,7 +101,8 @@ def test_every_python_is_planned_on_linux(gpu, python):
         pytest.skip("test_standalone_python.py: refused with that reason")
     options = {"torch": Choice("2.9.1", "--torch")} if python == "py314t" else {}
     plan = resolve(ROOT, Selectors(Variant(gpu, "avx2", python), options=options))
-    assert (catalog.debian_releases()[plan.base].python == python) == (plan.python is None)
+    base = catalog.debian_releases()[plan.base]
+    assert (base.python == python and not base.outdated) == (plan.python is None)
 
 
 @pytest.mark.parametrize("gpu", ["sm50", "sm52", "sm60", "sm61", "sm70"])

@@ -105,9 +105,9 @@ def cmake_defines(environ: Mapping[str, str], version: str) -> dict[str, str]:
 
 
 def check_cmake_version(text: str) -> None:
-    """Takes `cmake --version` and refuses what is too old or too new (wanted: 3.18 up to, not including, 4)."""
+    """Takes `cmake --version` and refuses what is too old or too new (wanted: 3.18 up to, not including, 5)."""
     match = re.search(r"cmake version (\d+)\.(\d+)", text)
     if match is None:
         raise EnvironmentValueError(f"cmake --version answered {text[:80]!r}")
-    if not (3, 18) <= (int(match.group(1)), int(match.group(2))) < (4, 0):
-        raise EnvironmentValueError(f"CMake {match.group(1)}.{match.group(2)} found; wanted: 3.18 or newer, below 4")
+    if not (3, 18) <= (int(match.group(1)), int(match.group(2))) < (5, 0):
+        raise EnvironmentValueError(f"CMake {match.group(1)}.{match.group(2)} found; wanted: 3.18 or newer, below 5")
