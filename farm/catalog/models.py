@@ -512,9 +512,10 @@ class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
     `python` is its only Python; `outdated`: the packages beside that are too old for today's projects, so that builds
-    get a standalone one where they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections` are what its first installation takes packages
-    from. `cuda` is the version of its own toolkit, None where the farm takes none from it; that toolkit is for
-    `cuda_machine`. `cudnn` is what it takes out of a release's wheel in `cudnn.yaml`.
+    get a standalone one where they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections`
+    are what its first installation takes packages from. `cuda` is the version of its own toolkit, None where the farm
+    takes none from it; that toolkit is for `cuda_machine`. `cudnn` is what it takes out of a release's wheel in
+    `cudnn.yaml`.
     """
 
     image: str
