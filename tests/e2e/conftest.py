@@ -1,6 +1,7 @@
 """Real parts: a Docker engine, real compilers, real pip, emulated CPUs."""
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -98,6 +99,24 @@ def emulator() -> str:
     return str(found)
 
 
+@contextlib.contextmanager
+def without_random_addresses() -> Iterator[None]:
+    """What is started here finds its heap at the same address each time, where the kernel allows to say so.
+
+    Wine's loader lies at 0x7d000000, and Debian's Wine has no preloader that reserves what Windows programs share, the
+    page at 0x7ffe0000. The kernel puts the heap anywhere in the gigabyte behind the loader: one program in some
+    thousands lay on that page, and died without a word while it started.
+    """
+    personality, no_randomize, ask = ctypes.CDLL(None).personality, 0x0040000, 0xFFFFFFFF  # sys/personality.h
+    personality.argtypes = [ctypes.c_ulong]
+    before = personality(ask)
+    personality(before | no_randomize)
+    try:
+        yield
+    finally:
+        personality(before)
+
+
 @pytest.fixture(scope="session")
 def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a Wine prefix of its own, with MinGW-w64 beside it; root installs what is missing.
@@ -120,12 +139,13 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         null = subprocess.DEVNULL
         subprocess.run(command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_S, check=True)
 
-    run("wine", "cmd", "/c", "exit")
-    run("wineserver", "-k", "-w")
-    run("wineserver", "-p")
-    run("wine", "cmd", "/c", "exit")
-    yield environment
-    run("wineserver", "-k")
+    with without_random_addresses():
+        run("wine", "cmd", "/c", "exit")
+        run("wineserver", "-k", "-w")
+        run("wineserver", "-p")
+        run("wine", "cmd", "/c", "exit")
+        yield environment
+        run("wineserver", "-k")
 
 
 @pytest.fixture(scope="session")
