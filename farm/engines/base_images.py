@@ -136,7 +136,8 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
             packed.open("rb") as stream,
             Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
         ):
-            client.api.import_image_from_stream(stream, repository=repository, tag=name)
+            # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
+            client.api.import_image(stream, repository=repository, tag=name)
     return str(client.images.get(tag).id)
 
 

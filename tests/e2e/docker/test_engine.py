@@ -1,6 +1,7 @@
 """What every engine promises (farm.engines.base), run against a real Docker engine."""
 
 import json
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,27 @@ def test_debootstrap_takes_every_release(client, monkeypatch, name):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match="Failed getting release file"):
         base_image(client, "absent", release, pull_timeout_s=5, mirror=None, line=print)
+
+
+def test_what_debootstrap_made_becomes_an_image(client, monkeypatch, tmp_path):
+    """debootstrap itself is a stand-in here, for speed: it makes the root that its command names."""
+    program = tmp_path / "debootstrap"
+    program.write_text(
+        "#!/bin/sh\nfor root; do case $root in */root) mkdir $root; echo made >$root/made ;; esac; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    release = RELEASE.model_copy(update={"image": "localhost:1/absent:1"})
+    name = "test-made-by-debootstrap"
+    try:
+        made = base_image(client, name, release, pull_timeout_s=5, mirror=None, line=print)
+        assert base_image(client, name, release, pull_timeout_s=5, mirror=None, line=print) == made
+        box = client.containers.create(made, "none")
+        packed, _ = box.get_archive("/made")
+        assert b"made\n" in b"".join(packed)
+        box.remove()
+    finally:
+        client.images.remove(f"farm/base:{name}", force=True)
 
 
 def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
