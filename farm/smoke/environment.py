@@ -151,23 +151,20 @@ def install(
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
     # No cache: the wheel must come from the index under test.
-    command = [sys.executable, "-I", "-m", "pip", f"--python={python}", "install", "--isolated", "--no-cache-dir"]
-    command += ["--no-input", "--disable-pip-version-check", "--only-binary=:all:", *source]
+    words = ["install", "--isolated", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
+    words += ["--only-binary=:all:", *source, requirement]
+    command = [sys.executable, "-I", "-m", "pip", f"--python={python}", *words]
     if uv is not None:
         command = [uv, "pip", "install", f"--python={python}", "--no-config", "--no-cache", "--no-progress"]
-        command += ["--only-binary=:all:", *source]
+        command += ["--only-binary=:all:", *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
     what = " ".join(["uv pip install" if uv else "pip install", *source, requirement])
-    with log.open("wb") as file, log.open("rb") as written:
-        child = subprocess.Popen(
-            [*command, requirement], stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=_environ()
-        )
-        try:
-            code = _followed(child, written, line, time.monotonic() + timeout_s)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+    end = time.monotonic() + timeout_s
+    code = _logged(command, log, line, end)
+    if code and uv is None and b"This version of pip does not support python" in log.read_bytes():
+        # pip 26 takes 3.10 and newer: an older Python brings a pip of its age.
+        code = _logged([str(python), "-I", "-m", "ensurepip"], log, line, end)
+        code = code if code != 0 else _logged([str(python), "-I", "-m", "pip", *words], log, line, end)
     if code is None:
         raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
     if code == 0:
@@ -177,6 +174,11 @@ def install(
     if "No module named pip" in output or "no such option: --python" in output:
         raise InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
+        )
+    if "ensurepip" in output:
+        raise InfrastructureError(
+            f"this pip is too new for {python}, which has none of its own: {output}",
+            hint="put uv on the PATH, which installs into it, or add its ensurepip (Debian: pythonX.Y-venv)",
         )
     hint = f"log: {log}"
     absent = _ABSENT.search(output)
@@ -190,10 +192,10 @@ def install(
                 "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
-    elif source and (code := _refused(source[-1])):
+    elif source and (refusal := _refused(source[-1])):
         # pip says of such an index only that it has no such version.
         hint = (
-            f"{source[-1]} answers {code} without credentials, and pip sends none: let everybody read the bucket "
+            f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
             f"(docs/index-stores.md has the policy); {hint}"
         )
     raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)
@@ -213,6 +215,20 @@ def _refused(url: str) -> int | None:
         return error.code if error.code in (401, 403) else None
     except (OSError, ValueError):
         return None
+
+
+def _logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:
+    """Runs a command whose output goes to `log`, line by line to `line` too: its exit code; None: ended at `end`."""
+    with log.open("wb") as file, log.open("rb") as written:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=_environ()
+        )
+        try:
+            return _followed(child, written, line, end)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
 
 
 def _followed(

@@ -63,6 +63,20 @@ def python(tmp_path, uv):
 NONE_SUCH = r"No matching distribution found for fakemod==9|no version of fakemod==9"
 
 
+def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypatch):
+    """pip 26.3 and Python 3.9: its words, and its exit code."""
+    python = make_environment(tmp_path / "env", Path(sys.executable))
+    program = tmp_path / "new"
+    program.write_text("#!/bin/sh\necho 'This version of pip does not support python 3.9 (requires >=3.10).'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    source = ("--index-url", index.as_uri())
+    install(python, f"fakemod=={VERSION}", source=source, log=tmp_path / "pip.log", timeout_s=120)
+    assert "Successfully installed" in (tmp_path / "pip.log").read_text()
+    with pytest.raises(SmokeFailedError, match="failed with exit code 1"):
+        install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=120)
+
+
 def test_install_then_probe(tmp_path, index, python, uv):
     log = tmp_path / "logs" / "pip.log"
     said: list[str] = []
