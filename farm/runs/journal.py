@@ -206,7 +206,7 @@ class Journal(Database):
         return count
 
     def claim(self, run_id: str) -> bool:
-        """Makes this process the run's owner; false while the recorded owner lives, or may live."""
+        """Makes this process the run's owner; false while the recorded owner lives, or may live, and after its end."""
         with self._writing():
             self._exact(run_id)
             return bool(self._claim((run_id,)))
@@ -219,8 +219,11 @@ class Journal(Database):
     def _claim(self, run_ids: Iterable[str]) -> set[str]:
         me, dead, mine = this_process(), cache(is_dead), set()
         for run_id in run_ids:
-            row = self._db.execute("SELECT owner FROM runs WHERE id = ?", (run_id,)).fetchone()
-            owner = Process.from_json(row[0])
+            row = self._db.execute("SELECT owner, finished FROM runs WHERE id = ?", (run_id,)).fetchone()
+            # Whoever asks saw it open a moment ago; its owner may have ended it, and itself, since.
+            if row["finished"] is not None:
+                continue
+            owner = Process.from_json(row["owner"])
             # One's own run is no claim: a dispatcher asks for all its runs in each round.
             if owner != me:
                 if not dead(owner):

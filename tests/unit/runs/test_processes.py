@@ -99,6 +99,19 @@ def test_a_killed_controller_finds_its_run_again_and_a_live_one_keeps_it(path, p
         assert journal.unfinished("another") is None
 
 
+def test_a_run_that_ended_after_it_was_found_is_nobodys(path, python):
+    """Its owner ends it, and itself, between another controller's look and claim: that one makes a run of its own."""
+    owner = python(CONTROLLER + "journal.finish_run(run.id, 'success', 0)\n")
+    run_id = owner.stdout.readline().strip()
+    with Journal(path) as journal:
+        found = journal.unfinished("digest")
+        owner.communicate(timeout=60)  # the end of its input, then its own
+        assert found.id == run_id
+        assert not journal.claim(run_id)
+        assert journal.claim_all([run_id]) == set()
+        assert [event.kind for event in journal.events(run_id)].count("claimed") == 0
+
+
 def test_only_one_of_many_takes_a_dead_controllers_run(path, python):
     dead = python(CONTROLLER)
     run_id = dead.stdout.readline().strip()
