@@ -140,6 +140,11 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
     known = cards.gpus()
+    sm = _sm_as_others_write_it(word)
+    if gone := known.too_old.get(sm):
+        return f"GPU {word!r} ({gone.name}): {gone.why}", []
+    if sm in gpus():
+        return f"GPU {word!r}: variants write it {sm}", [sm]
     found = cards.find(word)
     if not found:
         company = cards.maker(word)
@@ -154,6 +159,12 @@ def _card(word: str) -> tuple[str, list[str]] | None:
         return f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}", []
     chips = f"was sold with several chips: {', '.join(sms)}" if len(sms) > 1 else f"is {sms[0]}"
     return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
+
+
+def _sm_as_others_write_it(word: str) -> str:
+    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the channel's arch list's."""
+    match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
+    return f"sm{match[1]}{match[2]}" if match else ""
 
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:

@@ -49,7 +49,9 @@ def cuda_targets_gpu(stack: Stack) -> Iterator[Reason]:
         if sm in toolkit.sm:
             continue
         able = [version for version, other in toolkits.items() if sm in other.sm]
-        span = "no CUDA of the catalogue can" if not able else f"CUDA {able[0]} to {able[-1]} can"
+        span = "no CUDA of the catalogue can"
+        if able:
+            span = f"CUDA {able[0]} to {able[-1]} can" if len(able) > 1 else f"CUDA {able[0]} alone can"
         # An SM of which nobody has seen whether this nvcc takes it is no error.
         doubt = toolkit.sources["sm_unconfirmed"] if sm in toolkit.sm_unconfirmed else None
         yield Reason(
