@@ -66,7 +66,11 @@ class Variant:
                 continue
             # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
             lower = part.lower()
-            near = [lower] if lower in known else _same_kind(lower, known) or nearest(lower, known)
+            near = (
+                [lower]
+                if lower in known
+                else _as_others_write(lower) or _same_kind(lower, known) or nearest(lower, known)
+            )
             problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
             choices.append(near)
         if problems:
@@ -116,6 +120,12 @@ def sm_number(name: str) -> int:
     return int(name.removeprefix("sm"))
 
 
+def sm_word(word: str) -> str:
+    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the channel's arch list's."""
+    match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
+    return f"sm{match[1]}{match[2]}" if match else ""
+
+
 def _refuse_python(word: str) -> None:
     """Say why a Python that PyTorch is made for is not one of a variant.
 
@@ -140,7 +150,7 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
     known = cards.gpus()
-    sm = _sm_as_others_write_it(word)
+    sm = sm_word(word)
     if gone := known.too_old.get(sm):
         return f"GPU {word!r} ({gone.name}): {gone.why}", []
     if sm in gpus():
@@ -161,10 +171,13 @@ def _card(word: str) -> tuple[str, list[str]] | None:
     return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
 
 
-def _sm_as_others_write_it(word: str) -> str:
-    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the channel's arch list's."""
-    match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
-    return f"sm{match[1]}{match[2]}" if match else ""
+def _as_others_write(word: str) -> list[str]:
+    """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows name it."""
+    python = re.fullmatch(r"(?:py|cp|python)?3[.]?([0-9]{1,2}t?)", word)
+    if python:
+        return [name for name in PYTHONS if name == f"py3{python[1]}"]
+    machine = {"amd64": "x86_64", "x86-64": "x86_64"}.get(word, word)
+    return [name for name, level in catalog.cpu_levels().items() if level.machine == machine]
 
 
 def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:

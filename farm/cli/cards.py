@@ -1,11 +1,11 @@
 """The cards that `--gpu` names."""
 
-import re
 from collections.abc import Collection
 
 from farm import catalog
 from farm.catalog import gpus
 from farm.errors import UsageError
+from farm.variant import sm_number, sm_word
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:
@@ -14,9 +14,9 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     Raises:
         UsageError: No card is called so, or several chips are.
     """
-    number = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", name.strip().lower(), re.ASCII)
-    if number and f"sm{number[1]}{number[2]}" in catalog.architectures().architectures:
-        return int(number[1] + number[2])
+    word = sm_word(name.strip())
+    if word in catalog.architectures().architectures or word in gpus.gpus().too_old:
+        return sm_number(word)
     # An SM may have another name in variants: sm_101 became sm_110.
     known = {gpus.gpus().renamed.get(card.sm, card.sm) for card in gpus.find(name)}
     if not known and (company := gpus.maker(name)):

@@ -2,6 +2,7 @@
 
 import argparse
 import platform as system
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _channels(args: argparse.Namespace, variant: Variant) -> list[str]:
 
 
 def _python(name: str | None) -> str | None:
-    """The Python that was asked for.
+    """The Python that was asked for, also as 3.12, cp312 or python3.12.
 
     Raises:
         UsageError: No release of the catalogue has wheels for it.
@@ -84,6 +85,9 @@ def _python(name: str | None) -> str | None:
     known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
     if name is None or name in known:
         return name
+    meant = re.sub("^(?:python|cp|py)?3[.]?", "py3", name.lower())
+    if meant in known:
+        return meant
     names = sorted(known, key=lambda word: (int(word[3:].removesuffix("t")), word))
     raise UsageError(
         f"no release of PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"

@@ -20,7 +20,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
     # The right-hand side of `|` wins: the file, then the environment, then the command line.
     options = from_file(settings.options, "ci/farm.yaml") | from_environment(os.environ) | from_arguments(vars(args))
     # `main/pytorch-python313-cuda12_8-sm80-avx512`: every alias says `python`, and no variant does (`py313`).
-    if "python" in args.variant:
+    if "python" in args.variant.rpartition("-")[0]:
         build = load_matrix(project).named(args.variant, args.channel)
         if build.cuda and args.cuda is None:
             options["cuda"] = Choice(build.cuda, f"alias {args.variant}")

@@ -44,7 +44,11 @@ def run(args: argparse.Namespace) -> int:
     if args.python is not None:
         raise UsageError("--python belongs to --official", hint="a variant names its Python: --variant sm35-avx-py311")
     if args.variant is None:
-        raise UsageError("--variant GPU-CPU-PYTHON is missing", hint="an example: --variant sm35-avx-py311")
+        from farm.cli.cards import sm_of
+
+        hint = f"an example: --variant sm{sm_of(args.gpu) if args.gpu else 35}-avx-py311"
+        official_too = "; about PyTorch's own wheels: --official" if args.gpu else ""
+        raise UsageError("--variant GPU-CPU-PYTHON is missing", hint=hint + official_too)
     project, settings = project_of(args)
     selectors = selectors_of(args, project, settings)
     judged = judge(project, selectors, questions(args, selectors.variant))
@@ -81,13 +85,12 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     Raises:
         UsageError: A card, a compiler or a version is not known.
     """
+    from farm.cli.cards import sm_of
     from farm.compat.host import parse_msvc
 
     asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
-        from farm.cli.cards import sm_of
-
         asked["gpu"] = sm_of(args.gpu, variant.architectures)
         asked["gpu_name"] = args.gpu
     # None where nothing was said, False for `--no-…`: both ask nothing.

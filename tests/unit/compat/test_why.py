@@ -114,6 +114,8 @@ def test_what_cannot_be_read_is_a_usage_error(why, words, says):
     [
         ("V100", "py313t", 0, "pip install torch==2.12.0 --index-url"),
         ("V100", "py38", 0, "pip install torch==2.4.1\n"),
+        ("V100", "3.8", 0, "pip install torch==2.4.1\n"),
+        ("RTX 5090", "cp314t", 0, "yes: PyTorch's own wheel of torch 2.15.0 runs on RTX 5090"),
         ("V100", "py315", 3, "no: there is no wheel of torch 2.14.1 for py315"),
         ("RTX 5090", "py314t", 0, "yes: PyTorch's own wheel of torch 2.15.0 runs on RTX 5090"),
         ("K40", "py38", 3, "no: none of PyTorch's own wheels in the catalogue has code for K40 (sm_35)"),
@@ -128,11 +130,12 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--gpu", "RTX 3090"], "an example: --variant sm86-avx-py311; about PyTorch's own wheels: --official"),
         (["--official", "--gpu", "V100", "--python", "py399"], "no release of PyTorch in the catalogue has wheels for"),
         (["--variant", "sm70-avx2-py311", "--python", "py38"], "--python belongs to --official"),
     ],
 )
-def test_a_python_that_cannot_be_answered_is_refused(why, words, message):
+def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, said = why(*words)
     assert code == 2
     assert message in said.err

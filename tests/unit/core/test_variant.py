@@ -74,6 +74,11 @@ def test_what_a_name_means(name, sms, python, machine):
         ("sm35-avx-py316", "sm35-avx-py314"),
         ("sm35-avx-py3.11", "sm35-avx-py311"),
         ("sm34-avx-py38", "sm35-avx-py39"),
+        ("sm35-avx-cp310", "sm35-avx-py310"),
+        ("sm35-avx-python3.9", "sm35-avx-py39"),
+        ("sm75-avx2-3.13t", "sm75-avx2-py313t"),
+        ("sm90-aarch64-py312", "sm90-armv8_2-py312"),
+        ("sm75-AMD64-py312", "sm75-sse41-py312"),
     ],
 )
 def test_the_nearest_name_comes_first(name, first):
