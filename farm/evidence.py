@@ -47,7 +47,8 @@ class Ran(Model):
 class ProvedWheel(Model):
     """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an address.
 
-    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept.
+    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept. `mended`: what is
+    wrong in this wheel and was mended after it; no build since then is proved by it.
     """
 
     channel: Line
@@ -60,6 +61,7 @@ class ProvedWheel(Model):
     built: Built
     runs: list[Ran]
     not_run: list[Line]
+    mended: list[Line] = []
     page: Annotated[str, Field(pattern=r"^(https://[!-~]{1,300}|[A-Za-z0-9._/-]{1,200})$")]
 
     @property
@@ -123,6 +125,7 @@ def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:
     sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
     rows = [("built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page)]
     rows += [("run", run.text, wheel.page) for run in wheel.runs]
+    rows += [("mended since", fault, wheel.page) for fault in wheel.mended]
     return [*rows, ("not run", ", ".join(wheel.not_run) or "nothing known", wheel.page)]
 
 

@@ -10,7 +10,7 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from farm.evidence import load_evidence
+from farm.evidence import ProvedWheel, load_evidence
 from farm.matrix import load_matrix
 
 ROOT = Path(__file__).parent.parent
@@ -24,12 +24,17 @@ def table() -> str:
     rows = ["| channel | package | proved |", "|---|---|---|"]
     for (channel, package), group in groupby(evidence.wheels, key=lambda wheel: (wheel.channel, wheel.package)):
         wheels = list(group)
-        told = "; ".join(dict.fromkeys(f"`{wheel.variant}` {wheel.state}" for wheel in wheels))
+        told = "; ".join(dict.fromkeys(_told(wheel) for wheel in wheels))
         version = wheels[0].version.partition("+")[0]
         rows.append(f"| `{channel}` | {package} {version} | {told} ([evidence]({wheels[0].page})) |")
     planned = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
     rows.append(f"| {', '.join(f'`{name}`' for name in planned)} | | nothing: planned |")
     return "\n".join(rows) + "\n"
+
+
+def _told(wheel: ProvedWheel) -> str:
+    mended = f" (wrong in it, mended since: {'; '.join(wheel.mended)})" if wheel.mended else ""
+    return f"`{wheel.variant}` {wheel.state}{mended}"
 
 
 def written(text: str) -> str:

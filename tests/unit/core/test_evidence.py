@@ -51,6 +51,13 @@ def test_what_differs_from_the_entry_is_not_proved(variant, options):
     assert rows[0][1].startswith("nothing of this build; of its channel: sm35-avx-py311")
 
 
+def test_what_is_wrong_in_a_proved_wheel_is_printed_with_the_proof():
+    evidence = load_evidence(ROOT)
+    for variant, wrong in ((PROVED, True), ("cpu-sse41-py311", True), ("cpu-avx-py311", False)):
+        assert ("mended since" in whats(evidence.rows(plan(variant)))) == wrong
+    assert "`cpu-sse41-py311` built and run without a card (wrong in it, mended since: dot products" in table()
+
+
 def test_a_channel_without_an_entry_is_planned():
     rows = load_evidence(ROOT).rows(plan("sm61-avx2-py313"))
     assert rows == [("proved", "nothing: no build of torch from channel main has been run to its end", FILE)]

@@ -451,3 +451,25 @@ def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     assert resolve(project, Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows")).channel == "kepler-2.0.1"
     with pytest.raises(NotBuildableError, match="canary in kepler-debian is not built for windows"):
         resolve(project, Selectors(Variant.parse("sm35-avx2-py311"), "canary", "windows", "kepler-debian"))
+
+
+@pytest.mark.parametrize(
+    ("channel", "variant", "platform"),
+    [
+        ("debian-1.13.1", "cpu-sse41-py311", "linux"),
+        ("debian-2.6.0", "sm35-avx-py311", "linux"),
+        ("kepler-2.0.1", "sm35-avx-py311", "linux"),
+        ("main", "sm90-armv9-py313", "linux"),
+        ("kepler-compat", "sm35-sse41-py311", "windows"),
+        ("windows-2.8.0", "sm120-avx2-py313", "windows"),
+    ],
+)
+def test_with_openblas_complex_products_go_through_cblas(root, channel, variant, platform):
+    """Upstream's CMake does not ask how a named BLAS returns complex numbers: `torch.dot` of them was 0."""
+    selectors = Selectors(variant=Variant.parse(variant), package="torch", channel=channel, platform=platform)
+    plan = resolve(root, selectors)
+    job = render(root, plan).job
+    first = next(plan.env[key] for key in ("CMAKE_PROJECT_Torch_INCLUDE", "CMAKE_PROJECT_INCLUDE") if key in plan.env)
+    name = first.partition("/job/")[2]
+    included = job[name] + (job["tiers.cmake"] if "tiers.cmake)" in job[name] else "")
+    assert included.count("set(BLAS_USE_CBLAS_DOT TRUE)") == (plan.env["BLAS"] == "OpenBLAS")
