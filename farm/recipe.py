@@ -14,14 +14,36 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from farm import catalog
 from farm.errors import UsageError
 from farm.platforms.shape import PlatformName
 from farm.text import nearest
 from farm.wheel.policy import Rules
-from farm.yamlfile import Model, load
+from farm.yamlfile import Model, load, pattern, where, word_of
 
 FOLDER = Path(__file__).parent / "recipes"
 _folders = [FOLDER]
+
+
+_HASH = "64 digits of sha256 in lower case, as `python3 -m pip hash FILE` prints them"
+_COMMIT = "the 40 characters of a commit, as `git rev-list -n 1 TAG` prints them in a clone"
+_ADDRESS = "an address such as https://example.org/x.tar.gz (https, ssh or file)"
+_PACKAGE = "the name of one Debian package, without a version: `apt-cache policy NAME` on that release shows it"
+_SDIST = "the name of a source archive of the index, such as x-1.2.tar.gz"
+_RELEASE = "a release such as 1.2, 1.2rc1 or 1.2.post1 (the farm adds what follows `+`)"
+Sha256 = Annotated[str, pattern(r"^[0-9a-f]{64}$", _HASH)]
+Name = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", "a name: letters, digits, '.', '_' and '-'")]
+FileName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$", "the name of a file")]
+SdistName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)]
+PackageName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$", "the name of a package")]
+Release = Annotated[str, pattern(r"^\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)]
+Address = Annotated[str, pattern(r"^(https|ssh|file)://[!-~]{1,400}$", _ADDRESS)]
+AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
+VariableName = Annotated[
+    str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
+]
+Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
+Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
 
 
 class PathSource(Model):
@@ -38,30 +60,24 @@ class GitSource(Model):
     """
 
     kind: Literal["git"]
-    url: str
+    url: Address
     tag: str
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    commit: Annotated[str, pattern(r"^[0-9a-f]{40}$", _COMMIT)] | None = None
     release: Literal["torch", "vision", "audio"] | None = None
 
     @model_validator(mode="after")
     def _commit_is_known(self) -> Self:
         if (self.commit is None) == (self.release is None):
-            text = "a tag can be moved: add commit, the 40 characters that `git rev-list -n 1 TAG` prints in a clone"
+            text = f"a tag can be moved: add commit, {_COMMIT}"
             raise PydanticCustomError("commit", "{text}", {"text": text})
         return self
-
-
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")]
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$")]
-PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")]
 
 
 class ArchiveSource(Model):
     """A tar file at an address."""
 
     kind: Literal["archive"]
-    url: str
+    url: Address
     sha256: Sha256
 
 
@@ -80,7 +96,7 @@ class SdistSource(Model):
 
     kind: Literal["sdist"]
     package: PackageName
-    file: FileName
+    file: SdistName
     sha256: Sha256
 
 
@@ -97,7 +113,7 @@ class BuildWheel(Model):
     """A wheel of the Python index that is installed for the build, such as its build backend."""
 
     package: PackageName
-    file: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,150}\.whl$")]
+    file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
     sha256: Sha256
 
 
@@ -139,8 +155,8 @@ class SmokeTest(Model):
     """
 
     interface: Literal["torch"] | None = None
-    imports: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")]] = []
-    script: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$")] | None = None
+    imports: list[Module] = []
+    script: Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")] | None = None
 
 
 class Recipe(Model):
@@ -168,24 +184,24 @@ class Recipe(Model):
     `job/prepare.sh` does what is not an edit.
     """
 
-    package: str
+    package: Name
     summary: str
-    version: str
+    version: Release
     source: AnySource
     torch_release: str | None = None
     parts: list[Part] = []
     platforms: list[PlatformName]
-    components: list[str]
+    components: list[Component]
     cudnn: bool = False
     device_code: bool = True
     gcc: int | Literal["cuda"] | None = None
-    apt: list[str]
+    apt: list[AptName]
     wheels: list[str] = []
-    env: dict[str, str]
-    env_cuda: dict[str, str] = {}
-    env_platform: dict[PlatformName, dict[str, str]] = {}
+    env: dict[VariableName, str]
+    env_cuda: dict[VariableName, str] = {}
+    env_platform: dict[PlatformName, dict[VariableName, str]] = {}
     switches: list[str] = []
-    needs: list[FolderName] = []
+    needs: list[Name] = []
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
@@ -288,7 +304,26 @@ def recipe(package: str) -> Recipe:
             f"unknown package {package!r}",
             hint=f"nearest: {', '.join(near)}",
         )
-    return load(folder(package) / "recipe.yaml", Recipe)
+    path = folder(package) / "recipe.yaml"
+    found = load(path, Recipe)
+    if path.parent.parent != FOLDER:
+        _check_files(path, found)
+    return found
+
+
+def _check_files(path: Path, found: Recipe) -> None:
+    """What a recipe names beside it must be there, before an hour of building says so."""
+    project = path.parent.parent.parent.resolve()
+    if isinstance(found.source, PathSource):
+        source, fault = (path.parent / found.source.path).resolve(), None
+        if not source.is_dir():
+            fault = f"there is no folder {source}"
+        elif project not in source.parents:  # the project itself holds what builds leave
+            fault = f"{source} is not below {project}; for a repository as a whole: kind: git"
+        if fault:
+            raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault}")
+    if (script := found.smoke.script) and not (path.parent / script).is_file():
+        raise UsageError(f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}")
 
 
 @cache

@@ -4,7 +4,8 @@ YAML is untrusted: only plain data is built, files and their nesting are bounded
 copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
@@ -12,11 +13,12 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from farm import parsed
 from farm.errors import UsageError
-from farm.text import nearest
+from farm.text import nearest, short
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_BYTES = 4 << 20
@@ -39,6 +41,33 @@ class Model(BaseModel):
     def completed(cls, data: Any) -> Any:
         """What is read for a record, with what the file states once for all of its kind."""
         return data
+
+
+_MEANINGS: dict[str, str] = {}
+"""What a pattern asks for, in words."""
+
+
+def pattern(expression: str, meaning: str) -> Any:
+    """A field's pattern, and what an error says of a value that does not match: `'…' is not` and the meaning."""
+    _MEANINGS[expression] = meaning
+    return Field(pattern=expression)
+
+
+def word_of(kind: str, known: Callable[[], Sequence[str]]) -> WrapValidator:
+    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`."""
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        word = str(value) if number else handler(value)
+        names = list(known())
+        if word in names:
+            return word
+        digits = re.sub(r"\D", "", word)
+        near = [name for name in names if digits and re.sub(r"\D", "", name) == digits] or nearest(word, names)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
+        raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
+
+    return WrapValidator(check)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -185,6 +214,8 @@ def _checked(path: Path, raw: bytes, model: type[M]) -> M:
         if isinstance(error, yaml.reader.ReaderError):
             line = ":" + str(text.count("\n", 0, error.position) + 1)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        if mark and text[mark.index : mark.index + 1] == "\t":
+            problem = "a tab; indent with spaces"
         raise UsageError(f"{path}{line}: not valid YAML: {problem}") from error
     except UnicodeDecodeError as error:
         line_number = raw.count(b"\n", 0, error.start) + 1
@@ -271,8 +302,8 @@ def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validat
     for problem in error.errors():
         loc = problem["loc"]
         line, node = _find(root, loc)
-        where = ".".join(str(part) for part in loc if part != "[key]") or "document"
-        text = f"{path}:{line}: {where}: {problem['msg'].removeprefix('Value error, ')}"
+        where = ".".join(str(part) for part in loc if part != "[key]")
+        text = ": ".join(part for part in (f"{path}:{line}", where, _said(problem)) if part)
         if problem["type"] == "extra_forbidden":
             known = sorted(_fields_at(model, loc[:-1]))
             near = nearest(str(loc[-1]), known)
@@ -285,6 +316,18 @@ def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: Validat
             text = f'{path}:{line}: {where}: {word} is {kind} here; write it in quotes: "{word}"'
         lines.append(text)
     return lines
+
+
+def _said(problem: ErrorDetails) -> str:
+    """What is wrong with a value, in the words of YAML and not of Python."""
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return "keys and values are needed here, such as {key: value}"
+    if kind == "union_tag_not_found":
+        return f"the key {context['discriminator']} is missing"
+    if kind == "string_pattern_mismatch" and (meaning := _MEANINGS.get(context["pattern"])):
+        return f"{short(problem['input'])!r} is not {meaning}"
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node]:

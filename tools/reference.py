@@ -79,7 +79,9 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
     if kind == "array":
         return f"list of {_type(field.get('items', {}), schema)}"
     if kind == "object":
-        return f"mapping to {_type(more, schema)}" if (more := field.get("additionalProperties")) else "mapping"
+        # With a pattern for its keys, a mapping has `patternProperties`.
+        more = field.get("additionalProperties") or next(iter(field.get("patternProperties", {}).values()), None)
+        return f"mapping to {_type(more, schema)}" if more else "mapping"
     return {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}.get(
         str(kind), "null" if kind == "null" else "value"
     )

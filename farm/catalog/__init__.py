@@ -3,7 +3,7 @@
 The shapes stand in `farm.catalog.models`; the functions here load each file once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -226,6 +226,15 @@ def base_of(python: str) -> str:
 @cache
 def nvidia_provider() -> NvidiaProvider:
     return load_facts(FOLDER / "nvidia.yaml", NvidiaProvider)
+
+
+@cache
+def toolkit_components() -> list[str]:
+    """Every component of CUDA that one of the toolkit providers has."""
+    providers: list[Iterable[str]] = [release.components for release in debian_releases().values()]
+    providers += [nvidia_provider().components, *nvidia_provider().since.values()]
+    providers += [toolkit.components for toolkit in wheel_toolkits().values()]
+    return sorted(set().union(*providers))
 
 
 def find(known: Mapping[str, object], version: str) -> str | None:

@@ -14,7 +14,7 @@ from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
 from farm.index.standing import WITHDRAWN, standing, withdrawn
 from farm.platforms.facts import of_tag
-from farm.variant import Variant, python_of
+from farm.variant import Variant, serves
 
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
@@ -124,9 +124,7 @@ def _next_rebuild(file: File) -> int:
 
 
 def _for_python(file: File, variant: Variant) -> bool:
-    stable = () if variant.python.endswith("t") else ("abi3",)  # which a free-threaded Python does not load
-    tags = parse_wheel_filename(file.filename)[3]
-    return any(tag.abi in stable or python_of(tag.interpreter, tag.abi) == variant.python for tag in tags)
+    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
 
 
 def _installs(file: File, os: Os) -> bool:

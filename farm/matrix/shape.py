@@ -1,34 +1,21 @@
 """The shape of `ci/matrix.yaml`: what may be written there, before inheritance and before the axes are expanded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, create_model, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
 from farm.options import OPTIONS, Option, Value
 from farm.platforms.shape import PlatformName
 from farm.recipe import VerifyRules
-from farm.text import nearest
 from farm.variant import PYTHONS, cpus, gpus
-from farm.yamlfile import Model
+from farm.yamlfile import Model, pattern, word_of
 
 Package = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="a folder with a recipe")]
 AXES = ("packages", "platforms", "gpus", "cpus", "pythons", "cuda")
 """The axes in the order in which builds are listed: the last one changes fastest."""
-
-
-def _word(axis: str, known: Callable[[], Sequence[str]]) -> AfterValidator:
-    def check(word: str) -> str:
-        names = list(known())
-        if word in names:
-            return word
-        near = nearest(word, names)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
-        raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {axis} {word!r}; {hint}"})
-
-    return AfterValidator(check)
 
 
 def _one_or_many(value: Any) -> Any:
@@ -40,13 +27,15 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Gpu = Annotated[str, _word("GPU", gpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))]
-Cpu = Annotated[str, _word("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
-Python = Annotated[str, _word("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
-Base = Annotated[str, _word("base image", lambda: list(catalog.debian_releases()))]
-Switch = Annotated[str, _word("switch", lambda: list(catalog.switches()))]
-CudaVersion = Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}$")]
-ChannelName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,60}$")]
+Gpu = Annotated[str, word_of("GPU", gpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))]
+Cpu = Annotated[str, word_of("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
+Python = Annotated[str, word_of("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
+Base = Annotated[str, word_of("base image", lambda: list(catalog.debian_releases()))]
+Switch = Annotated[str, word_of("switch", lambda: list(catalog.switches()))]
+CudaVersion = Annotated[str, pattern(r"^\d{1,2}\.\d{1,2}$", 'a version of CUDA such as "11.8"')]
+ChannelName = Annotated[
+    str, pattern(r"^[a-z0-9][a-z0-9._-]{0,60}$", "a name for a channel: lower-case letters, digits, '.', '_' and '-'")
+]
 _VERSION_SCHEMA = {"type": "string", "pattern": r"^\d{1,2}\.\d{1,2}$"}
 _CUDA_SCHEMA = {"anyOf": [_VERSION_SCHEMA, {"type": "array", "minItems": 1, "items": _VERSION_SCHEMA}]}
 

@@ -36,9 +36,13 @@ def report_text(report: Report) -> str:
 
 def refusal(report: Report, report_file: Path | None = None) -> VerificationFailedError:
     """The error that says everything that a report found."""
-    lines = [
-        f"  - {f.where}: {f.what}\n    why: {f.why}\n    fix: {f.fix}" for f in report.findings if f.waived is None
-    ]
+    lines: list[str] = []
+    held = [finding for finding in report.findings if finding.waived is None]
+    for finding, following in zip(held, [*held[1:], None], strict=True):
+        lines.append(f"  - {finding.where}: {finding.what}")
+        # Said once of findings in a row that have it in common: a CPU's extensions are ten.
+        if following is None or (finding.why, finding.fix) != (following.why, following.fix):
+            lines.append(f"    why: {finding.why}\n    fix: {finding.fix}")
     return VerificationFailedError(
         f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
         hint=f"the whole report: {report_file}" if report_file else None,

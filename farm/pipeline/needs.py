@@ -22,7 +22,7 @@ from farm.platforms.facts import facts
 from farm.recipe import names, recipe
 from farm.retrying import retry_while_open
 from farm.runs import Journal, OpenRun
-from farm.variant import python_of
+from farm.variant import serves
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""
@@ -99,7 +99,7 @@ def _how(plan: Plan, need: Requirement, project: Path) -> str:
 def _fits(filename: str, plan: Plan, need: Requirement) -> bool:
     _, version, _, tags = parse_wheel_filename(filename)
     return need.specifier.contains(version) and any(
-        python_of(tag.interpreter, tag.abi).removeprefix("py") == str(plan.verify.python).removeprefix("cp")
+        serves(tag.interpreter, tag.abi, plan.parsed_variant.python)
         and facts(plan.platform).fits(tag.platform, plan.machine)
         for tag in tags
     )

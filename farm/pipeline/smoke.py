@@ -23,7 +23,7 @@ from farm.smoke.emulation import model_for
 from farm.smoke.environment import find_python, find_uv, install, make_environment
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
-from farm.variant import python_of
+from farm.variant import serves
 from farm.wheel.arch import order
 from farm.wheel.inspect import inspect
 from farm.wheel.metadata import parse_wheel_name
@@ -179,10 +179,8 @@ def _is_of(file: File, plan: Plan) -> bool:
     if version != Version(plan.version):
         return False
     python = plan.parsed_variant.python
-    # A free-threaded Python does not load the stable ABI.
-    stable = () if python.endswith("t") else ("abi3",)
     return any(
-        (tag.abi in stable or tag.interpreter.startswith("py") or python_of(tag.interpreter, tag.abi) == python)
+        serves(tag.interpreter, tag.abi, python)
         and (system := of_tag(tag.platform)) is not None
         and system.name == plan.platform
         for tag in tags

@@ -11,6 +11,7 @@ from farm.compat.torch import numpy_end
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
+from farm.parsed import is_own
 from farm.plan import inputs
 from farm.plan.environment import environment, filled, needs, placeholders
 from farm.plan.file import Plan
@@ -21,6 +22,7 @@ from farm.platforms.registry import platform
 from farm.recipe import folder as recipe_folder
 from farm.recipe import job_digest, job_files
 from farm.wheel.policy import Policy
+from farm.yamlfile import where
 
 
 def resolve(project: Path, selectors: Selectors) -> Plan:
@@ -38,8 +40,8 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         value = repr(first["input"])[:80]
-        file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
-        raise UsageError(f"{file}: {key}: {value}: {first['msg']}", hint="docs/your-package.md has the keys") from error
+        line = where(recipe_folder(wanted.pins.recipe) / "recipe.yaml", *first["loc"])
+        raise UsageError(f"{line}: {key}: {value}: {first['msg']}", hint="docs/your-package.md has the keys") from error
 
 
 def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
@@ -78,6 +80,12 @@ def _best(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None) 
 def _plan(wanted: Candidate) -> Plan:
     recipe, stack, pins = wanted.recipe, wanted.stack, wanted.pins
     values, system = placeholders(wanted), platform(stack.platform)
+    if stack.cuda and recipe.device_code and "nvcc" not in recipe.components:
+        line = where(recipe_folder(pins.recipe) / "recipe.yaml", "components")
+        raise UsageError(
+            f"{line}: components: nothing compiles CUDA code for {stack.variant}: nvcc is missing",
+            hint="add nvcc, headers and cudart; or, for a package without CUDA code of its own, `device_code: false`",
+        )
     env = environment(wanted, values)
     packages = debian_packages(system.packages(recipe, stack), stack)
     if stack.toolkit == "nvidia":
@@ -109,17 +117,40 @@ def _plan(wanted: Candidate) -> Plan:
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),
-        build_requires=[*wheels(stack), *inputs.build_requires(pins.recipe, recipe, system.facts)],
+        build_requires=[*wheels(stack), *inputs.build_requires(pins.recipe, recipe, stack)],
         vendor_into=recipe.vendor_into,
         repair=recipe.repair,
         exclude=recipe.exclude,
         opens=system.opens(recipe, stack),
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
         verify=_policy(wanted, values["version"]),
-        requires=[filled(text, values, f"recipe {recipe.package}: requires") for text in recipe.requires],
+        requires=_requirements(wanted, values),
         windows=system.details(recipe, stack, wanted.value("blas")),
         origins=_origins(wanted, env),
     )
+
+
+def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
+    """What METADATA must require.
+
+    Raises:
+        UsageError: One is no requirement.
+    """
+    file = recipe_folder(wanted.pins.recipe) / "recipe.yaml"
+    found = [filled(text, values, file, "requires", index) for index, text in enumerate(wanted.recipe.requires)]
+    if not found or is_own(file):  # golden plans hold what ours say; what others write is checked each time
+        return found
+    from packaging.requirements import InvalidRequirement  # noqa: PLC0415 slow to import
+
+    from farm.requirement import read_requirement  # noqa: PLC0415 slow to import
+
+    for index, text in enumerate(found):
+        try:
+            read_requirement(text)
+        except InvalidRequirement as error:
+            said = str(error).splitlines()[0]
+            raise UsageError(f"{where(file, 'requires', index)}: requires.{index}: {text!r}: {said}") from error
+    return found
 
 
 def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:

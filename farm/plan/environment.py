@@ -1,6 +1,7 @@
 """The version of a wheel and the variables of its build, each with its origin."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from farm import catalog
 from farm.compat.torch import numpy_end, switch_off
@@ -13,6 +14,7 @@ from farm.platforms.registry import platform
 from farm.recipe import folder, names, recipe
 from farm.text import nearest
 from farm.variant import Variant
+from farm.yamlfile import where
 
 BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
 """PyTorch's name for a library, by ours."""
@@ -81,8 +83,8 @@ def needs(candidate: Candidate) -> list[str]:
             fault = "cannot need itself" if name in names() else f"no recipe for package {name!r}"
             near = nearest(name, [other for other in names() if other != candidate.package])
             raise UsageError(
-                f"{folder(candidate.pins.recipe) / 'recipe.yaml'}: needs: {fault}",
-                hint=f"nearest: {', '.join(near)}" if near else f"known: {', '.join(names())}",
+                f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
+                hint=f"nearest: {', '.join(near)}" if near else None,
             )
         listed = name in candidate.channel.packages
         pins = candidate.channel.pins(name, stack.variant, stack.platform, stack.cuda)
@@ -94,19 +96,23 @@ def needs(candidate: Candidate) -> list[str]:
     return found
 
 
-def filled(text: str, values: Mapping[str, str], where: str) -> str:
+def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) -> str:
     """`text` with its placeholders filled.
 
     Raises:
-        UsageError: It holds an unknown one; `where` is named.
+        UsageError: It holds an unknown one; the line of `key` in the YAML `file` is named.
     """
     if "{" not in text:
         return text
-    for key, value in values.items():
-        text = text.replace("{" + key + "}", value)
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
     # What is left in braces is a name that nobody knows: in a script it would be taken literally.
     if "{" in text:
-        raise UsageError(f"{where}: {text!r} holds an unknown name; known: {', '.join(values)}")
+        named = ".".join(map(str, key))
+        unknown = text.partition("{")[2].partition("}")[0]
+        near = nearest(unknown, list(values))
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(values)}"
+        raise UsageError(f"{where(file, *key)}: {named}: unknown placeholder {unknown!r} in {text!r}; {hint}")
     return text
 
 
@@ -119,10 +125,11 @@ def environment(candidate: Candidate, values: Mapping[str, str]) -> dict[str, Ch
         UsageError: A recipe holds an unknown placeholder.
     """
     found: dict[str, Choice] = {}
+    file = folder(candidate.pins.recipe) / "recipe.yaml"
     for origin, variables in _sources(candidate).items():
         for name, text in variables.items():
-            where = f"recipe {candidate.recipe.package}: env {name}"
-            found[name] = Choice(filled(text, values, where), origin)
+            keys = [key for key in ("env_cuda", "env") if name in getattr(candidate.recipe, key)]
+            found[name] = Choice(filled(text, values, file, *keys[:1], name), origin)
     return found
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.errors import UsageError
 from farm.platforms.facts import WINDOWS, facts
 from farm.platforms.shape import Machine, PlatformName
+from farm.recipe import Address, AptName, Name, VariableName
 from farm.text import json_lines
 from farm.variant import Variant
 from farm.wheel.policy import Policy
@@ -53,7 +54,7 @@ class SourcePlan(Model):
 
     kind: Literal["path", "git", "archive", "debian-source", "sdist", "wheel"]
     digest: Sha256 | None = None
-    url: str | None = Field(default=None, pattern=r"^(https|ssh|file)://[!-~]{1,400}$")
+    url: Address | None = None
     tag: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,100}$")
     commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     package: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")
@@ -165,7 +166,7 @@ class Plan(Model):
     """One build, fully resolved."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
-    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    package: Name
     version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
     variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}t?$")
     platform: PlatformName
@@ -175,9 +176,9 @@ class Plan(Model):
     base: Text | None = Field(description="None: built on the host itself")
     python: PythonPlan | None = Field(default=None, description="None: that of the base image, or of the host")
     toolkit: ToolkitPlan | None
-    apt: list[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]{1,80}$")]]
-    env: dict[Annotated[str, Field(pattern=r"^[A-Z][A-Za-z0-9_]{0,60}$")], Text]
-    recipe: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$")
+    apt: list[AptName]
+    env: dict[VariableName, Text]
+    recipe: Name
     source: SourcePlan
     parts: list[PartPlan]
     patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]

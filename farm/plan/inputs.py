@@ -10,8 +10,10 @@ from farm.compat import Stack
 from farm.compat.host import platform_of, redist_platform
 from farm.errors import UsageError
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
-from farm.platforms.facts import Facts, facts
+from farm.platforms.facts import facts
 from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe, tree_digest
+from farm.variant import serves
+from farm.yamlfile import where
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:
@@ -55,19 +57,39 @@ def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
     ]
 
 
-def build_requires(name: str, recipe_: Recipe, system: Facts) -> list[SourcePlan]:
+def build_requires(name: str, recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
     """The wheels of the Python index that the build imports. A machine that is not an image has what `wheels` names.
 
     Raises:
-        UsageError: The recipe `name` has some, and says nothing of such a machine.
+        UsageError: The recipe `name` has some, and says nothing of such a machine; or one is for another Python.
     """
-    if recipe_.build_requires and not system.in_images:
+    if not recipe_.build_requires:
+        return []
+    system = facts(stack.platform)
+    if not system.in_images:
         if recipe_.wheels:
             return []
         raise UsageError(
             f"{folder(name) / 'recipe.yaml'}: build_requires: are installed in Linux images only, not on {system.name}",
             hint="name what a Windows machine installs in `wheels`, or build for --platform linux",
         )
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 slow to import
+
+    for index, wheel in enumerate(recipe_.build_requires):
+        try:
+            tags = parse_wheel_filename(wheel.file)[3]
+        except InvalidWheelFilename:
+            tags = frozenset()
+        if not any(
+            serves(tag.interpreter, tag.abi, stack.variant.python)
+            and (tag.platform == "any" or system.fits(tag.platform, stack.variant.machine))
+            for tag in tags
+        ):
+            line = where(folder(name) / "recipe.yaml", "build_requires", index, "file")
+            raise UsageError(
+                f"{line}: build_requires.{index}.file: {wheel.file} is not for Python {stack.variant.python_version} "
+                f"on {stack.platform} {stack.variant.machine}"
+            )
     return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in recipe_.build_requires]
 
 

@@ -89,7 +89,8 @@ def _image(templates: Templates, plan: Plan) -> Files:
         "prefix": provider.prefix,
         "image_env": image_env,
         "cxx": plan.env["CXX"],
-        "lowest_sm": min(cuda.sm) if cuda else None,
+        # A package without CUDA code of its own may do without the compiler.
+        "lowest_sm": min(cuda.sm) if cuda and toolkit and "nvcc" in toolkit.components else None,
     }
     files["Dockerfile"] = templates.fill(DOCKERFILE, values)
     # Each script once: providers share some.

@@ -152,7 +152,7 @@ def _wheel(file: File, page: ProjectPage) -> Wheel:
 
 def _python(tag: Tag) -> str:
     if tag.abi == "abi3":
-        return STABLE
+        return f"{tag.interpreter}-{STABLE}"  # with the oldest Python that loads it
     return ANY if tag.interpreter.startswith("py") else python_of(tag.interpreter, tag.abi)
 
 
@@ -256,7 +256,7 @@ class Known:
         if wheel is None:
             return ()
         _, _, python, platform = wheel.key.split("|")
-        several = python in (STABLE, ANY)
+        several = python == ANY or python.endswith(STABLE)
         runs = self._runs_of.get(wheel_key(wheel.project, wheel.version, "", platform), ())
         found = [*self.tests.get(wheel.filename, ())]
         found += [smoke for run in runs if several or run.python == python for smoke in run.smokes]
@@ -292,7 +292,7 @@ class Known:
 
 def _keys(offer: Offer) -> tuple[str, ...]:
     """The keys of the wheels that serve an offer, its own first."""
-    pythons = [offer.python, STABLE, ANY]
-    if offer.python.endswith("t"):
-        pythons.remove(STABLE)  # a free-threaded Python does not load it
+    pythons = [offer.python, ANY]
+    if not offer.python.endswith("t"):  # a free-threaded Python does not load the stable ABI
+        pythons += [f"cp3{minor}-{STABLE}" for minor in range(int(offer.python[3:]), 1, -1)]
     return tuple(wheel_key(offer.package, offer.version, python, offer.platform) for python in pythons)

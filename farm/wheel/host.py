@@ -15,8 +15,9 @@ from farm.wheel.policy import Policy
 from farm.wheel.report import Check, CheckId, Finding
 
 _FIX_CODE = (
-    "compile with the level's -march; only if it asks the CPU at run time: name the member under `dispatching`, "
-    "a key of policies and of `verify` in recipes"
+    "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
+    "recipe's `env`; only if it asks the CPU at run time: name the member under `dispatching`, a key of policies and "
+    "of `verify` in recipes"
 )
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 

@@ -11,6 +11,7 @@ import pytest
 
 from farm import shipped
 from farm.cli.main import main
+from farm.compat import Stack
 from farm.doctor import common
 from farm.doctor.findings import GB, Patient
 from farm.errors import UsageError
@@ -122,9 +123,16 @@ def test_a_package_without_device_code_promises_none(own):
     plan = plan_of(own, "sm35-avx-py311", ptx=True)
     assert (list(plan.verify.sass), list(plan.verify.ptx)) == ([], [])
     file = own / "recipes" / "hello" / "recipe.yaml"
+    assert "--sm" not in render(own, plan).image["Dockerfile"]  # the image has no nvcc to be tried
     file.write_text(file.read_text().replace("device_code: false", "device_code: true"))
     use_project(own.parent)
+    assert list(plan_of(own).verify.sass) == []
+    with pytest.raises(UsageError, match=r"recipe\.yaml:7: components: .* sm35-avx-py311: nvcc is missing"):
+        plan_of(own, "sm35-avx-py311")
+    file.write_text(file.read_text().replace("components: []", "components: [nvcc, headers, cudart]"))
+    use_project(own.parent)
     plan = plan_of(own, "sm35-avx-py311", ptx=True)
+    assert "--sm 35" in render(own, plan).image["Dockerfile"]
     assert (list(plan.verify.sass), list(plan.verify.ptx)) == ([35], [35])
 
 
@@ -132,7 +140,8 @@ def test_the_projects_own_recipe_stands_before_the_farms(own):
     folder = own / "recipes" / "canary"
     folder.mkdir()
     text = (own / "recipes" / "hello" / "recipe.yaml").read_text()
-    (folder / "recipe.yaml").write_text(text.replace("package: hello", "package: canary"))
+    text = text.replace("package: hello", "package: canary").replace("path: src", "path: ../hello/src")
+    (folder / "recipe.yaml").write_text(text.replace(", script: smoke.py", ""))
     use_project(own)
     assert "hello" in names()
     assert recipe("canary").summary == "An example of an extension module"
@@ -206,8 +215,89 @@ def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
     requiring(own)
     use_project(own)
     with pytest.raises(UsageError, match=r"hello/recipe\.yaml: build_requires: .* not on macos"):
-        build_requires("hello", recipe("hello"), facts("macos"))
-    assert len(build_requires("hello", recipe("hello"), facts("linux"))) == 1
+        build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"))
+    assert len(build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("cpu-avx-py311"), "linux"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("tags", "taken"),
+    [
+        ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
+        ("cp39-abi3-manylinux_2_17_x86_64", True),
+        ("py3-none-any", True),
+        ("cp39-cp39-manylinux_2_17_x86_64", False),
+        ("cp312-abi3-manylinux_2_17_x86_64", False),
+        ("cp311-cp311-win_amd64", False),
+        ("cp311-cp311-manylinux_2_17_aarch64", False),
+        ("odd", False),
+    ],
+)
+def test_a_wheel_for_the_build_is_for_its_python_and_machine(own, tags, taken):
+    requiring(own)
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    file.write_text(file.read_text().replace("py2.py3-none-any", tags))
+    use_project(own.parent)
+    if taken:
+        assert len(plan_of(own).build_requires) == 1
+    else:
+        with pytest.raises(
+            UsageError, match=r"recipe\.yaml:18: build_requires\.0\.file: .* is not for Python 3\.11 on linux"
+        ):
+            plan_of(own)
+
+
+SDIST = "{kind: sdist, package: x, file: FILE, sha256: HASH}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "text"),
+    [
+        (
+            "components: []",
+            "components: [nvc]",
+            7,
+            "components.0: unknown component of CUDA 'nvc'; did you mean 'nvcc'",
+        ),
+        ('"0.1.0"', '"v0.1"', 4, "version: 'v0.1' is not a release such as 1.2"),
+        ('"0.1.0"', '"0.1+mine"', 4, "version: '0.1+mine' is not a release"),
+        ("package: hello", "package: hello world", 2, "package: 'hello world' is not a name"),
+        ("{kind: path, path: src}", "src", 5, "source: keys and values are needed here"),
+        ("{kind: path, path: src}", "{path: src}", 5, "source: the key 'kind' is missing"),
+        ("path: src}", "path: srcs}", 5, "source.path: there is no folder "),
+        ("path: src}", "path: /}", 5, "source.path: / is not below "),
+        ("path: src}", "path: ../..}", 5, "for a repository as a whole: kind: git"),
+        (
+            "{kind: path, path: src}",
+            SDIST.replace("FILE", "x-1-py3-none-any.whl"),
+            5,
+            "is not the name of a source archive",
+        ),
+        ("{kind: path, path: src}", SDIST.replace("FILE", "x-1.zip"), 5, "'HASH' is not 64 digits of sha256"),
+        ("[cmake, ", "[cmake=3.25, ", 10, "apt.0: 'cmake=3.25' is not the name of one Debian package"),
+        (
+            'N: "{version}"',
+            'N: "{versoin}"',
+            11,
+            "env.FARM_VERSION: unknown placeholder 'versoin' in '{versoin}'; did you mean 'version'?",
+        ),
+        ("{FARM_VERSION:", "{farm version:", 11, "'farm version' is not the name of a variable"),
+        ("script: smoke.py", "script: smok.py", 17, "smoke.script: there is no "),
+        ("imports: [hello]", "imports: [a-b]", 17, "smoke.imports.0: 'a-b' is not the name of a module"),
+        ("env: {", "requires: ['numpy>>1']\nenv: {", 11, "requires.0: 'numpy>>1': "),
+        ("env: {", "needs: [torhc]\nenv: {", 11, "needs: no recipe for package 'torhc'"),
+        ("env: {", "\tenv: {", 11, "not valid YAML: a tab; indent with spaces"),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own, capsys, old, new, line, text):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    assert file.read_text().count(old) == 1
+    file.write_text(file.read_text().replace(old, new))
+    before = tree(own)
+    assert main(["--project", str(own), "submit", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"farm: {file}:{line}: ")
+    assert text in said
+    assert tree(own) == before
 
 
 def named(own, folder, package, source=None):
@@ -239,7 +329,7 @@ def test_what_no_plan_can_hold_is_named_with_its_file(own):
     file = own / "recipes" / "odd" / "recipe.yaml"
     file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "1.0 beta"'))
     use_project(own.parent)
-    with pytest.raises(UsageError, match=r"odd/recipe\.yaml: .*version"):
+    with pytest.raises(UsageError, match=r"odd/recipe\.yaml:4: version"):
         plan_of(own, package="odd")
 
 
@@ -282,7 +372,7 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
 @pytest.mark.parametrize(("needed", "fault"), [("heloo", "no recipe for package 'heloo'"), ("hello", "need itself")])
 def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
     needing(own, needed)
-    with pytest.raises(UsageError, match=rf"hello/recipe\.yaml: needs: .*{fault}"):
+    with pytest.raises(UsageError, match=rf"hello/recipe\.yaml:18: needs: .*{fault}"):
         plan_of(own)
 
 

@@ -97,7 +97,7 @@ def test_a_word_that_is_a_truth_value_is_explained(file):
         (b"words: []\n# \xff\n", 2, "not UTF-8"),
         (b"words: []\n\n# \x01\n", 3, "not valid YAML: control characters are not allowed"),
         ("words: " + "[" * 200_000, 1, "nested deeper than 50 levels"),
-        ("- a\n", 1, "Input should be a valid dictionary"),
+        ("- a\n", 1, "keys and values are needed here, such as {key: value}"),
     ],
 )
 def test_the_error_names_the_line_and_what_is_wrong(file, content, line, part):

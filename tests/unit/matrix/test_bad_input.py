@@ -12,10 +12,15 @@ from farm.matrix import load_matrix
         # wrong types
         ("gpus: [cpu, sm80, sm90]", "gpus: sm80", 10, "channels.one.gpus: Input should be a valid list"),
         ("gpus: [cpu, sm80, sm90]", "gpus: []", 10, "channels.one.gpus: List should have at least 1 item"),
-        ("cpus: [avx2, avx512]", "cpus: [avx2, 512]", 11, "channels.one.cpus.1: 512 is a number here"),
+        (
+            "cpus: [avx2, avx512]",
+            "cpus: [avx2, 512]",
+            11,
+            "channels.one.cpus.1: unknown CPU '512'; did you mean 'avx512'",
+        ),
         ('cuda: ["12.9", "12.8"]', "cuda: 12.9", 8, 'channels.one.cuda: write versions in quotes: "12.9"'),
         ('cuda: ["12.9", "12.8"]', "cuda: ['12.9', 12.8]", 8, 'channels.one.cuda: write versions in quotes: "12.8"'),
-        ('cuda: ["12.9", "12.8"]', 'cuda: ["12.9.1"]', 8, "channels.one.cuda.0: String should match pattern"),
+        ('cuda: ["12.9", "12.8"]', 'cuda: ["12.9.1"]', 8, "channels.one.cuda.0: '12.9.1' is not a version of CUDA"),
         (
             "toolkit: nvidia",
             "toolkit: conda",
@@ -23,12 +28,14 @@ from farm.matrix import load_matrix
             "channels.one.toolkit: Input should be 'debian', 'nvidia' or 'wheels'",
         ),
         ("summary: a channel", "summary: [a]", 3, "channels.one.summary: Input should be a valid string"),
-        ("  one:\n", "  One:\n", 2, "channels.One: String should match pattern"),
+        ("  one:\n", "  One:\n", 2, "channels.One: 'One' is not a name for a channel"),
         # unknown keys and words
         ("gpus:", "gpu:", 10, "unknown key 'channels.one.gpu'; did you mean 'gpus'?"),
         ("pythons:", "python:", 12, "unknown key 'channels.one.python'; did you mean 'pythons'?"),
         ("channels:", "chanels:", 1, "unknown key 'chanels'; did you mean 'channels'?"),
         ("sm90]", "sm09]", 10, "channels.one.gpus.2: unknown GPU 'sm09'; did you mean 'sm90'"),
+        ("sm90]", "9.0]", 10, "channels.one.gpus.2: unknown GPU '9.0'; did you mean 'sm90'?"),
+        ("py312]", "3.12]", 12, "channels.one.pythons.1: unknown Python '3.12'; did you mean 'py312'?"),
         ("avx512]", "avx521]", 11, "channels.one.cpus.1: unknown CPU 'avx521'; did you mean 'avx512'"),
         ("py312]", "py3.12]", 12, "channels.one.pythons.1: unknown Python 'py3.12'; did you mean 'py312'"),
         ("[torch]", "[tourch]", 5, "channels.one.packages: no recipe for package 'tourch'; did you mean 'torch'?"),

@@ -251,6 +251,8 @@ def test_a_wheel_for_several_pythons_says_which_one_tested_it(put, keep, offer, 
     assert known.state(offer)[0] == known.state(later)[0] == "tested"
     assert known.smokes(offer) == known.smokes(later)
     assert known.smokes(later)[0].where == "a real CPU (x86_64), Python 3.11.2"
+    older = replace(offer, python="py36")  # not that any channel has it
+    assert known.state(older)[0] == ("open" if abi.endswith("abi3") else "tested")
     free = replace(offer, python="py313t")  # it does not load the stable ABI
     assert known.state(free)[0] == ("open" if abi.endswith("abi3") else "tested")
 
