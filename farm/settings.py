@@ -17,7 +17,10 @@ from farm.platforms.shape import Machine, PlatformMachine, PlatformName
 from farm.project import LOCAL
 from farm.text import nearest, parse_age
 from farm.variant import Variant, cpus
-from farm.yamlfile import Model, load
+from farm.yamlfile import Model, load, pattern
+
+_WEB = "the address of a folder, such as https://wheels.example.org"
+_MIRROR = "the address of a mirror as apt writes it, such as http://deb.debian.org/debian"
 
 JobKind = Literal["build", "smoke"]
 
@@ -68,13 +71,13 @@ class Settings(Model):
 
     artifacts: str = "artifacts"
     index: str = "artifacts/index"
-    index_public_url: str | None = None
+    index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
     signing_key: str | None = None
     retention: list[Retention] = []
     compiler_cache: str | None = None
     archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
-    debian_mirror: str | None = None
+    debian_mirror: Annotated[str, pattern(r"^[a-z+]{2,20}:/[!-~]+$", _MIRROR)] | None = None
     smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
     options: dict[str, str | bool | int] = {}
     swarm: Swarm | None = None

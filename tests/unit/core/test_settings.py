@@ -137,3 +137,33 @@ def test_what_is_not_written_is_as_the_documentation_says():
 )
 def test_an_image_takes_archives_from_an_address_alone(archives, url):
     assert Settings(archives=archives).archives_url == url
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "index_public_url: wheels.example.org",
+            "'wheels.example.org' is not the address of a folder, such as https://",
+        ),
+        ('index_public_url: "https://x.example/whl?a=1"', "is not the address of a folder"),
+        ("debian_mirror: deb.example.org", "'deb.example.org' is not the address of a mirror"),
+    ],
+)
+def test_an_address_without_its_scheme_never_reaches_a_pip_line(tmp_path, line, text):
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text(f"index: here\n{line}\n")
+    with pytest.raises(UsageError) as caught:
+        load_settings(tmp_path)
+    assert f"farm.yaml:2: {line.partition(':')[0]}: " in str(caught.value)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["https://wheels.example.org", "http://127.0.0.1:8000/a/b/", "file:///srv/wheels"])
+def test_addresses_of_an_index(url):
+    assert Settings(index_public_url=url).index_public_url == url
+
+
+@pytest.mark.parametrize("url", ["http://deb.debian.org/debian", "http://[::1]:80/debian", "file:/srv/debian"])
+def test_addresses_of_a_mirror(url):
+    assert Settings(debian_mirror=url).debian_mirror == url
