@@ -34,7 +34,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 farm/processes farm/locks.py farm/retrying.py farm/engines/host.py farm/runs
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 farm/processes farm/locks.py farm/retrying.py farm/engines/host.py farm/runs
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev

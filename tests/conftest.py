@@ -9,11 +9,13 @@ keeps it. Such an input then becomes an `@example` of its test.
 How long an input takes is no part of any: machines are slow and busy.
 """
 
+import gc
 import os
 import random
 import signal
 import socketserver
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +34,17 @@ pytest.register_assert_rewrite("tests.indexes")  # tests that modules of several
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; commands that tests start must heed Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Tests are thousands of objects that stay; to look at them again and again was half the time of collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

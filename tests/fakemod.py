@@ -1,9 +1,8 @@
 """`fakemod`: a module in pure Python that speaks torch's interface, for the probe to test."""
 
 import os
-import subprocess
-import sys
 import textwrap
+import venv
 from pathlib import Path
 
 # A pure-Python module that speaks the interface and computes correctly. Tests append to it to break it.
@@ -72,7 +71,7 @@ def tensor(rows, dtype=float32, device="cpu"):
 
 def install(folder: Path, addition: str = "", *, base: str = SOURCE) -> Path:
     """Makes an environment in `folder` with the module, `addition` at its end; returns its interpreter."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    venv.create(folder, symlinks=os.name != "nt")
     (site,) = folder.rglob("site-packages")
     (site / "fakemod.py").write_text(base + textwrap.dedent(addition), encoding="utf-8")
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")

@@ -108,6 +108,7 @@ def test_the_nearest_name_comes_first(name, first):
         ("12.0-avx2-py312", "variants write it sm120", "did you mean sm120-avx2-py312?"),
         ("sm_90a-avx2-py312", "variants write it sm90", "did you mean sm90-avx2-py312?"),
         ("radeon-avx2-py312", "a card of AMD runs no CUDA", "did you mean cpu-avx2-py312?"),
+        ("Arc A770-avx2-py312", "a card of Intel runs no CUDA", "did you mean cpu-avx2-py312?"),
         ("M3-avx2-py312", "its variants are those of mps", "did you mean mps-arm64-py312?"),
         ("K40", "is not a variant name", "an example: sm35-avx-py311"),
         ("P40-avx2", "the card Tesla P40 is sm61", "an example: sm61-avx-py311"),
@@ -120,6 +121,24 @@ def test_a_card_in_place_of_its_sm_is_known(name, said, hint):
     assert said in str(caught.value)
     assert caught.value.hint == hint
     assert "known: cpu" not in str(caught.value)
+
+
+@pytest.mark.parametrize("last", ["py399", "sm35"])
+def test_each_wrong_word_is_told_once(last):
+    """The second stands in the place of the Python, and is a GPU's: the card is still one."""
+    with pytest.raises(UsageError) as caught:
+        Variant.parse(f"K40-avx-{last}")
+    card, python = str(caught.value).split("; ")
+    assert card.endswith("the card Tesla K40 is sm35")
+    assert python.startswith(f"Python {last!r} (known: py39, ")
+
+
+def test_three_names_are_given_where_more_are_as_near():
+    """Each of the words is wrong: all of what is near would be a page."""
+    with pytest.raises(UsageError) as caught:
+        Variant.parse("K40-avx9-py399")
+    names = caught.value.hint.removeprefix("did you mean ").removesuffix("?").split(", ")
+    assert len({str(Variant.parse(name)) for name in names}) == len(names) == 3
 
 
 @pytest.mark.parametrize(
