@@ -10,6 +10,7 @@ import struct
 from farm.wheel.magic import ELF_MAGIC
 
 _EM_CUDA = 190
+_NEW_ABI = 8
 _SHT_SYMTAB = 2
 _FUNCTION = 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -18,6 +19,16 @@ _MAX_SECTIONS = 65_000
 # A stub has 0.6 to 1.7 kB. What is larger is not unpacked: a thousand large cubins would take minutes, and what a
 # linker adds is never that large.
 LOOKED_INTO = 16 << 10
+
+
+def architecture(cubin: bytes) -> int | None:
+    """35 for sm_35, by ELF's flags: their lowest byte, or with ABI 8 (CUDA 13) the second. None: they do not say.
+
+    `cubin`: at least its first 52 bytes.
+    """
+    if cubin[:4] != ELF_MAGIC or len(cubin) < 52 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
+        return None
+    return cubin[49 if cubin[8] >= _NEW_ABI else 48] or None
 
 
 def has_kernel(cubin: bytes) -> bool:

@@ -22,7 +22,8 @@ def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
-        parser.read_string(content.decode("utf-8"), "entry_points.txt")
+        text = content.decode("utf-8")
+        parser.read_string(text, "entry_points.txt")
     except (UnicodeDecodeError, configparser.Error, ValueError) as error:
         return (), (f"cannot be read: {printable(str(error).partition(chr(10))[0])}",)
     wrong: list[str] = []
@@ -30,6 +31,10 @@ def read_entry_points(content: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]
     entries = [(group, name, value) for group in parser.sections() for name, value in parser.items(group)]
     if len(entries) > _MAX_ENTRIES:
         return (), (f"more than {_MAX_ENTRIES} entries",)
+    # pip reads it by importlib.metadata, for which a line is a comment (#), a group or an entry, and nothing else.
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if not (line.startswith("#") or "=" in line or (line[0] == "[" and line[-1] == "]")):
+            wrong.append(f"cannot be read by pip: {line[:80]!r}")
     if parser.defaults():
         wrong.append("a group is called DEFAULT")
     wrong += [f"{group[:80]!r} is not a valid group name" for group in parser.sections() if not _GROUP.fullmatch(group)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from farm.errors import UsageError
 from farm.wheel.arch import number, order, runs_on
 from farm.wheel.explain_macos import macos_symbol, other_machine, unloaded_library
-from farm.wheel.explain_windows import error_126, error_127, error_193, error_1114
+from farm.wheel.explain_windows import error_126, error_127, error_193, error_1114, no_runtime
 from farm.wheel.explained import MOST, Explanation, Files, given, known, undefined_symbol, where_from
 from farm.wheel.needs import Answer
 
@@ -238,6 +238,7 @@ _KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
     "driver too old": _driver,
     "executable stack": _stack,
     "no memory": _memory,
+    "no runtime": no_runtime,
     "not mapped": _not_mapped,
     "static TLS": _tls,
     "macOS architecture": other_machine,

@@ -79,6 +79,17 @@ def error_193(files: Files, match: re.Match[str]) -> Explanation:
     )
 
 
+def no_runtime(files: Files, _: re.Match[str]) -> Explanation:
+    """PyTorch says so of a machine where it cannot load vcruntime140.dll, msvcp140.dll or vcruntime140_1.dll."""
+    asking = [each for each in files.libraries if any(fnmatchcase(n.lower(), "msvcp140*") for n in each.needed)]
+    return Explanation(
+        message="no Visual C++ runtime",
+        cause="DLLs of the Microsoft Visual C++ runtime are missing in System32; Python brings vcruntime140.dll alone",
+        culprits=tuple(f"{each.path} needs msvcp140.dll" for each in asking[:MOST]),
+        cure="install https://aka.ms/vs/17/release/vc_redist.x64.exe (Arm: vc_redist.arm64.exe)",
+    )
+
+
 def error_1114(files: Files, match: re.Match[str]) -> Explanation:
     dlls = [each for each in files.libraries if each.format == "pe"]
     text = match.string.lower()

@@ -21,7 +21,7 @@ from typing import Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
-from farm.wheel.cubin import LOOKED_INTO, has_kernel, unpack
+from farm.wheel.cubin import LOOKED_INTO, architecture, has_kernel, unpack
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC
 
 FATBIN_SECTION = ".nv_fatbin"
@@ -128,26 +128,34 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
                 # is promised.
                 unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= 64 else 0
             size = packed if compressed else length
-            stub = length == 0 or (kind == 2 and _is_stub(data, body, size, unpacked, flags))
+            stub, true = length == 0, None
+            if kind == 2 and length:
+                stub, true = _looked_into(data, body, size, unpacked, flags)
+            if true not in (None, sm):
+                raise _damaged(position - start, f"an entry for sm_{sm} holds code for sm_{true}")
             letter = "a" if flags & _FLAG_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
             yield FatEntry(_KINDS[kind], f"{sm}{letter}" if letter else sm, compressed, size, stub)
         position = body + length
 
 
-def _is_stub(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> bool:
-    """Whether machine code holds no kernel. What cannot be unpacked holds none that anything could load."""
+def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
+    """(Whether machine code holds no kernel, the architecture that it names itself.)
+
+    What cannot be unpacked holds none that anything could load.
+    """
     if not flags & (_FLAG_LZ4 | _FLAG_ZSTD):
-        head = data[start : start + 20]
         if size > LOOKED_INTO:
+            head = data[start : start + 52]
             # Each kernel has a section `.text.<name>`: a name in the table of names answers without reading the
             # symbols.
-            return not (head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0)
-        return not has_kernel(data[start : start + size])
-    # So large an image is not unpacked: it is taken to hold kernels.
-    if unpacked > LOOKED_INTO:
-        return False
-    content = unpack(data[start : start + size], unpacked, zstd=bool(flags & _FLAG_ZSTD))
-    return content is None or not has_kernel(content)
+            there = head[:4] == ELF_MAGIC and data.find(b"\0.text.", start, start + size) >= 0
+            return not there, architecture(head)
+        content: bytes | None = data[start : start + size]
+    elif unpacked > LOOKED_INTO:
+        return False, None  # so large an image is not unpacked: it is taken to hold kernels
+    else:
+        content = unpack(data[start : start + size], unpacked, zstd=bool(flags & _FLAG_ZSTD))
+    return content is None or not has_kernel(content), architecture(content or b"")
 
 
 def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Container]:

@@ -27,6 +27,13 @@ _NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
 _NOT_ON_WINDOWS = re.compile(r"[<>\"|?*]")  # Microsoft, "Naming Files, Paths, and Namespaces"
 _OF_LOCKS = re.compile(r"\b(?:extras|dependency_groups)\b")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_NO_VERSIONS = re.compile(r"\(\s*\)")
+_FILES = (
+    "entry_points.txt",
+    "direct_url.json",
+    "INSTALLER",
+    "REQUESTED",
+)  # of .dist-info; installers read or write them
 _MAX_REQUIREMENTS = 2000
 # These are looked at here, with more to say than `packaging.metadata` has.
 _OWN_FIELDS = ("metadata-version", "name", "version", "requires-python", "requires-dist", "provides-extra")
@@ -50,6 +57,12 @@ def check_install(
     found = [*((wheel, what) for what in _wheel_file(info)), *((metadata, what) for what in _metadata(info, policy))]
     found += [(metadata, what) for what in _core_metadata(metadata_file)]
     found += [(f"{info.folder}/entry_points.txt", what) for what in wrong]
+    folders = tuple(f"{info.folder}/{name}/" for name in _FILES)
+    found += [
+        (name, "lies in a folder with the name of a file of .dist-info")
+        for name in contents.files
+        if name.startswith(folders)
+    ]
     findings = [
         Finding(
             check="install",
@@ -120,6 +133,8 @@ def _metadata(info: DistInfo, policy: Policy) -> Iterator[str]:
         except InvalidRequirement:
             yield f"Requires-Dist {line[:80]!r} cannot be read (PEP 508)"
             continue
+        if _NO_VERSIONS.search(line.partition(";")[0]):
+            yield f"Requires-Dist {line[:80]!r} cannot be read by uv: parentheses around nothing"
         if requirement.marker is not None and _OF_LOCKS.search(_QUOTED.sub("", str(requirement.marker))):
             yield f"Requires-Dist {line[:80]!r} cannot be read: extras, dependency_groups are for lock files (PEP 751)"
         if any(each.operator == "===" and not _is_version(each.version) for each in requirement.specifier):

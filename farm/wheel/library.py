@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from farm.wheel.isa import IsaResult
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
-_NEW_CUBIN_ABI = 8
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
@@ -67,7 +66,7 @@ class Library:
         cpu_level: The level of x86-64 without which the loader refuses it, such as `v3` (ELF).
         executable_stack: It asks for a stack that code may run on (ELF).
         text_relocations: The loader must write into its code (ELF).
-        refused: Why the loader refuses it when it is asked for it by name; programs are (ELF).
+        refused: Why the loader refuses it when it is asked for it by name; programs are.
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -171,11 +170,10 @@ def _read_fatbin(path: str, sha256: str, data: Buffer | PartialMember) -> Librar
 
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
-    """A file of machine code for one GPU. ELF's flags name it: the lowest byte, or with ABI 8 (CUDA 13) the second."""
-    from farm.wheel.cubin import has_kernel  # noqa: PLC0415 (wheels without device code do without)
+    """A file of machine code for one GPU."""
+    from farm.wheel.cubin import architecture, has_kernel  # noqa: PLC0415 (wheels without device code do without)
 
-    flags = int.from_bytes(data[48:52], "little")
-    sm = (flags >> 8) & 0xFF if data[8] >= _NEW_CUBIN_ABI else flags & 0xFF
+    sm = architecture(data[:52]) or 0
     if not has_kernel(data[:]):
         return (), 1
     return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
@@ -186,7 +184,11 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
     pe = read_pe(data, hybrid=not isinstance(data, PartialMember) or data.is_small)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
+    refused = None
     if not isinstance(data, PartialMember):
+        from farm.wheel.peload import refusal  # noqa: PLC0415 (repair does without)
+
+        refused = refusal(data, pe)
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
         instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
@@ -201,6 +203,7 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
         delay_needed=pe.delay_needed,
         named=loaded_by_name(data, path.rpartition("/")[2]),
         linker=pe.linker,
+        refused=refused,
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,

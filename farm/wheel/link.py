@@ -4,7 +4,8 @@ A library that is found but lacks a function that is taken from it cannot be loa
 `undefined symbol`. What the system's libraries give is not known here. So a name is missed where it should come from a
 library of the wheel or of a dependency, or where nothing but the C and C++ runtime, whose names all carry versions, is
 asked besides. glibc's own names may be taken without a version, too: they stand in `glibc_symbols.txt`. Of Windows'
-DLLs kernel32 is known, which every DLL takes from: `kernel32_symbols.txt`.
+DLLs those are known that nearly every DLL takes from: kernel32 and the C runtime (`kernel32_symbols.txt`,
+`ucrt_symbols.txt`).
 """
 
 import posixpath
@@ -162,5 +163,8 @@ def _leads_nowhere(target: str, symbols: Mapping[str, Symbols | DllSymbols], mac
 
 def _lacks(dll: str, name: str, machine: str) -> bool:
     """Whether a DLL of Windows has no such function, as far as is known. Ordinals change with each Windows."""
-    known = (dll, machine) == ("kernel32.dll", "amd64") and not name.startswith("#")
-    return known and name not in _listed("kernel32_symbols.txt")
+    if machine != "amd64" or name.startswith("#"):
+        return False
+    if dll == "kernel32.dll":
+        return name not in _listed("kernel32_symbols.txt")
+    return dll.startswith(("api-ms-win-crt-", "ucrtbase.")) and name not in _listed("ucrt_symbols.txt")

@@ -40,7 +40,7 @@ def check_link(contents: Contents, policy: Policy) -> Check:
         for where, what in missing_names(contents.libraries, needs, contents.symbols)
     ]
     for library in contents.libraries:
-        if library.refused and _LIBRARY.search(library.path):
+        if library.refused and (_LIBRARY.search(library.path) or _WINDOWS_LIBRARY.search(library.path)):
             findings.append(
                 Finding(
                     check="link",

@@ -22,7 +22,8 @@ _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in m
 _MAX_TAGS = 1000  # of a wheel
 _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
-_NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9][^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
+# A build number has at most 64 bits for uv.
+_NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
 # Machines whose libraries are marked as those of another one, by whose name there are levels: auditwheel gives such a
 # wheel the other's level, and keeps the tag `linux_armv6l`, by which pip on a Raspberry Pi Zero takes it.
@@ -236,6 +237,8 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
         raise VerificationFailedError(f"member {member!r}: more than {_MAX_HEADERS} bytes of headers")
     headers: dict[str, list[str]] = {}
     for name, value in parse_headers(text):
+        if name.lower() == "wheel-version" and name != "Wheel-Version":
+            continue  # uv knows it in this spelling alone
         headers.setdefault(name.lower(), []).append(value)
     for key in ("Name", "Version", "Requires-Python", "Requires-Dist", "Tag"):
         for value in headers.get(key.lower(), ()):

@@ -81,11 +81,13 @@ def _thunks(data: Buffer, pe: Pe, table: int) -> Iterator[str]:
         if not value:
             yield from _texts(data, pe, names)
             return
-        if value & top:
+        if value & top and not value & (top - 0x10000):
             yield f"#{value & 0xFFFF}"
-        else:
+        elif value < 1 << 31:
             # Past the hint, two bytes before the name.
-            names.append((value & 0x7FFFFFFF) + 2)
+            names.append(value + 2)
+        else:
+            raise _damaged("a table of imports sets bits that must be zero")
     raise _damaged(f"more than {_MAX_FUNCTIONS} imports")
 
 
@@ -100,10 +102,16 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
     starts = struct.unpack(f"<{names}I", _bytes(data, pe, name_table, 4 * names)) if names else ()
     indices = struct.unpack(f"<{names}H", _bytes(data, pe, ordinals, 2 * names)) if names and ordinals else ()
     found = {f"#{base + index}" for index, place in enumerate(places) if place}
+    if any(index >= functions for index in indices):
+        raise _damaged("an exported name belongs to no function")
     forwards = {}
-    for index, name in enumerate(_texts(data, pe, starts)):
+    # GetProcAddress halves the table until it has the name.
+    texts = list(_texts(data, pe, starts))
+    if texts != sorted(texts):
+        raise _damaged("its exported names are not in order, so they are not found")
+    for index, name in enumerate(texts):
         found.add(name)
-        place = places[indices[index]] if index < len(indices) and indices[index] < functions else 0
+        place = places[indices[index]] if index < len(indices) else 0
         # An address inside the export directory is no function but the text `DLL.name` (Microsoft, "Export Address
         # Table").
         if table <= place < table + size:

@@ -177,6 +177,8 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
             wrong.append(f"the file name says {name.name}, {who} says {its_name}")
         if not same_version(name.version, its_version):
             wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
+    if (written := "-".join(name.parts[-3:])) != written.lower():
+        wrong.append(f"the tags {written} are not in lower case, and uv knows no others")
     if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
         wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")

@@ -3,6 +3,7 @@
 Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
@@ -18,6 +19,12 @@ Owner = Literal["driver", "python", "vc runtime", "system"]
 _MAX_MENTIONS = 10_000
 _LONGEST = 64
 _WILD = frozenset("*?[")
+# Microsoft, "Windows API sets": names that stand for functions of Windows' own DLLs. Those of the C runtime are known.
+_API_SET = re.compile(r"(?:api-ms-(?!win-crt-)|ext-ms-)[a-z0-9-]+-l[0-9]+-[0-9]+-[0-9]+\.dll")
+_CRT = re.compile(
+    r"api-ms-win-crt-(?:conio|convert|environment|filesystem|heap|locale|math|multibyte|private|process|runtime|stdio|"
+    r"string|time|utility)-l1-1-0\.dll"
+)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def owner(name: str) -> Owner | None:
     for who, patterns in known:
         if fits(low, patterns):
             return who
-    return "system" if low in windows_dlls() else None
+    return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
 
 
 def added_folders() -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def read_directory(file: BinaryIO, size: int, max_members: int) -> list[Entry]:
             if position > start:
                 refuse("its data overlaps the directory", entry.name)
         else:
-            entry, position = _check_local_header(file, Entry(*fields), start)
+            entry, position = _check_local_header(file, Entry(*fields), start, int.from_bytes(middle[:2], "little"))
         checked.append(entry)
     if position != start:
         refuse("bytes between the last member and the directory belong to no member")
@@ -171,7 +171,7 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[int, tuple[Any, ...
     """(place of its local header, the fields of its `Entry`, `middle`, name) of each member.
 
     `middle` is what a plain local header repeats of the record, from the flags to the length of the name; nothing
-    where the header cannot be a plain one: if flags are set, or there are fields that are not usual.
+    but the flags where the header cannot be a plain one: if flags are set, or there are fields that are not usual.
     """
     position = 0
     last = len(directory) - _CENTRAL.size
@@ -197,11 +197,11 @@ def _records(directory: bytes, count: int) -> Iterator[tuple[int, tuple[Any, ...
                 refuse("encrypted, patched or on another disk", name)
             if version > _NEWEST_VERSION:
                 refuse(_TOO_NEW, name)
-            middle = b""
+            middle = middle[:2]
         if extra_length and not _USUAL.fullmatch(directory, name_end, extra_end):
             extra = directory[name_end:extra_end]
             size, compressed, offset = _zip64(extra, (size, compressed, offset), name)
-            middle = b""
+            middle = middle[:2]
         entry = (name, method, time, date, crc, compressed, size, external, made_by, offset)
         yield offset, entry, middle, raw_name
     if position != len(directory):
@@ -215,12 +215,17 @@ def _decode(raw: bytes, flags: int) -> str:
         refuse("its name is neither ASCII nor marked and valid UTF-8", raw.decode("latin-1"))
 
 
-def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only those)."""
+def _zip64(extra: bytes, values: tuple[int, ...], name: str, *, spare: bool = False) -> tuple[int, ...]:
+    """Replace values that say "see the ZIP64 field" (APPNOTE 4.5.3: present in this order, only those).
+
+    `spare`: the field may hold more than those.
+    """
     position = 0
     wide: bytes | None = None
     while position + 4 <= len(extra):
         kind, length = struct.unpack_from("<2H", extra, position)
+        if position + 4 + length > len(extra):
+            refuse("its extra fields are cut off", name)
         # Info-ZIP's Unicode path: some readers would take this name, others the one in the header.
         if kind == 0x7075:
             refuse("carries a second name (Unicode path field)", name)
@@ -239,10 +244,12 @@ def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
             taken += 8
         else:
             result.append(value)
+    if wide is not None and taken < len(wide) and not spare:
+        refuse("its ZIP64 field holds what no other field refers to", name)
     return tuple(result)
 
 
-def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry, int]:
+def _check_local_header(file: BinaryIO, entry: Entry, limit: int, central_flags: int) -> tuple[Entry, int]:
     """(the entry with its data's place, offset behind the member), after comparing the header with the directory."""
     expected = entry.name.encode()
     file.seek(entry.header_offset)
@@ -257,6 +264,10 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
         refuse(_TOO_NEW, entry.name)
     if not flags & _FLAG_UTF8 and not entry.name.isascii():
         refuse("its local header names another member", entry.name)
+    # A writer that cannot seek leaves zeros here and puts sum and sizes behind the data.
+    deferred = bool(flags & _FLAG_DESCRIPTOR)
+    if deferred != bool(central_flags & _FLAG_DESCRIPTOR):
+        refuse("its local header contradicts the directory", entry.name)
     data = entry.header_offset + _LOCAL.size + name_length + extra_length
     extra = file.read(extra_length) if extra_length else b""
     tidy = bool(_USUAL.fullmatch(extra))
@@ -265,10 +276,10 @@ def _check_local_header(file: BinaryIO, entry: Entry, limit: int) -> tuple[Entry
         if tidy:
             size, compressed = entry.size, entry.compressed
         else:
-            size, compressed = _zip64(extra, (size, compressed), entry.name)
+            # Bazel's wheels have the sizes in both places.
+            again = _LOCAL64.pack(1, 16, entry.size, entry.compressed) in extra
+            size, compressed = _zip64(extra, (size, compressed), entry.name, spare=deferred or again)
             tidy = _is_harmless(extra)
-    # A writer that cannot seek leaves zeros here and puts sum and sizes behind the data.
-    deferred = bool(flags & _FLAG_DESCRIPTOR)
     same = (method, crc, compressed, size) == (entry.method, entry.crc, entry.compressed, entry.size)
     if not same and not (deferred and (method, crc, compressed, size) == (entry.method, 0, 0, 0)):
         refuse("its local header contradicts the directory", entry.name)

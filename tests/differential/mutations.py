@@ -164,6 +164,7 @@ for _key, _values, _cause in [
     ("Requires-Dist", ("",), "cannot be read"),
     ("Requires-Dist", ("-numpy",), "cannot be read"),
     ("Requires-Dist", ("numpy[a",), "cannot be read"),
+    ("Requires-Dist", ("numpy()",), "parentheses around nothing"),
     ("Requires-Dist", ("numpy; extra == ",), "cannot be read"),
     ("Requires-Dist", ("numpy>=1.*",), "cannot be read"),
     ("Requires-Dist", ("numpy~=1",), "cannot be read"),
@@ -258,6 +259,9 @@ for _key, _values, _cause in [
     ("Build", ("1",), None),
 ]:
     add(f"wheel-{_key}-{'-'.join(_values) or 'none'}"[:60], _cause, header("WHEEL", _key, *_values))
+add(
+    "wheel-version-upper", "Wheel-Version is missing", edit("WHEEL", lambda raw: raw.replace(b"Wheel-V", b"WHEEL-V", 1))
+)
 add("wheel-missing", "WHEEL.*missing", drop("WHEEL"))
 add("wheel-empty", "Wheel-Version", edit("WHEEL", lambda _: b""))
 add("wheel-latin-1", "not UTF-8", edit("WHEEL", lambda raw: raw.rstrip() + b"\nX: \xe9\n"))
@@ -340,6 +344,9 @@ for _name, _cause, _text in [
     ("no-group", "cannot be read", b"x = m:f\n"),
     ("open-group", "cannot be read", b"[console_scripts\nx = m:f\n"),
     ("twice", "cannot be read", b"[console_scripts]\nx = m:f\nx = m:g\n"),
+    ("behind-group", "cannot be read by pip", b"[one]\na = m:f\n[two]}\nb = m:f\n"),
+    ("continued", "cannot be read by pip", b"[my.plugins]\na = m:f\n  [x]}\n"),
+    ("semicolon", "cannot be read by pip", b"[my.plugins]\n; nothing\na = m:f\n"),
     ("group-twice", "cannot be read", b"[console_scripts]\nx = m:f\n[console_scripts]\ny = m:g\n"),
     ("latin-1", "cannot be read", b"[console_scripts]\nx\xe9 = m:f\n"),
     ("bom", "cannot be read", b"\xef\xbb\xbf[console_scripts]\nx = m:f\n"),
@@ -399,6 +406,7 @@ for _name, _cause, _path in [
     ("direct-url", None, "{info}/direct_url.json"),
     ("installer-file", None, "{info}/INSTALLER"),
     ("requested", None, "{info}/REQUESTED"),
+    ("installer-folder", "with the name of a file", "{info}/INSTALLER/x"),
 ]:
     add(f"tree-{_name}", _cause, plus(_path))
 
@@ -499,6 +507,12 @@ for _name, _cause, _rename in [
     ("double-underscore", "file name|says", lambda name: name.replace("-", "__x-", 1)),
     ("six-parts", "file name", lambda name: name.replace("-", "-a-b-", 1)),
     ("copy", "file name|tags", lambda name: name[:-4] + " (1).whl"),
+    ("upper-tag", "not in lower case", lambda name: name.replace("-cp3", "-Cp3").replace("-none-", "-None-")),
+    (
+        "build-long",
+        "not a wheel's file name",
+        lambda name: "-".join([*name.split("-")[:2], "9" * 20, *name.split("-")[2:]]),
+    ),
 ]:
     add(f"filename-{_name}", _cause, called(_rename))
 
@@ -529,6 +543,10 @@ add("zip-local-name", "names another member", first(local={"name": "evil.py"}))
 add("zip-local-method", "contradicts", first(local={"method": 0}))
 add("zip-overlap", "overlaps", packed(lambda members: [*members, replace(members[0], name="z.py", offset=0)]))
 add("zip-unicode-path-field", "second name", first(extra=struct.pack("<2HBI", 0x7075, 8, 1, 0) + b"x.y"))
+add("zip-extra-cut", "extra fields are cut off", first(extra=struct.pack("<2H", 1, 20) + bytes(5)))
+add("zip-extra-zip64", "no other field refers to", first(extra=struct.pack("<2H2Q", 1, 16, 0, 0)))
+add("zip-local-zip64", "no other field refers to", first(local={"extra": struct.pack("<2HQ", 1, 8, 0)}))
+add("zip-central-descriptor", "contradicts", whole(field("central", "flags", lambda _: 8)))
 add("zip-zip64", None, lambda draft: draft.archive.update(end64={}))
 add("zip-zip64-damaged", "ZIP64", lambda draft: draft.archive.update(end64={"at": 3}))
 add("zip-folders", None, packed(lambda members: [Member("own-folder/", mode=0o040755), *members]))

@@ -144,3 +144,16 @@ def test_searching_by_blocks_finds_what_a_search_of_all_finds(pieces, block):
         while (place := search.next(found[-1] + 1 if found else 0)) >= 0:
             found.append(place)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["kernel-cuda11.8", "kernel-cuda11.8-lz4", "kernel-cuda13.0-zstd", "empty-cuda11.8-lz4"]
+)
+def test_code_must_be_for_the_architecture_that_its_entry_names(name):
+    """The driver chooses by the entry and loads by the code: such an image fails on either GPU."""
+    data = (Path(__file__).parent / "fatbins" / f"{name}.fatbin").read_bytes()
+    assert read_fatbins(data, 0, len(data))
+    (sm,) = struct.unpack_from("<I", data, 16 + 28)
+    changed = data[: 16 + 28] + struct.pack("<I", 52) + data[16 + 32 :]
+    with pytest.raises(VerificationFailedError, match=f"an entry for sm_52 holds code for sm_{sm}"):
+        read_fatbins(changed, 0, len(changed))
