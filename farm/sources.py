@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from farm.pulse import Pulse, megabytes
 from farm.recipe import recipe, tree_files
 from farm.render import EPOCH
 from farm.retrying import retry_while_open
+from farm.temporary import temporary_folder
 from farm.text import duration, plain
 
 TIMEOUT_S = 60
@@ -276,10 +276,10 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
     # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
     if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
         return packed
-    with tempfile.TemporaryDirectory(prefix="clone-", dir=cache) as folder:
-        tree = Path(folder, "tree")
+    with temporary_folder("clone-", cache) as folder:
+        tree = folder / "tree"
         _clone(source, tree, line)
-        part = Path(folder, "packed.tar")
+        part = folder / "packed.tar"
         with tarfile.open(part, "w") as archive:
             archive.add(tree, arcname="source")
         # The hash before the file: killed between the two, they differ, and the next call clones again.

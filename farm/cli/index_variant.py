@@ -13,12 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    import tempfile
-
     from farm.cli import show
     from farm.index.listing import Listing
     from farm.index.variant_tree import variant_json
     from farm.index.variants import properties, publish_variant, published
+    from farm.temporary import temporary_folder
     from farm.variant import Variant
     from farm.wheel.label import label_wheel
 
@@ -28,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
     # Before anything is written: it refuses a key that may not sign here.
     listing = Listing(store, signer)
     record = published(store, args.wheel)
-    with tempfile.TemporaryDirectory(prefix="farm-variant-") as folder:
-        path, metadata = label_wheel(args.wheel, Path(folder), label, variant_json({label: labelled}))
+    with temporary_folder("farm-variant-") as folder:
+        path, metadata = label_wheel(args.wheel, folder, label, variant_json({label: labelled}))
         shown = publish_variant(store, path, record, label=label, labelled=labelled, metadata=metadata, signer=signer)
         filename = path.name
     # Last: the catalogue lists the group when its pages are there.

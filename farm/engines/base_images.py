@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from farm import failures
 from farm.catalog import DebianRelease
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
+from farm.temporary import temporary_folder
 from farm.text import duration, plain
 
 Line = Callable[[str], None]
@@ -107,8 +107,8 @@ def _cannot_debootstrap(release: DebianRelease) -> str | None:
 
 
 def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None, line: Line) -> str:
-    with tempfile.TemporaryDirectory(prefix="farm-base-") as folder:
-        root = Path(folder, "root")
+    with temporary_folder("farm-base-") as folder:
+        root = folder / "root"
         command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
         command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
         # The setting names a mirror of Debian; empty is the script's own.
@@ -124,7 +124,7 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
         # The packages that debootstrap downloaded are of no use in the image; apt wants the empty `partial`.
         shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
         (root / "var/cache/apt/archives/partial").mkdir(parents=True)
-        packed = Path(folder, "root.tar")
+        packed = folder / "root.tar"
         with (
             Pulse(line, lambda _: f"base image: packed {megabytes(packed.stat().st_size)}"),
             tarfile.open(packed, "w") as archive,

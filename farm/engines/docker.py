@@ -65,6 +65,17 @@ def _seconds(state: dict[str, Any]) -> float:
     return (ended - began).total_seconds()
 
 
+def _remove(container: Container) -> None:
+    """Removes a container, whatever runs in it, with its nameless volumes; somebody else may be at that as well."""
+    try:
+        container.remove(force=True, v=True)
+    except docker.errors.NotFound:
+        return
+    except docker.errors.APIError as error:
+        if error.status_code != IN_USE:  # "removal of container ... is already in progress"
+            raise
+
+
 def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
     """A client of the engine at `url`, else of DOCKER_HOST, else of this machine; it waits `timeout_s` for an answer.
 
@@ -146,7 +157,7 @@ class DockerEngine:
     def submit(self, job: Job) -> str:
         # A controller that was killed before it wrote down the handle may have left a container of this very attempt.
         for old in self._labelled(job.labels):
-            old.remove(force=True)
+            _remove(old)
         container = self.client.containers.create(
             job.image,
             # The limit also holds when nobody is left to watch.
@@ -173,7 +184,7 @@ class DockerEngine:
                 container.put_archive("/", inputs)
             container.start()
         except BaseException:
-            container.remove(force=True)
+            _remove(container)
             raise
         return str(container.id)
 
@@ -283,7 +294,7 @@ class DockerEngine:
     def release(self, handle: str) -> None:
         container = self._find(handle)
         if container is not None:
-            container.remove(force=True, v=True)
+            _remove(container)
 
     @guard
     def volume_id(self, volume: str) -> str | None:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -25,6 +24,7 @@ from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.plan.file import Plan
 from farm.platforms.facts import PLATFORMS
 from farm.settings import Github, JobKind
+from farm.temporary import temporary_folder
 from farm.text import plain
 
 WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
@@ -272,8 +272,8 @@ class GithubEngine:
         if newest.expired:
             raise InfrastructureError(f"the artifact of run {handle} has expired", hint="submit it again")
         dest.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="artifact-", dir=dest.parent) as folder:
-            path = Path(folder, "artifact.zip")
+        with temporary_folder("artifact-", dest.parent) as folder:
+            path = folder / "artifact.zip"
             digest, size = hashlib.sha256(), 0
             with path.open("wb") as file:
                 for piece in self._api.artifact(newest.id):

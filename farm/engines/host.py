@@ -37,6 +37,8 @@ START_S = 30
 END_S = 10
 CHUNK = 1 << 20
 TOP = "/farm"
+JOB = "job.json"
+"""What was submitted; a folder without it is no job."""
 
 
 def _here() -> frozenset[str]:
@@ -123,7 +125,9 @@ class HostEngine:
             "timeout_s": job.timeout_s,
             "submitted": time.monotonic(),
         }
-        (folder / "job.json").write_text(json.dumps(data, indent=1), encoding="utf-8")
+        part = folder / "job.json.part"
+        part.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        processes.replace(part, folder / JOB)  # other controllers read it at any moment: whole or not at all
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
             subprocess.run(
@@ -185,10 +189,9 @@ class HostEngine:
                 place.mkdir()
 
     def _all(self) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        for path in sorted(self._jobs.glob("*/job.json")):
-            found.append((path.parent.name, json.loads(path.read_text(encoding="utf-8"))))
-        return found
+        handles = sorted(path.parent.name for path in self._jobs.glob(f"*/{JOB}"))
+        found = [(handle, self._read(handle, JOB)) for handle in handles]
+        return [(handle, job) for handle, job in found if job is not None]  # another controller may release one now
 
     def find(self, labels: Mapping[str, str]) -> str | None:
         """The handle of the job with these labels."""
@@ -202,7 +205,7 @@ class HostEngine:
         return data
 
     def observe(self, handle: str) -> Observation:
-        job = self._read(handle, "job.json")
+        job = self._read(handle, JOB)
         if job is None:
             return Observation("lost", why="the engine does not know the job")
         pid = self._read(handle, "pid")
@@ -256,7 +259,7 @@ class HostEngine:
             raise InfrastructureError(f"processes of job {handle} do not end", hint="look at them with ps")
 
     def collect(self, handle: str, dest: Path, max_bytes: int) -> list[Path]:
-        job = self._read(handle, "job.json")
+        job = self._read(handle, JOB)
         if job is None:
             raise InfrastructureError(f"job {handle} is gone, and its output with it")
         source, left, written = self._inside(job["output"]), max_bytes, []
@@ -276,7 +279,11 @@ class HostEngine:
             self.cancel(handle)
         elif (self._jobs / handle).is_dir():
             self._end_session(handle)
-        processes.remove(self._jobs / handle)
+        folder = self._jobs / handle
+        # First it is no job any more: half removed, it would be one that starts, and keep the machine from others.
+        with contextlib.suppress(FileNotFoundError):
+            processes.replace(folder / JOB, folder / "released.json")
+        processes.remove(folder)
 
     def volume_id(self, volume: str) -> str | None:
         marks = self._farm.glob("*.volume")

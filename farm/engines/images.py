@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from farm import failures
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.platforms.facts import DEFAULT, facts
 from farm.pulse import Pulse, megabytes
+from farm.temporary import temporary_folder
 from farm.text import duration
 
 Line = Callable[[str], None]
@@ -127,19 +127,17 @@ def ensure_image(
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
-    with tempfile.TemporaryDirectory(prefix="farm-context-") as folder:
+    with temporary_folder("farm-context-") as folder:
         for name, text in context.items():
-            path = Path(folder, name)
+            path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
         files = sorted(context)
         for part in json.loads(context[TOOLKIT])["parts"] if wheels else ():
             if "wheel" in part:
-                files += [
-                    f"root/{name}" for name in _take(wheels[part["wheel"]], part["members"], Path(folder, "root"))
-                ]
+                files += [f"root/{name}" for name in _take(wheels[part["wheel"]], part["members"], folder / "root")]
         # It packs into a temporary file of its own, which outlives this folder.
-        return create_archive(folder, files=files)
+        return create_archive(str(folder), files=files)
 
 
 def _take(wheel: Path, members: Mapping[str, str], root: Path) -> list[str]:

@@ -6,7 +6,6 @@ How it was built nobody can say here: its provenance says where it came from, an
 """
 
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -27,6 +26,7 @@ from farm.index.records import describe, metadata_inside, parse_record, record_k
 from farm.index.signing import Signer
 from farm.index.simple import check_source, download, project_files
 from farm.index.stores import Store
+from farm.temporary import temporary_folder
 
 BUILD_TYPE = "urn:torch-farm:adopted:v1"
 
@@ -147,11 +147,11 @@ def adopt(
         try:
             if present.has(offer):
                 continue
-            with tempfile.TemporaryDirectory(prefix="farm-adopt-") as folder:
+            with temporary_folder("farm-adopt-") as folder:
                 if dry_run and offer.path is None:
                     taken.append(offer.filename)
                     continue
-                wheel, metadata = _fetched(offer, Path(folder))
+                wheel, metadata = _fetched(offer, folder)
                 known: dict[str, Any] = {
                     "group": group,
                     "metadata": metadata,

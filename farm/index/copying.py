@@ -6,9 +6,7 @@ signed with the destination's key.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from farm.errors import PublishRefusedError, VerificationFailedError
@@ -20,6 +18,7 @@ from farm.index.reconcile import reconcile
 from farm.index.records import Record, parse_record
 from farm.index.signing import Signer
 from farm.index.stores import Store
+from farm.temporary import temporary_folder
 
 
 class Copied(NamedTuple):
@@ -137,8 +136,8 @@ def _keys(source: Store, destination: Store, signer: Signer | None) -> None:
 
 
 def _copy(source: Store, destination: Store, key: str, sha256: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="farm-copy-") as folder:
-        path, digest = Path(folder) / "object", hashlib.sha256()
+    with temporary_folder("farm-copy-") as folder:
+        path, digest = folder / "object", hashlib.sha256()
         with path.open("wb") as file:
             for chunk in source.chunks(key):
                 digest.update(chunk)

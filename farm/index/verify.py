@@ -7,7 +7,6 @@ is compared with the signed digests, and every wheel's `.metadata`, record and a
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -35,6 +34,7 @@ from farm.index.reader import Reader
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY, generation_of, is_page, page_generation, scope_of, signature_key, time_of
 from farm.index.signing import Keys, opened
+from farm.temporary import temporary_folder
 
 READERS = 16
 """Wheels are looked at side by side: each costs some round trips."""
@@ -81,8 +81,8 @@ def verify_index(
         InfrastructureError: The index cannot be read.
         UsageError: The folder cannot be written.
     """
-    with nullcontext(state) if state is not None else tempfile.TemporaryDirectory() as folder:
-        return _Verifier(reader, given, Path(folder), wheels=wheels).run(max_age)
+    with nullcontext(state) if state is not None else temporary_folder() as folder:
+        return _Verifier(reader, given, folder, wheels=wheels).run(max_age)
 
 
 class _Verifier:

@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from farm.plan import Plan
 from farm.render import EPOCH, render
 from farm.retrying import retry_while_open
 from farm.sources import gather
+from farm.temporary import temporary_folder
 
 PART_BYTES = 56 << 20
 MAX_TREE = 4 << 30
@@ -97,7 +97,19 @@ def write_bundle(
     """
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest} is not empty", hint="name another folder for the bundle, or remove it")
+    made = not dest.exists()
     dest.mkdir(parents=True, exist_ok=True)
+    try:
+        return _write(plan, dest, tree, inputs, environment)
+    except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away, and the same command begins again
+        for path in dest.iterdir():
+            path.unlink()
+        if made:
+            dest.rmdir()
+        raise
+
+
+def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]) -> list[Path]:
     splitter = _Parts(dest)
     with (
         io.BufferedWriter(splitter, 1 << 20) as stream,
@@ -144,8 +156,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     backend = open_backend(workspace, "docker")
     engine = backend.engine
     assert isinstance(engine, DockerEngine)
-    with tempfile.TemporaryDirectory(prefix="farm-bundle-") as name:
-        folder = Path(name)
+    with temporary_folder("farm-bundle-") as folder:
         needed = {}
         if plan.installs:
             needed["needs"] = folder / "needs"

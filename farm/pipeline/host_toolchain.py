@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from platform import machine
 
@@ -15,6 +14,7 @@ from farm.platforms.base import Platform
 from farm.platforms.facts import PLATFORMS, here
 from farm.platforms.registry import platform
 from farm.smoke.variables import not_in_build
+from farm.temporary import temporary_folder
 
 PROVE_S = 300
 LOOK = """
@@ -47,8 +47,8 @@ def prove_host(workspace: Workspace, plan: Plan, script: Path, outcomes: Outcome
     system, _ = this_machine()
     if plan.platform != system.facts.name:
         raise UsageError(f"the plan is for {plan.platform}, this machine runs {system.facts.name}")
-    with outcomes.timed("toolchain", workspace.watcher) as step, tempfile.TemporaryDirectory() as home:
-        environment = processes.environment(home, tree=False)  # what the build gets
+    with outcomes.timed("toolchain", workspace.watcher) as step, temporary_folder() as home:
+        environment = processes.environment(str(home), tree=False)  # what the build gets
         found = f"{system.entry} looks for it" if system.self_contained else _prove(plan, script, environment)
         unused = not_in_build([*environment, *system.variables])
         step.result = found + (f"; not passed to the build: {', '.join(unused)}" if unused else "")

@@ -6,20 +6,20 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farm import pack, processes
+from farm import pack
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.report import ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
+from farm.temporary import temporary_folder
 from farm.text import without_controls
 
 PROBE = "farm.smoke.probe.main:main"
@@ -117,32 +117,19 @@ def run_probe(
             )
         prefix = [emulator.program, "-cpu", emulate]
     # In a folder of its own: nothing to import by accident, and core files go away with it.
-    with _scratch() as folder:
-        file, program = Path(folder, "report.json"), Path(folder, "probe.pyz")
+    with temporary_folder("farm-smoke-") as folder:
+        file, program = folder / "report.json", folder / "probe.pyz"
         program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += [f"--module={module}", f"--json={file}"]
         command += [f"--check-limit={check_s:g}", f"--time-limit={timeout_s:g}"]
         command += _options(expect, cpu_only=emulate is not None)
-        environment, dropped = for_probe(Path(folder), passed)
-        ended = _run(command, environment, Path(folder), file, timeout_s, line)
+        environment, dropped = for_probe(folder, passed)
+        ended = _run(command, environment, folder, file, timeout_s, line)
         document = read_document(file)
     report = _judge(module, emulate, ended, document, expect)
     return report.model_copy(update={"dropped_variables": dropped[:MAX_NAMES]})
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[str]:
-    """A folder that goes away as far as it can.
-
-    On Windows one that a hung process holds cannot; `tempfile.TemporaryDirectory` of 3.11 tries that without end.
-    """
-    folder = tempfile.mkdtemp(prefix="farm-smoke-")
-    try:
-        yield folder
-    finally:
-        processes.remove(Path(folder))
 
 
 def _options(expect: Expectation, *, cpu_only: bool) -> list[str]:

@@ -9,13 +9,13 @@ import posixpath
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from farm.errors import InfrastructureError, VerificationFailedError
+from farm.temporary import temporary_folder
 from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
@@ -85,12 +85,12 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
         InfrastructureError: There is no patchelf.
     """
-    with Archive(wheel, None, lenient=True) as archive, tempfile.TemporaryDirectory(dir=dest.parent) as folder:
+    with Archive(wheel, None, lenient=True) as archive, temporary_folder(parent=dest.parent) as folder:
         info = read_dist_info(archive)
         contents = read_needs(archive, {})
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
-        members = [_patched(archive, library, found, Path(folder)) for library in _beside(own, found)]
+        members = [_patched(archive, library, found, folder) for library in _beside(own, found)]
         drop = frozenset({info.record, *(member.name for member in members)})
         rewrite(archive, dest, record=info.record, hashes=contents.files, drop=drop, new=members)
     return found

@@ -11,12 +11,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import InfrastructureError, VerificationFailedError
+from farm.temporary import temporary_folder
 from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.imports import DRIVER
@@ -56,23 +56,23 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
     if not windows and platform_machine(tags) is None:  # pure, or for macOS: auditwheel refuses those
         return vendor(wheel, dest, options, libs, opens)
-    with tempfile.TemporaryDirectory(prefix=".repair-", dir=dest if dest.is_dir() else None) as folder:
-        made = Path(folder, "made")
+    with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
+        made = folder / "made"
         made.mkdir()
         if windows:
             command, environ = _delvewheel(wheel, made, options, asked)
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
-                wheel = vendor(wheel, Path(folder), alone, libs, opens).wheel
-            found_in = _beside_the_systems(options.lib_dirs, Path(folder, "libraries"))
+                wheel = vendor(wheel, folder, alone, libs, opens).wheel
+            found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
             command, environ = _auditwheel(wheel, made, options, found_in, [path.name for path in opens], asked)
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
         if options.library_wheels:
-            pointed = Path(folder, "pointed", found[0].name)
+            pointed = folder / "pointed" / found[0].name
             pointed.parent.mkdir()
             needed = point_at(found[0], pointed, options.library_wheels, options.opens)
             found = [pointed]

@@ -4,10 +4,12 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 VARIANT = "sm35-avx-py311"
 TIMEOUT_S = 900
+OBJECT = re.compile(r"^\[\d+/\d+\] Building \w+ object (\S+)", re.MULTILINE)
+"""What Ninja says of each object that was compiled; group 1 is its path."""
 
 
 # The groups that take longest begin first (docs/benchmarks.md has times): begun last, one would run alone at the end.
@@ -70,6 +74,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.path}: put it into a folder of tests/e2e; a folder is a group")
     ranks = {group: rank for rank, group in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(ranks)))
+
+
+def wait(what: str, check: Callable[[], Any], seconds: float = TIMEOUT_S) -> Any:
+    """The first true answer of `check`; fails after so many seconds: generous ones, as machines are busy."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := check():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def need(what: str, reason: str) -> None:

@@ -256,7 +256,7 @@ class _Victim:
 
     def asked(self, request: int) -> None:
         if request == self._request:
-            os.kill(self.pid.get(timeout=30), signal.SIGKILL)
+            os.kill(self.pid.get(timeout=120), signal.SIGKILL)
 
 
 def parallel(url: str, folder: Path, made: Publishers, *, processes: int, wheels: int) -> Count:

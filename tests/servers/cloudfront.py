@@ -40,7 +40,7 @@ def cloudfront(folder: Path, origin: str) -> Iterator[str]:
 
     def call(kind: str, **event: Any) -> dict[str, Any]:
         text = json.dumps({"version": "1.0", "context": {"eventType": kind}, **event})
-        done = subprocess.run([*command, text], capture_output=True, text=True, check=True, timeout=30)
+        done = subprocess.run([*command, text], capture_output=True, text=True, check=True, timeout=120)
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
@@ -52,7 +52,7 @@ def cloudfront(folder: Path, origin: str) -> Iterator[str]:
             request = call("viewer-request", request=request)
             assert "+" not in request["uri"], "S3 takes it for a space"
             try:
-                answer = urllib.request.urlopen(f"{origin}{request['uri']}", timeout=30)
+                answer = urllib.request.urlopen(f"{origin}{request['uri']}", timeout=120)
             except urllib.error.HTTPError as error:
                 answer = error
             with answer:

@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import boto3
 import docker
@@ -31,6 +30,7 @@ from farm.pipeline.backends import push
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
+from tests.e2e.conftest import wait
 
 ROOT = Path(__file__).parents[3]
 HOST = "10.99.0.1"
@@ -50,19 +50,9 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def wait(what: str, seconds: float, check: Callable[[], Any]) -> Any:
-    """The first true answer of `check`; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
 def answers(url: str) -> bool:
     try:
-        return requests.get(url, timeout=2).status_code < 500
+        return requests.get(url, timeout=10).status_code < 500
     except requests.RequestException:
         return False
 
@@ -115,7 +105,7 @@ class Swarm:
             self.clients[number] = client
             return True
 
-        wait(f"daemon {number} (its log: {folder}/log)", 240, ready)
+        wait(f"daemon {number} (its log: {folder}/log)", ready)
 
     def kill_daemon(self, number: int) -> None:
         process = self.others.pop(f"daemon {number}")
@@ -156,7 +146,7 @@ class Swarm:
         command = [sys.executable, "-m", "tests.servers.moto", str(STORE_PORT), HOST, f"{self.folder}/moto"]
         with (self.folder / "moto.log").open("ab") as log:
             self.others["store"] = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        wait("the store", 180, lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
+        wait("the store", lambda: answers(f"http://{HOST}:{STORE_PORT}/moto-api/"))
 
     def store(self, *, away: bool) -> None:
         """Makes the store refuse every connection, its content kept, or answer again."""
@@ -169,7 +159,7 @@ class Swarm:
             with (self.folder / "registry.log").open("ab") as log:
                 command = ["docker-registry", "serve", str(config)]
                 self.others[f"registry {port}"] = subprocess.Popen(command, stdout=log, stderr=log)
-            wait("the registry", 180, lambda: answers(f"http://{host}:{port}/v2/"))  # noqa: B023
+            wait("the registry", lambda: answers(f"http://{host}:{port}/v2/"))  # noqa: B023
 
     def stop(self, name: str) -> None:
         process = self.others.pop(name)

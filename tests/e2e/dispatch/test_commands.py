@@ -20,6 +20,7 @@ import yaml
 from farm.pipeline.packs import KIND
 from farm.runs import FINAL, Journal
 from tests.companion import CHANNEL, add_companion
+from tests.e2e.conftest import wait
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 from tests.larger_canary import larger_canary
@@ -35,15 +36,6 @@ def change(path: Path, edit) -> None:
     data = yaml.safe_load(path.read_text())
     edit(data)
     path.write_text(yaml.safe_dump(data))
-
-
-def wait(what, check, seconds=900):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 @pytest.fixture

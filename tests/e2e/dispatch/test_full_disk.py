@@ -5,13 +5,12 @@ import json
 import mmap
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import docker
 import pytest
 
-from tests.e2e.conftest import containers_of
+from tests.e2e.conftest import containers_of, wait
 
 SELECT = ["--variant", "cpu-avx-py311", "--package", "canary", "--no-publish", "--detach"]
 
@@ -28,22 +27,13 @@ def small_disk(farm):
     for run in json.loads(farm.run("status", "--json").stdout or "[]"):
         if run["result"] is None:
             farm.run("cancel", run["id"])
-    wait("the disk is free", lambda: not subprocess.run(["umount", artifacts], check=False).returncode, 120)
+    wait("the disk is free", lambda: not subprocess.run(["umount", artifacts], check=False).returncode)
 
 
 def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
         while True:
             stream.write(bytes(4096))
-
-
-def wait(what, check, seconds):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def dispatchers(farm):
@@ -74,12 +64,12 @@ def running(client, run):
 def test_a_build_outlives_a_full_disk(small_disk, client):
     farm = small_disk
     run = farm.run("submit", *SELECT).stdout.strip()
-    wait("a container starts", lambda: running(client, run), 200)
+    wait("a container starts", lambda: running(client, run))
     (container,) = containers_of(client, run)
     # It stands still until the journal has its handle: one that could not be written down is removed, and made again.
-    wait("it stands still", lambda: paused(client, container), 200)
-    wait("the handle", lambda: [a for j in farm.json("status", run)["jobs"] for a in j["attempts"] if a["handle"]], 200)
-    (dispatcher,) = wait("the dispatcher", lambda: dispatchers(farm), 200)
+    wait("it stands still", lambda: paused(client, container))
+    wait("the handle", lambda: [a for j in farm.json("status", run)["jobs"] for a in j["attempts"] if a["handle"]])
+    (dispatcher,) = wait("the dispatcher", lambda: dispatchers(farm))
     log = farm.project / "artifacts" / "dispatch.log"
     assert output_of(dispatcher) == str(log)
     with log.open("ab") as stream:  # no room in its last page either
@@ -87,11 +77,11 @@ def test_a_build_outlives_a_full_disk(small_disk, client):
     filler = farm.project / "artifacts" / "filler"
     fill(filler)
     client.api.unpause(container)
-    wait("the build ends", lambda: client.containers.get(container).status == "exited", 200)
-    wait("it is tried, and not even the log takes the warning", lambda: output_of(dispatcher) == os.devnull, 200)
+    wait("the build ends", lambda: client.containers.get(container).status == "exited")
+    wait("it is tried, and not even the log takes the warning", lambda: output_of(dispatcher) == os.devnull)
     assert client.containers.get(container).status == "exited"  # dockerd answers, and still has what was built
     filler.unlink()
-    wait("the run ends", lambda: farm.json("status", run)["result"], 200)
+    wait("the run ends", lambda: farm.json("status", run)["result"])
     found = farm.json("status", run)
     assert (found["state"], len([a for j in found["jobs"] for a in j["attempts"]])) == ("success", 1), found["why"]
     assert not containers_of(client, run)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from farm.pipeline.build import tree_volume
+from tests.e2e.conftest import OBJECT
 from tests.larger_canary import larger_canary
 
 FILES = 2
-STEP = re.compile(r"^\[\d+/\d+\] Building \w+ object (\S+)", re.MULTILINE)
 MIB = 8
 """Of data in one more source: its object takes as much, and the linked library once more."""
 SELECT = ("--variant", "cpu-avx-py311", "--package", "canary")
@@ -59,7 +58,7 @@ def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
         failed = made.run(*arguments)
         (run, *_) = made.json("status")
         log = made.folder(run["id"]) / "build.log"
-        compiled.update(STEP.findall(log.read_text()))
+        compiled.update(OBJECT.findall(log.read_text()))
         assert (failed.returncode, run["result"]) == (5, "failure")
         said = failed.stderr[failed.stderr.index("farm: the build failed") :]
         assert first in said.splitlines()[1]
@@ -69,7 +68,7 @@ def test_a_full_disk_while_it_compiles_and_while_it_links(farm, code, disk):
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run"]
-    compiled.update(STEP.findall((made.folder(run) / "build.log").read_text()))
+    compiled.update(OBJECT.findall((made.folder(run) / "build.log").read_text()))
     assert len([name for name in compiled if "heavy_" in name]) == FILES
     # The object that the first disk had no room for, and no other.
     assert [Path(name).name for name, times in compiled.items() if times > 1] == ["heavy_0.cpp.o"]

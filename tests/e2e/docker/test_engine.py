@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import docker
@@ -16,6 +17,7 @@ from farm.engines.docker import DockerEngine
 from farm.engines.images import ensure_image
 from farm.engines.output import RefusedOutputError
 from farm.errors import BuildFailedError, InfrastructureError
+from tests.e2e.conftest import wait
 
 Start = Callable[..., str]
 RELEASE = catalog.debian_releases()["debian-bookworm"]
@@ -61,11 +63,8 @@ def start(engine: DockerEngine, image: str, tmp_path: Path) -> Iterator[Start]:
 def end(engine: DockerEngine, handle: str) -> Observation:
     for _ in engine.logs(handle):
         pass
-    for _ in range(1000):
-        seen = engine.observe(handle)
-        if seen.state in FINAL:
-            return seen
-    raise AssertionError(f"still {seen.state}")
+    seen: Observation = wait("its end", lambda: (now := engine.observe(handle)).state in FINAL and now)
+    return seen
 
 
 def test_capacity_is_what_the_runner_may_use(engine):
@@ -126,6 +125,14 @@ def test_what_was_released_is_lost(engine, start):
     assert engine.observe(handle).state == "lost"
     with pytest.raises(InfrastructureError):
         engine.collect(handle, Path("/nonexistent"), 1)
+
+
+def test_several_may_release_a_container_at_once(engine, start):
+    """`farm cancel` and the run's own controller: whoever comes while Docker removes it is told 409, or 404."""
+    handle = start("sleep 600")
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(engine.release, [handle] * 8)) == [None] * 8
+    wait("its end", lambda: engine.observe(handle).state == "lost")
 
 
 def test_a_second_attempt_replaces_what_a_dead_controller_left(engine, start):

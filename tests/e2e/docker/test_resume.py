@@ -1,7 +1,6 @@
 """A build that is killed at several points goes on where it was: nothing that was compiled is compiled again."""
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -11,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import OBJECT
 from tests.larger_canary import larger_canary
 
 FILES = 16
 """Generated sources; each takes a moment, so that there is time to kill between two."""
-STEP = re.compile(r"^\[(\d+)/(\d+)\] Building \w+ object (\S+)", re.MULTILINE)
 WAIT_S = 900
 
 
@@ -42,7 +41,7 @@ def build_container(client: Any, farm: Any, process: subprocess.Popen[str], seen
 
 def built(container: Any) -> list[str]:
     """The objects whose compile had ended, as ninja said."""
-    return [match[2] for match in STEP.findall(container.logs().decode(errors="replace"))]
+    return OBJECT.findall(container.logs().decode(errors="replace"))
 
 
 def wait_for(container: Any, steps: int) -> None:
@@ -88,7 +87,7 @@ def test_killed_at_several_points(farm, client, code):
     done = made.run(*arguments)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    compiled.append([match[2] for match in STEP.findall((made.folder(said["run"]) / "build.log").read_text())])
+    compiled.append(OBJECT.findall((made.folder(said["run"]) / "build.log").read_text()))
     count = Counter(name for attempt in compiled for name in attempt)
     heavy = [name for name in count if "heavy_" in name]
     assert len(heavy) == FILES

@@ -65,7 +65,7 @@ def urls(tmp_path, index, require):
 
 def read(url, *keys):
     for key in keys:
-        with urllib.request.urlopen(f"{url}/{key}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{url}/{key}", timeout=120) as answer:
             answer.read()
 
 

@@ -126,7 +126,7 @@ def served(request, tmp_path_factory, key, made, readable, require):
 
 def get(url, **headers):
     request = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.headers, answer.read()
 
 
@@ -241,7 +241,7 @@ def status(url, method="GET", **headers):
     """The status, headers and bytes as they are sent, of failures too."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        answer = urllib.request.urlopen(urllib.request.Request(url, headers=named, method=method), timeout=30)
+        answer = urllib.request.urlopen(urllib.request.Request(url, headers=named, method=method), timeout=120)
     except urllib.error.HTTPError as error:
         answer = error
     with answer:

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import zipfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
+from tests.e2e.conftest import wait
 from tests.e2e.wine.relay import kill_all
 from tests.e2e.wine.windows_python import windows_path
 
@@ -401,13 +401,6 @@ def pinging():
     return False
 
 
-def until(check, what):
-    end = time.monotonic() + TIMEOUT_S
-    while not check():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def lingering(machine):
     """A compiler's helper that goes on after the build, with every handle that it was given."""
@@ -452,7 +445,7 @@ def test_a_held_file_is_waited_for_then_named(machine):
         assert (code, "a program holds a file in C:\\farm\\src open" in out) == (9, True), out
         assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
         second = machine.start()
-        until(pinging, "build.cmd waits for the file")  # it does so by ping, five times
+        wait("build.cmd waits for the file", pinging)  # it does so by ping, five times
         holder.communicate(b"\n", timeout=60)
         second.communicate(timeout=TIMEOUT_S)
         assert second.returncode == 0

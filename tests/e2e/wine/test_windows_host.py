@@ -1,7 +1,6 @@
 """The host engine on Windows (Wine): what the conformance suite of all engines does not ask."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.errors import NoRunnerError
+from tests.e2e.conftest import wait
 from tests.e2e.wine.windows_host import SECRET, WindowsHost, windows_path
 
 # Each generation starts the next one as a daemon would: in a group of its own, away from the console, and, if it may,
@@ -56,18 +56,9 @@ def submit(host, script, *, command=None, labels=None, timeout_s=120, inputs=Non
     return host.submit(job)
 
 
-def until(check, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(what)
-
-
 def end(host, handle):
     log = b"".join(host.logs(handle))
-    return until(lambda: (s := host.observe(handle)).state in FINAL and s, "it does not end"), log.decode()
+    return wait("its end", lambda: (s := host.observe(handle)).state in FINAL and s), log.decode()
 
 
 def generations(host, tmp_path, *more):
@@ -77,7 +68,7 @@ def generations(host, tmp_path, *more):
     source.write_text(GENERATIONS)
     words = (host.python.exe, source, "2", notes, *more)
     handle = submit(host, "", command=tuple(windows_path(w) if isinstance(w, Path) else w for w in words))
-    until(lambda: len(list(notes.iterdir())) == 3, "the processes did not start")
+    wait("the processes", lambda: len(list(notes.iterdir())) == 3)
     return handle, [int(note.name) for note in notes.iterdir()]
 
 
@@ -102,8 +93,8 @@ def test_what_a_job_leaves_behind_dies_with_it(host, tmp_path):
 def test_a_killed_supervisor_is_a_lost_job_and_nothing_of_it_stays(host, tmp_path):
     handle, pids = generations(host, tmp_path, "wait")
     host.kill(supervisor(host, handle))
-    until(lambda: host.observe(handle) == Observation("lost", why="its supervisor was killed"), "the loss was not seen")
-    until(lambda: not any(map(host.alive, pids)), "the kernel did not end the job's processes", 10)
+    wait("the loss", lambda: host.observe(handle) == Observation("lost", why="its supervisor was killed"))
+    wait("the kernel ends the job's processes", lambda: not any(map(host.alive, pids)), 60)
     assert end(host, submit(host, "say('next')")) == (Observation("done", exit_code=0), "next\n")
 
 

@@ -11,11 +11,11 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import wait
 from tests.e2e.wine.relay import kill_all, relay
 from tests.e2e.wine.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
 from tests.e2e.wine.windows_python import windows_path
@@ -47,17 +47,10 @@ def machine(tools, wine, plan, tmp_path):  # noqa: F811
     return Machine(tools, wine, plan, tmp_path)
 
 
-def wait_for(happened):
-    end = time.monotonic() + TIMEOUT_S
-    while not happened():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
-
-
 def killed_when(machine, happened, relayed=None, **environment):
     """Starts build.cmd, waits until `happened()`, and kills all of it at once."""
     process = machine.start(**environment)
-    wait_for(happened)
+    wait("the moment of the kill", happened)
     kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
     if relayed:
         relayed.kill()
@@ -206,7 +199,7 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
         return [path.stat().st_size for path in (machine.c / "farm/downloads").glob("*.part")]
 
     process = machine.start("prepare.cmd", **environment)
-    wait_for(lambda: parts() == [100_000])
+    wait("the first part", lambda: parts() == [100_000])
     kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
     relayed.kill()
     process.communicate(timeout=TIMEOUT_S)

@@ -4,11 +4,10 @@ import json
 import re
 import shlex
 import subprocess
-import time
 
 import pytest
 
-from tests.e2e.conftest import make_project
+from tests.e2e.conftest import make_project, wait
 from tests.e2e.wine.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
 from tests.e2e.wine.windows_host import ROOT, SECRET
 from tests.e2e.wine.windows_python import site, windows_path
@@ -106,15 +105,6 @@ def farm(machine, windows_python, packages, tmp_path):
     return Farm()
 
 
-def until(check, what, seconds=120):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := check():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(what)
-
-
 def at_the_build(machine):
     return machine.log.exists() and b"step build" in machine.log.read_bytes()
 
@@ -164,7 +154,7 @@ def test_a_killed_controller_is_taken_up_by_the_workflow_of_a_plan(farm, machine
     """build-plan.yml as it stands there, on a Windows runner whose last job was killed."""
     machine.change("python.exe", "-m build", r"run=C:\tools\wait.cmd", *machine.rules[0][2:])
     with farm.build() as first:
-        until(lambda: at_the_build(machine), "the build does not start")
+        wait("the build", lambda: at_the_build(machine))
         first.kill()
     (machine.c / "tools/go").touch()
     told = farm.workflow()
@@ -180,7 +170,7 @@ def test_a_detached_run_is_shown_and_cancelled(farm, machine):
     done = farm.submit("--no-smoke", "--detach")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)["run"]
-    until(lambda: at_the_build(machine), "the build does not start")
+    wait("the build", lambda: at_the_build(machine))
     seen = farm.json("status", run)
     assert (seen["state"], seen["engine"], seen["runner"]) == ("running", "host", "local")
     assert farm("cancel", run).returncode == 0

@@ -28,7 +28,7 @@ def ask(tmp_path_factory):
         thread.start()
 
         def ask(path, method="GET", **headers):
-            connection = http.client.HTTPConnection("127.0.0.1", serving.server_port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", serving.server_port, timeout=120)
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             data = answer.read()
@@ -112,7 +112,7 @@ def test_a_client_that_goes_away_is_not_reported(tmp_path, capsys):
         serving.shutdown_request = lambda request: (done(request), handled.set())  # type: ignore[method-assign]
         thread = threading.Thread(target=serving.serve_forever)
         thread.start()
-        client = socket.create_connection(("127.0.0.1", serving.server_port), timeout=30)
+        client = socket.create_connection(("127.0.0.1", serving.server_port), timeout=120)
         client.send(b"GET ")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close resets the connection
         client.close()

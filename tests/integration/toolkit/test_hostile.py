@@ -217,5 +217,5 @@ def test_sigterm_in_the_middle_leaves_nothing(case, make_tar, tree_of):
                 break
         assert tree_of(case.folder / "opt") != {}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=120) == 143
     assert tree_of(case.folder / "opt") == {}

@@ -71,6 +71,27 @@ def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
         write_bundle(plan, dest=made[0], tree=tmp_path, inputs={}, environment={})
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tmp_path, monkeypatch, there):
+    whole, _ = made
+    dest = tmp_path / "again"
+    if there:
+        dest.mkdir()
+    given = {"tree": tmp_path / "tree.tar.xz", "inputs": {"job": whole}, "environment": {}}
+
+    def interrupted(_entry):
+        assert any(dest.glob("part-*"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bundle, "pack", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_bundle(plan, dest=dest, **given)
+    assert dest.exists() == there
+    assert not there or not any(dest.iterdir())
+    assert dest / "run" in write_bundle(plan, dest=dest, **given)
+
+
 def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):
     dest, _ = made
     away = tmp_path / "away"

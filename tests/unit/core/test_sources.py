@@ -136,7 +136,7 @@ def test_two_threads_may_fetch_one_archive(cache, tmp_path, monkeypatch):
 
     def slow(origin, target):
         copy(origin, target)
-        together.wait(timeout=30)
+        together.wait(timeout=120)
 
     monkeypatch.setattr(sources.shutil, "copyfile", slow)
     with ThreadPoolExecutor(2) as pool:

@@ -58,7 +58,7 @@ def end(engine, handle):
 
 
 def until(condition, what):
-    for _ in range(600):
+    for _ in range(4800):
         if condition():
             return
         time.sleep(0.05)
@@ -259,3 +259,38 @@ def test_what_stands_still_can_be_cancelled(engine, start):
     os.kill(engine._read(handle, "pid")["pid"], signal.SIGSTOP)
     engine.cancel(handle)
     assert engine.observe(handle).state == "cancelled"
+
+
+def test_a_release_that_was_interrupted_keeps_no_machine(engine, start, monkeypatch):
+    """It stops at the worst file: what said that the job had started is gone, the rest is still there."""
+    handle = start("true", labels={"farm.run": "1"})
+    end(engine, handle)
+
+    def interrupted(folder):
+        (folder / "pid").unlink()
+        (folder / "exit.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("farm.processes.remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.release(handle)
+    assert engine.observe(handle).state == "lost"
+    assert engine.find({"farm.run": "1"}) is None
+    second = start("true", labels={"farm.run": "2"})
+    assert end(engine, second) == Observation("done", exit_code=0)
+    engine.release(handle)
+    assert [path.name for path in engine._jobs.iterdir() if path.is_dir()] == [second]
+
+
+def test_a_job_that_another_controller_releases_meanwhile_is_none(engine, start, tmp_path):
+    start("true", labels={"farm.run": "1"})
+
+    class Late(HostEngine):
+        def _read(self, handle, name):
+            if engine.observe(handle).state != "lost":
+                end(engine, handle)
+                engine.release(handle)
+            return super()._read(handle, name)
+
+    assert Late(tmp_path / "host").find({"farm.run": "1"}) is None

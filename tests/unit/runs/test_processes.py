@@ -37,7 +37,7 @@ def test_a_writer_killed_in_the_middle_leaves_a_readable_journal(path, python):
             break
     writer.kill()
     said = [int(line) for line in writer.stdout.read().split()]
-    writer.wait(timeout=30)
+    writer.wait(timeout=120)
     with Journal(path) as journal:
         [run] = journal.runs()
         seen = [event.data["n"] for event in journal.events(run.id)[1:]]
@@ -59,7 +59,7 @@ def test_a_writer_killed_inside_a_transaction_leaves_nothing_of_it(path, python)
     )
     assert writer.stdout.readline() == "in\n"
     writer.kill()
-    writer.wait(timeout=30)
+    writer.wait(timeout=120)
     with Journal(path) as journal:
         assert [run.plan_digest for run in journal.runs()] == ["d"]
 
@@ -116,7 +116,7 @@ def test_only_one_of_many_takes_a_dead_controllers_run(path, python):
     dead = python(CONTROLLER)
     run_id = dead.stdout.readline().strip()
     dead.kill()
-    dead.wait(timeout=30)
+    dead.wait(timeout=120)
     code = f"import sys; print(journal.claim({run_id!r}), flush=True); sys.stdin.read()"  # alive until all have tried
     heirs = [python(code) for _ in range(4)]
     assert sorted(heir.stdout.readline().strip() for heir in heirs) == ["False", "False", "False", "True"]
@@ -130,7 +130,7 @@ def test_a_dead_run_is_found_behind_a_live_one(path, python):
     with Journal(path) as journal:
         assert journal.unfinished("digest").id == new > old
         dead.kill()
-        dead.wait(timeout=30)
+        dead.wait(timeout=120)
         assert journal.unfinished("digest").id == old
 
 

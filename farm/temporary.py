@@ -1,0 +1,26 @@
+"""Temporary folders that go away whenever Ctrl-C comes."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from farm import processes
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Iterator[Path]:
+    """A new folder below `parent` (None: the system's for temporary files) that is removed at the end.
+
+    `tempfile.TemporaryDirectory` keeps a folder where Ctrl-C comes while it removes it, and on Windows its 3.11 tries
+    without end to remove one that a hung process holds; here that one stays.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        try:
+            processes.remove(folder)
+        except KeyboardInterrupt:
+            processes.remove(folder)
+            raise
