@@ -96,6 +96,7 @@ class Swarm:
         self.others[f"daemon {number}"] = process
 
         def ready() -> bool:
+            assert process.poll() is None, f"daemon {number} has ended; its log: {folder}/log"
             client = docker.DockerClient(base_url=self.url(number), timeout=60, version="1.41")
             try:
                 client.ping()
@@ -109,8 +110,11 @@ class Swarm:
 
     def kill_daemon(self, number: int) -> None:
         process = self.others.pop(f"daemon {number}")
+        containerd = Path("/proc", (self.folder / f"n{number}/run/containerd/containerd.pid").read_text().strip())
         process.send_signal(signal.SIGKILL)  # nsenter has become dockerd: exec keeps the pid
         process.wait()
+        # The kernel ends it with its dockerd, a moment later: the next dockerd would take it for one that it can use.
+        wait(f"the end of daemon {number}'s containerd", lambda: not containerd.exists())
 
     def kill_rest(self, below: str) -> int:
         """Kills what has this folder in its command line: containerd and containers outlive their daemon."""

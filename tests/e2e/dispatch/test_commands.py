@@ -43,13 +43,19 @@ def docker_farm(farm):
     return farm
 
 
-@pytest.fixture
-def host_farm(farm, tmp_path, monkeypatch):
-    """A Python with what a build needs, first in PATH."""
-    made = tmp_path / "python"
+@pytest.fixture(scope="module")
+def build_python(tmp_path_factory):
+    """A Python with what a build needs."""
+    made = tmp_path_factory.mktemp("host") / "python"
     subprocess.run([sys.executable, "-m", "venv", made], check=True)
     subprocess.run([made / "bin" / "pip", "install", "-q", "build", "setuptools", "wheel"], check=True)
-    monkeypatch.setenv("PATH", f"{made / 'bin'}:{os.environ['PATH']}")
+    return made / "bin"
+
+
+@pytest.fixture
+def host_farm(farm, build_python, monkeypatch):
+    """That Python first in PATH."""
+    monkeypatch.setenv("PATH", f"{build_python}:{os.environ['PATH']}")
     return farm
 
 

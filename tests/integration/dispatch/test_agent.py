@@ -112,11 +112,15 @@ def test_a_command_that_does_not_exist_is_said_in_the_log(agent, exchange):
 
 
 def test_the_time_limit_ends_the_children_too(agent, tmp_path):
-    started = time.monotonic()
-    _, report = agent("sh", "-c", f"(sleep 300 & echo $! > {tmp_path}/pid; wait) & wait", timeout_s=1)
-    assert (report["exit_code"], report["timed_out"]) == (124, True)
-    assert time.monotonic() - started < 30
-    stat = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
+    pid = tmp_path / "pid"
+    for limit in (1, 10, 60):  # on a busy machine the child may not have come within a second
+        started = time.monotonic()
+        _, report = agent("sh", "-c", f"(sleep 600 & echo $! > {pid}; wait) & wait", timeout_s=limit)
+        assert (report["exit_code"], report["timed_out"]) == (124, True)
+        assert time.monotonic() - started < 500
+        if pid.exists() and pid.read_text():
+            break
+    stat = Path("/proc", pid.read_text().strip(), "stat")
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"  # no init reaps it here
 
 
@@ -159,11 +163,12 @@ def test_a_folder_is_no_exchange(tmp_path):
 def test_what_the_command_leaves_behind_is_not_waited_for(agent, exchange, tmp_path):
     """A daemon of its own session, such as a compiler cache, keeps the log's pipe open."""
     start = time.monotonic()
-    script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 40' & sleep 0.3; echo over"
+    daemon = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' &"
+    script = f"{daemon} while [ ! -s {tmp_path}/pid ]; do sleep 0.05; done; echo over"
     try:
         _, report = agent("sh", "-c", script)
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert report["exit_code"] == 0
     assert log_of(exchange) == b"over\n"
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 500

@@ -115,7 +115,7 @@ def logs(engine):
         found = []
         thread = threading.Thread(target=lambda: found.append(b"".join(engine.logs("s"))), daemon=True)
         thread.start()
-        thread.join(15)
+        thread.join(120)
         assert not thread.is_alive(), "the log does not end"
         return found[0]
 

@@ -232,7 +232,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_dead(pid: int) -> bool:
-    for _ in range(500):
+    for _ in range(6000):
         if not is_alive(pid):
             return True
         time.sleep(0.02)
