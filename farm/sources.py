@@ -73,11 +73,16 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
 def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
     try:
         return fetch(part.source, cache, mirror=mirror, line=line)
-    except InfrastructureError as error:
-        others = {str(known.source.sha256): known.alternatives for known in recipe(plan.recipe).parts}
-        raise InfrastructureError(
+    except (InfrastructureError, BuildFailedError) as error:
+        others = {
+            known.into: known.alternatives
+            for known in recipe(plan.recipe).parts
+            if known.source.file == part.source.file
+        }
+        instead = others.get(part.into)
+        raise type(error)(
             f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
-            hint=others.get(str(part.source.sha256)) or error.hint,
+            hint=f"{error.hint}; instead of it: {instead}" if instead else error.hint,
         ) from error
 
 

@@ -247,4 +247,62 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(root, index, ca
     (page / "index.html").write_text("nothing here")
     with pytest.raises(InfrastructureError, match=r"third_party/pybind11 of torch, from pybind11: ") as error:
         gather(plan, cache, tmp_path / "out", mirror=None, line=print)
-    assert error.value.hint == "any pybind11 from 2.13 on, as wheel or sdist"
+    assert error.value.hint.endswith("/simple/pybind11/; instead of it: any pybind11 from 2.13 on, as wheel or sdist")
+
+
+def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(root, cache, tmp_path, monkeypatch):
+    """Debian's mirror and the Python index are one server here, which stops after the first fetch."""
+    web = tmp_path / "web"
+    handler = partial(SimpleHTTPRequestHandler, directory=web)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    here = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("PIP_INDEX_URL", f"{here}/simple/")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    whole = resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "torch", "linux", "debian-2.6.0"))
+    parts = []
+    for name, folder in (("fmt", "debian/pool/main/f/fmtlib"), ("pybind11", "simple/pybind11")):
+        part = next(part for part in whole.parts if part.into == f"third_party/{name}")
+        (web / folder).mkdir(parents=True)
+        file = web / folder / part.source.file
+        if file.suffix == ".whl":
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("pybind11/include/a.h", name)
+            (web / folder / "index.html").write_text(f'<a href="{file.name}">a</a>')
+        else:
+            tar(file, {f"{name}/a.h": name})
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        parts.append(part.model_copy(update={"source": part.source.model_copy(update={"sha256": sha256})}))
+    origin = tar(tmp_path / "source.tar", {"a": "a"})
+    plan = whole.model_copy(update={"parts": parts, "source": of_archive(origin)})
+
+    def gathered(dest):
+        return [path.read_bytes() for path in gather(plan, cache, tmp_path / dest, mirror=f"{here}/debian", line=print)]
+
+    try:
+        first = gathered("first")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert gathered("again") == first
+    for part, instead in zip(parts, ("fmtlib_11.1.1+ds1.orig.tar.gz", "any pybind11 from 2.13 on"), strict=True):
+        (kept,) = cache.glob(f"{part.source.sha256}.*")
+        content = kept.read_bytes()
+        kept.unlink()
+        with pytest.raises(
+            InfrastructureError, match=f"^{part.into} of torch, from {part.source.package}: http.* cannot"
+        ) as error:
+            gathered(f"without-{part.source.package}")
+        assert error.value.hint.startswith(f"is the host reachable?; instead of it: {instead}")
+        kept.write_bytes(content)
+    assert gathered("at the end") == first
+
+
+def test_a_part_that_was_changed_at_its_origin_names_itself(plan, cache, tmp_path):
+    big = tar(tmp_path / "big.tar.gz", {"big-1/a.h": "a"})
+    changed = plan.model_copy(
+        update={"parts": [PartPlan(into="third_party/big", source=of_archive(big), strip=1, members=[])]}
+    )
+    tar(big, {"big-1/a.h": "b"})
+    with pytest.raises(BuildFailedError, match=r"^third_party/big of canary, from file://.*, the recipe says "):
+        gather(changed, cache, tmp_path / "out", mirror=None, line=print)

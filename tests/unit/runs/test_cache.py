@@ -23,7 +23,7 @@ PREPROCESSED = "preprocessed_cache_hit\ndirect_cache_miss\nlocal_storage_hit\n"
 LOG = (  # as ccache 4.7.5 writes it
     f"# /farm/src/a.cpp\n{MISS}# /farm/src/a.cpp\n{DIRECT}# /farm/src/bind.cpp\n{PREPROCESSED}# /farm/src/k.cu\n{MISS}"
     "# /farm/src/build/CMakeFiles/CMakeScratch/try.c\ncompile_failed\n# x.o\ncalled_for_link\n"
-    "# /farm/src/a.cpp\ncalled_for_preprocessing\n"
+    "# /farm/src/a.cpp\ncalled_for_preprocessing\n# \nno_input_file\n"
 )
 COMMANDS = {
     "a.cpp": "/usr/bin/g++-11 -mavx -o a.o -c a.cpp",

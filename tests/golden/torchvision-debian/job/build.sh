@@ -33,6 +33,12 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
+[ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
+export CMAKE_C_COMPILER_LAUNCHER=ccache
+export CMAKE_CUDA_COMPILER_LAUNCHER=ccache PYTORCH_NVCC="ccache $(command -v nvcc)"
+# ccache keeps no list of headers that nvcc writes by this option; a build compiles each file once.
+export TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1
 packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
     [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
 }
