@@ -7,7 +7,6 @@ its one source. Two images are made the first time, 1.4 minutes each.
 
 import base64
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -134,9 +133,7 @@ def test_cuda_built_by_setuptools(own, tmp_path):
 """,
     )
     submit = ("farm", "submit", "--variant", "sm35-avx-py311", "--package", "kage-cucounter")
-    built = valid("submit", own.run(*submit, "--no-smoke", "--json"))
-    lines = json.loads(own.run("farm", "cache", "report", built["run"], "--json"))["lines"]
-    assert {(line["language"], line["axis"], line["other"]) for line in lines} == {("C++", "python", 0)}
+    own.run(*submit, "--no-smoke")
     own.run("farm", "index", "dependencies")
     result = valid("submit", own.run(*submit, "--json"))
     assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]
@@ -165,9 +162,7 @@ def test_an_extension_that_needs_torch(own, tmp_path):
     assert refused.returncode == 2
     assert f"torchsort is built against torch=={TORCH}+cpu.avx2" in refused.stderr
     own.run("farm", "index", "adopt", str(torch_of_the_farm(tmp_path)), "--to", "cpu-avx2")
-    built = valid("submit", own.run(*submit, "--no-smoke", "--json"))
-    lines = json.loads(own.run("farm", "cache", "report", built["run"], "--json"))["lines"]
-    assert {(line["language"], line["axis"], line["other"]) for line in lines} == {("C++", "python", 0)}
+    own.run(*submit, "--no-smoke")
     own.run("farm", "index", "dependencies")
     result = valid("submit", own.run(*submit, "--json"))
     assert "smoke" in [step["step"] for step in result["steps"] if step["outcome"] == "done"]

@@ -267,3 +267,16 @@ def test_a_damaged_dll_is_said_to_be_one(libraries):
 def test_a_library_has_the_name_that_a_linker_is_given(libraries, name, linked):
     match = libraries.LINKED.fullmatch(name)
     assert (match and match[1]) == linked
+
+
+@pytest.mark.parametrize("cuda", sorted(catalog.wheel_toolkits()))
+def test_what_is_linked_from_a_toolkit_of_wheels_is_needed_from_the_same_files(cuda):
+    """Else a wheel would be linked against one cuBLAS and installed with another."""
+    linked = {wheel.package: wheel for wheel in catalog.wheel_toolkits()[cuda].wheels["linux-x86_64"]}
+    folder = catalog.wheel_toolkits()[cuda].folder
+    known = catalog.library_wheels(cuda, None)
+    assert {"nvidia-cublas", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc"} <= {wheel.package for wheel in known}
+    for wheel in known:
+        assert (wheel.file, wheel.sha256) == (linked[wheel.package].file, linked[wheel.package].sha256)
+        assert wheel.folder == f"{folder}/lib"
+        assert {*wheel.requires} <= {other.package for other in known}
