@@ -74,12 +74,11 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
     try:
         return fetch(part.source, cache, mirror=mirror, line=line)
     except (InfrastructureError, BuildFailedError) as error:
-        others = {
-            known.into: known.alternatives
-            for known in recipe(plan.recipe).parts
-            if known.source.file == part.source.file
-        }
-        instead = others.get(part.into)
+        # Two parts for two base images may share a folder; their files differ.
+        listed = [
+            (known.into, getattr(known.source, "file", None), known.alternatives) for known in recipe(plan.recipe).parts
+        ]
+        instead = next((text for into, file, text in listed if (into, file) == (part.into, part.source.file)), None)
         raise type(error)(
             f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
             hint=f"{error.hint}; instead of it: {instead}" if instead else error.hint,
