@@ -51,6 +51,7 @@ def test_an_image_without_network():
         ("Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'skbuild'", "ModuleNotFoundError", "Python module"),
         ("ERROR Backend 'scikit_build_core.build' is not available.", "ERROR Backend", "Python module"),
         ("CMake Error at CMakeLists.txt:3 (find_package):\n  Could not find a package configuration file", "CMake Error", "CMake"),
+        ("CMake Error: CMake was unable to find a build program corresponding to \"Unix Makefiles\".  CMAKE_MAKE_PROGRAM is not set.", "CMake Error", "neither make"),
         ("E: Failed to fetch http://m/x.deb  404  Not Found [IP: 1.2.3.4 80]", "E: ", "do not fit together"),
         ("E: You don't have enough free space in /var/cache/apt/archives/.", "E: ", "disk is full"),
         ("tar: x: Cannot write: No space left on device", "tar:", "disk is full"),
