@@ -141,3 +141,20 @@ def test_equal_hashes_are_equal_whoever_made_them():
     assert made is not EMPTY
     files = {"ok": (EMPTY, 0), "i/RECORD": (OTHER, 9)}
     assert compare_record([Row("ok", made, 0), Row("i/RECORD", None, None)], "i/RECORD", files) == []
+
+
+@pytest.mark.parametrize("sha256", ["0" * 64, "f" * 64])
+@pytest.mark.parametrize("size", [3, 5])
+def test_less_is_as_wrong_as_more(sha256, size):
+    files = {"a": (OTHER, 4), "RECORD": (EMPTY, 0)}
+    own = Row("RECORD", None, None)
+    [(path, why)] = compare_record([Row("a", sha256, 4), own], "RECORD", files)
+    assert (path, why) == ("a", "its sha256 is not the one in RECORD")
+    [(path, why)] = compare_record([Row("a", OTHER, size), own], "RECORD", files)
+    assert (path, why) == ("a", "its length is not the one in RECORD")
+
+
+@pytest.mark.parametrize("name", ["md5", "sha1", "sha512"])
+def test_no_other_hash_is_accepted_whatever_its_name(name):
+    with pytest.raises(VerificationFailedError, match="only sha256 is accepted"):
+        parse_record(f"a,{name}=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n".encode())
