@@ -14,9 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
-    from farm.index.listing import Listing
-    from farm.index.variant_tree import variant_json
-    from farm.index.variants import properties, publish_variant, published
+    from farm.index.labels import properties, variant_json
+    from farm.index.variants import build_of, publish_variant, published
     from farm.temporary import temporary_folder
     from farm.variant import Variant
     from farm.wheel.label import label_wheel
@@ -24,21 +23,14 @@ def run(args: argparse.Namespace) -> int:
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
     store, signer = writable_store_of(args), signer_of(args)
-    # Before anything is written: it refuses a key that may not sign here.
-    listing = Listing(store, signer)
     record = published(store, args.wheel)
     with temporary_folder("farm-variant-") as folder:
-        path, metadata = label_wheel(args.wheel, folder, label, variant_json({label: labelled}))
-        shown = publish_variant(store, path, record, label=label, labelled=labelled, metadata=metadata, signer=signer)
-        filename = path.name
-    # Last: the catalogue lists the group when its pages are there.
-    listing.add_group("variant")
+        content, build = variant_json({label: labelled}), build_of(record)
+        path, metadata = label_wheel(args.wheel, folder, label, content, build)
+        done = publish_variant(store, path, record, labelled, metadata, signer)
     if args.json:
-        show.json_document({"wheel": filename, "label": label, "pages": list(shown)})
+        show.json_document({"wheel": done.record.filename, "label": label, "pages": list(done.pages)})
     else:
-        show.say(f"{filename}: {label}")
-        show.say(
-            "UV_PREVIEW_FEATURES=wheel-variants uv pip install "
-            f"--index-url {store.url('whl/variant/simple/')} {record.project}"
-        )
+        show.say(f"{done.record.filename}: {label}")
+        show.say(f"UV_PREVIEW_FEATURES=wheel-variants uv pip install --index-url {done.index_url} {record.project}")
     return 0

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
 from packaging.requirements import InvalidRequirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from farm.errors import PublishRefusedError
-from farm.index.pages import ProjectPage, parse_wheel_name
+from farm.index.naming import wheel_identity
+from farm.index.pages import ProjectPage
 from farm.requirement import read_requirement, stated_name
 
 MAX_SUMMARY = 512
@@ -161,11 +162,9 @@ def check_place(page: ProjectPage | None, project: str, filename: str) -> None:
             f"{project} is a dependency here: its page has links to another index",
             hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
         )
-    version = parse_wheel_name(filename)[1]
     for there in (each.filename for each in page.ever) if page else ():
         # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets would be chance.
-        same = there != filename and parse_wheel_name(there)[1] == version
-        if same and parse_wheel_filename(there)[1:] == parse_wheel_filename(filename)[1:]:
+        if there != filename and wheel_identity(there) == wheel_identity(filename):
             raise PublishRefusedError(
                 f"{filename} is to installers the same wheel as {there}, which is or was in this index",
                 hint="append .1 (.2 ...) to the local version: --rebuild 1",

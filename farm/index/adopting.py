@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.events import list_wheel, read_state
 from farm.index.listing import Listing
 from farm.index.pages import File
 from farm.index.probe import prove
-from farm.index.provenance import PREDICATE
+from farm.index.provenance import made_from
 from farm.index.publish import publish
 from farm.index.records import describe, metadata_inside, parse_record, record_key
 from farm.index.signing import Signer
@@ -137,7 +137,7 @@ def adopt(
         PublishRefusedError: The index is signed with another key, or the store does not keep conditional writes.
         InfrastructureError: A store or the other index failed; run it again.
     """
-    pages.check_group(group)
+    naming.check_group(group)
     if not dry_run:
         prove(store)
     Listing(store, signer)  # refuses another key before anything is downloaded
@@ -156,7 +156,7 @@ def adopt(
                     "group": group,
                     "metadata": metadata,
                     "upload_time": offer.upload_time,
-                    "provenance": _provenance(offer),
+                    "provenance": made_from(BUILD_TYPE, offer.filename, offer.uri, offer.sha256),
                     "channel": channel,
                     "policy": policy,
                 }
@@ -186,7 +186,7 @@ class _Present:
     def has(self, offer: Offer) -> bool:
         """Is just this wheel listed? PublishRefusedError if its name stands for other bytes."""
         try:
-            project, _version = pages.parse_wheel_name(offer.filename)
+            project, _version = naming.parse_wheel_name(offer.filename)
         except ValueError as error:
             raise PublishRefusedError(str(error)) from error
         found = self.store.get(record_key(offer.filename))
@@ -212,18 +212,3 @@ def _fetched(offer: Offer, folder: Path) -> tuple[Path, bytes]:
     if offer.link is not None:
         download(offer.link, wheel)
     return wheel, metadata_inside(wheel)
-
-
-def _provenance(offer: Offer) -> dict[str, Any]:
-    """A SLSA predicate that says where the wheel was taken from: who built it, and how, is not known here."""
-    taken = {"uri": offer.uri, "digest": {"sha256": offer.sha256}}
-    return {
-        PREDICATE: {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE,
-                "externalParameters": {"wheel": offer.filename},
-                "resolvedDependencies": [taken],
-            },
-            "runDetails": {"builder": {"id": "urn:torch-farm"}},
-        }
-    }

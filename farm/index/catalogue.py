@@ -8,19 +8,34 @@ projects as PEP 691 has it, too: of all groups together.
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from farm import catalog
-from farm.index.pages import ListedProject, ListMeta, Model, Sha256, foreign
+from farm.index.pages import API_VERSION, Model, Sha256, foreign
 
 CATALOGUE_KEY = "catalog.json"
 CATALOGUE_TYPE = "application/json"
 
 Listed = dict[str, dict[str, tuple[str, ...]]]
 """Group -> project -> channels."""
+
+
+class ListMeta(Model):
+    api_version: str = Field(default=API_VERSION, alias="api-version")
+
+
+class ListedProject(Model):
+    name: str
+
+
+class Projects(Model):
+    """The list of a group's projects (PEP 691)."""
+
+    meta: ListMeta = ListMeta()
+    projects: tuple[ListedProject, ...]
 
 
 class Proof(Model):
@@ -121,6 +136,20 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE_KEY) -> Catalogue:
         other = first["loc"] == ("schema",)
         why = f"schema {first['input']!r:.20}, of another version of the farm" if other else str(first["msg"])
         raise foreign(key, why) from error
+
+
+def projects_json(names: Iterable[str]) -> bytes:
+    """The list of a group's projects (PEP 691)."""
+    made = Projects(projects=tuple(ListedProject(name=name) for name in sorted(names)))
+    return json.dumps(made.model_dump(by_alias=True), separators=(",", ":")).encode()
+
+
+def parse_projects(data: bytes, key: str) -> set[str]:
+    """The names on a list of projects; ForeignObjectError if it is not one of ours."""
+    try:
+        return {project.name for project in Projects.model_validate_json(data).projects}
+    except ValidationError as error:
+        raise foreign(key, str(error.errors()[0]["msg"])) from error
 
 
 def without_rebuild(version: str) -> str:

@@ -12,16 +12,15 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urldefrag, urljoin
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index import html, pages
+from farm.index import html, labels, naming, pages
 from farm.index.anchors import anchors
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
-from farm.index.events import State, alternate_locations, event_key, fold, groups_of, read_events
+from farm.index.events import State, alternate_locations, event_key, fold, groups_of, read_events, state_in
 from farm.index.keys import newest_root, root_key
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY, expires_of
 from farm.index.stores import Stat, Store, check_key
-from farm.index.variant_tree import PAGES, html_key, labels_of, parse_tree, variants_key
 
 SIGNATURE_WARNING = timedelta(days=10)
 """How long before it expires a signature is reported: a weekly schedule failed once then."""
@@ -85,10 +84,8 @@ class _Walk:
                 groups[match[1]].update([match[2]] if match[2] else [])
         yield from _guarded(root_key(1), self._root_expiry())
         yield from _guarded(GROUPS_KEY, self._groups(set(groups)))
-        for group in sorted(groups.keys() - {"variant"}):
+        for group in sorted(groups):
             yield from self._group(group, groups[group])
-        for key in sorted(key for key in keys if key.startswith(PAGES)):
-            yield from _guarded(key, self._variants(key))
         for key in sorted(self.store.list("records/")):
             yield from _guarded(key, self._record(key))
 
@@ -126,6 +123,7 @@ class _Walk:
             listed[name] = page
             self.entries[group, name] = frozenset(page.entries)
             yield from _guarded(key, self._json(key, group, name, page))
+            yield from self._labels(group, page, found.data if found else b"")
             for channel in (None, *sorted(page.channels)):
                 yield from _guarded(html_place(group, name, channel), self._html(group, page, channel))
             yield from self._offered(group, page)
@@ -138,7 +136,7 @@ class _Walk:
     def _json(self, key: str, group: str, name: str, page: pages.ProjectPage) -> Iterator[Problem]:
         if page.name != name:
             yield Problem(key, f"is the page of {page.name}", broken=True)
-        versions = {str(pages.parse_wheel_name(file.filename)[1]) for file in page.files}
+        versions = {str(naming.parse_wheel_name(file.filename)[1]) for file in page.files}
         if set(page.versions) != versions or len(page.entries) != len(page.files) + len(page.withheld or ()):
             yield Problem(key, "lists other versions than those of its files, or a file twice", broken=True)
         if page.project_status.status == "quarantined" and page.files:
@@ -158,7 +156,7 @@ class _Walk:
         elif state.number and page.alternate_locations != alternate_locations(group, name, state):
             yield Problem(key, "names other mirrors than its events say", broken=True)
         for file in page.removed or ():
-            if self.states.get(file.filename, State()).removed is None:
+            if state_in(self.states, file).removed is None:
                 yield Problem(key, f"{file.filename} counts as removed, and no event says so", broken=True)
         for file in page.entries.values() if not page.meta.links else ():
             yield from self._entry(key, group, file)
@@ -177,10 +175,10 @@ class _Walk:
             yield Problem(key, f"{file.filename} has no record", broken=True)
             return
         record = parse_record(found.data, record_key(file.filename))
-        state = self.states.get(file.filename, State())
+        state = state_in(self.states, file)
         wanted = record.file()
         plain = file.model_copy(update={**pages.LATER, "url": wanted.url})
-        if wanted != plain or group not in {*groups_of(record, state), "variant"}:
+        if wanted != plain or group not in groups_of(record, state):
             yield Problem(key, f"{file.filename} is not as its record says", broken=True)
         if (file.event or 0) < state.number:
             yield Problem(key, f"does not show event {state.number} about {file.filename} yet", broken=False)
@@ -197,41 +195,14 @@ class _Walk:
             late = page.channels >= set(channels or ())
             yield Problem(CATALOGUE_KEY, f"does not say of {page.name} in {group} what its page says", broken=not late)
 
-    def _variants(self, key: str) -> Iterator[Problem]:
-        """The tree of variants: is each copy offered as its wheel is?"""
-        project = key.removeprefix(PAGES).removesuffix(".json")
-        found, page = self.store.get(key), self.store.get(html_key(project))
-        if found is None:
-            return
-        tree = parse_tree(found.data, project)
-        yield from self._said(key, "variant", project, tree.page)
-        known = {file.filename for file in tree.page.ever}
-        for copy in tree.files:
-            if copy.source is None:
-                what = "is a copy of a wheel that is not noted: farm index reconcile, or put it there again"
-                yield Problem(key, f"{copy.filename} {what}", broken=False)
-            elif copy.source not in known:
-                yield Problem(
-                    key,
-                    f"{copy.filename} is a copy of {copy.source}, which its page lacks: farm index reconcile",
-                    broken=False,
-                )
-            elif self.states.get(copy.source, State()).removed is not None:
-                for each in self.keys.intersection(copy.keys):
-                    yield Problem(each, "is a removed wheel's, and not deleted yet", broken=False)
-            elif not copy.stored:
-                yield Problem(key, f"{copy.filename} is claimed and not yet there: farm index variant", broken=False)
-        for version in sorted({copy.version for copy, _wheel in tree.offered()}):
-            place = variants_key(project, version)
-            labels = {copy.label for copy in tree.files if copy.version == version}
-            if (there := self.store.get(place)) is None or not labels <= labels_of(there.data):
-                linked = page is not None and place.rsplit("/", 1)[1].encode() in page.data
-                yield Problem(place, f"does not have all labels of {project} {version}", broken=linked)
-        if page is None or html.generation_of(page.data, place := html_key(project)) < tree.generation:
-            yield Problem(html_key(project), f"does not show generation {tree.generation} yet", broken=False)
-        elif page.data != tree.html():
-            yield Problem(place, "shows other files than the tree's own page", broken=True)
-        yield from self._anchors(html_key(project), b"" if page is None else page.data)
+    def _labels(self, group: str, page: pages.ProjectPage, data: bytes) -> Iterator[Problem]:
+        """Do installers learn what the labels of copies stand for?"""
+        if page.labelled and page.render() != data:
+            yield Problem(pages.json_key(group, page.name), "leads to other labels than its copies have", broken=True)
+        for version, filename in page.labelled.items():
+            found = self.store.get(key := pages.labels_key(group, page.name, filename))
+            if found is None or not labels.has(found.data, page.labels(version)):
+                yield Problem(key, f"does not have all labels of {page.name} {version}", broken=True)
 
     def _html(self, group: str, page: pages.ProjectPage, channel: str | None) -> Iterator[Problem]:
         key = html_place(group, page.name, channel)
@@ -317,7 +288,7 @@ class _Walk:
         record = parse_record(found.data, key)
         if key != record_key(record.filename):
             yield Problem(key, f"is the record of {record.filename}", broken=True)
-        state = self.states.get(record.filename, State())
+        state = state_in(self.states, record)
         if state.removed is not None:
             for each in {pages.wheel_key(record.filename), pages.metadata_key(record.filename)} & self.keys:
                 yield Problem(each, "is a removed wheel's, and not deleted yet", broken=False)

@@ -58,8 +58,8 @@ def copy_index(
     targets = {key.split("/")[1] for key in source.list("events/")}
     for key in sorted(source.list("records/")):
         record = _record(source, key)
-        events = read_events(source, record.filename) if record.filename in targets else []
-        state = fold(events)
+        said = {name: read_events(source, name) for name in (record.filename, record.source) if name in targets}
+        state = fold(said.get(record.filename, []))
         if group is not None and group not in groups_of(record, state):
             continue
         theirs = _record(destination, key) if key in present else record
@@ -75,9 +75,9 @@ def copy_index(
             continue
         if key not in present:
             destination.create(key, record.render(), content_type="application/json")
-        if events:
+        for name, events in said.items():
             # Before the bytes: a yank must hold from the first moment.
-            bring_events(destination, record.filename, events)
+            bring_events(destination, name, events)
         for place, sha256 in there:
             _copy(source, destination, place, sha256)
         if there:

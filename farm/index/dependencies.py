@@ -21,7 +21,7 @@ from packaging.version import Version
 from pydantic import AfterValidator
 
 from farm.errors import UsageError
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
 from farm.index.listing import derive_links
 from farm.index.pages import File, Meta, Model, ProjectPage
@@ -64,7 +64,7 @@ def stacks() -> tuple[Stack, ...]:
 def wanted(store: Store, group: str) -> dict[str, list[SpecifierSet]]:
     """What a group's wheels need: project -> what may be taken, one set for each stack. Empty without torch."""
     releases = {
-        Version(pages.parse_wheel_name(file.filename)[1].public)
+        Version(naming.parse_wheel_name(file.filename)[1].public)
         for file in _own_files(store, group, "torch")
         if file.yanked is False
     }
@@ -117,7 +117,7 @@ def required(
         if files:
             found[project].append(need.specifier)
             # The newest speaks for the others: one METADATA is fetched for each project.
-            waiting += needs_of(metadata_of(max(files, key=lambda file: pages.parse_wheel_name(file.filename)[1])))
+            waiting += needs_of(metadata_of(max(files, key=lambda file: naming.parse_wheel_name(file.filename)[1])))
     return dict(found)
 
 
@@ -219,7 +219,7 @@ def _written(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
 def _page(source: str, project: str, files: list[File], channels: tuple[str, ...]) -> ProjectPage:
     """The first generation of a page of links."""
     sized = all(file.size is not None for file in files)
-    ordered = sorted(files, key=lambda each: (pages.parse_wheel_name(each.filename)[1], each.filename))
+    ordered = sorted(files, key=lambda each: (naming.parse_wheel_name(each.filename)[1], each.filename))
     return ProjectPage(
         meta=Meta(
             api_version=pages.API_VERSION if sized else "1.0",  # sizes came with 1.1 and must be there since
@@ -229,7 +229,7 @@ def _page(source: str, project: str, files: list[File], channels: tuple[str, ...
             tracks=(f"{source.rstrip('/')}/{project}/",) if source.startswith(("http://", "https://")) else None,
         ),
         name=project,
-        versions=tuple(dict.fromkeys(str(pages.parse_wheel_name(each.filename)[1]) for each in ordered)),
+        versions=tuple(dict.fromkeys(str(naming.parse_wheel_name(each.filename)[1]) for each in ordered)),
         files=tuple(ordered),
     )
 
@@ -239,7 +239,7 @@ def _fitting(files: list[File], specifiers: list[SpecifierSet], exact: list[Spec
     newest: dict[tuple[int, ...], Version] = {}
     by_version: dict[Version, list[File]] = defaultdict(list)
     for file in files:
-        version = pages.parse_wheel_name(file.filename)[1]
+        version = naming.parse_wheel_name(file.filename)[1]
         if any(specifier.contains(version) for specifier in exact):
             by_version[version].append(file)
         elif any(specifier.contains(version) for specifier in specifiers):  # leaves prereleases out

@@ -5,17 +5,17 @@ the state after some number of them and say which, so that a slow writer never p
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.admission import check_place
 from farm.index.listing import Listed, Listing, Look
-from farm.index.pages import ForeignObjectError, Model, ProjectPage
+from farm.index.pages import ForeignObjectError, Model, Named, ProjectPage
 from farm.index.records import Record, parse_record, record_key
 from farm.index.stores import Store, Stored
 
@@ -39,7 +39,7 @@ class Event(Model):
     target: str
     reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
     time: str
-    group: Annotated[str, AfterValidator(pages.check_group)] | None = None
+    group: Annotated[str, AfterValidator(naming.check_group)] | None = None
     mirrors: Annotated[tuple[Mirror, ...], Field(max_length=MAX_MIRRORS)] | None = None
 
     def render(self) -> bytes:
@@ -66,6 +66,17 @@ class State(NamedTuple):
     removed: str | None = None
     groups: tuple[str, ...] = ()
     mirrors: tuple[str, ...] = ()
+
+    def with_source(self, source: "State") -> "State":
+        """A copy's, from its own and that of the wheel that it is a copy of: what was said of either holds."""
+        return State(
+            # Grows with each event about either, so that a page knows which state is the newer one.
+            number=self.number + source.number,
+            yanked=self.yanked if self.yanked is not False else source.yanked,
+            quarantined=source.quarantined if self.quarantined is None else self.quarantined,
+            removed=source.removed if self.removed is None else self.removed,
+            mirrors=self.mirrors,
+        )
 
 
 def event_key(target: str, number: int) -> str:
@@ -124,8 +135,28 @@ def fold(events: Sequence[Event]) -> State:
 
 
 def read_state(store: Store, target: str) -> State:
-    """What all events about a wheel or project come to."""
+    """What all events about a wheel or project come to; of a copy, those about itself."""
     return fold(read_events(store, target))
+
+
+def state_of(store: Store, wheel: Named) -> State:
+    """What was said of a wheel, and of the one that it is a copy of."""
+    own = read_state(store, wheel.filename)
+    return own if wheel.source is None else own.with_source(read_state(store, wheel.source))
+
+
+def state_in(states: Mapping[str, State], wheel: Named) -> State:
+    """As `state_of`, where all states were read before."""
+    own = states.get(wheel.filename, State())
+    return own if wheel.source is None else own.with_source(states.get(wheel.source, State()))
+
+
+def copies_of(store: Store, project: str, wheels: Collection[str]) -> list[Record]:
+    """The records of all labelled copies of a project's wheels, of removed ones too."""
+    key = pages.json_key(naming.VARIANTS, project)
+    found = store.get(key)
+    copies = [] if found is None else [file for file in pages.parse_page(found.data, key).ever if file.source in wheels]
+    return [read_record(store, file.filename) for file in copies]
 
 
 def groups_of(record: Record, state: State) -> tuple[str, ...]:
@@ -136,7 +167,7 @@ def groups_of(record: Record, state: State) -> tuple[str, ...]:
 def read_record(store: Store, filename: str) -> Record:
     """The record of a wheel; UsageError if it is not in the index."""
     try:
-        pages.parse_wheel_name(filename)
+        naming.parse_wheel_name(filename)
     except ValueError as error:
         raise UsageError(str(error)) from error
     found = store.get(record_key(filename))
@@ -147,7 +178,8 @@ def read_record(store: Store, filename: str) -> Record:
 
 def read_listed(store: Store, filename: str) -> tuple[Record, State]:
     """The record and state of a wheel that is on the pages of its groups; UsageError if it is not, or was removed."""
-    record, state = read_record(store, filename), read_state(store, filename)
+    record = read_record(store, filename)
+    state = state_of(store, record)
     if state.removed is not None:
         raise UsageError(f"{filename} was removed: {state.removed}")
     # The record comes before the page: between the two a publish is under way, or was killed.

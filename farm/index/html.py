@@ -27,27 +27,16 @@ def project_html(page: ProjectPage, channel: str | None = None) -> bytes:
     up = "../" if channel else ""  # it lies one folder deeper
     files = [file for file in page.files if page.meta.links or channel in {None, file.channel}]
     anchors = [anchor(file, file.url if page.meta.links else f"{up}{file.url}") for file in files]
-    head = [generation_line(page.generation_in(channel))]
+    head = [f'<meta name="farm:generation" content="{page.generation_in(channel)}">']
     head += [f'<meta name="pypi:tracks" content="{_quoted(url)}">' for url in page.meta.tracks or ()]
     elsewhere = page.alternate_locations or ()
     head += [f'<meta name="pypi:alternate-locations" content="{_quoted(url)}">' for url in elsewhere]
-    return document(f"Links for {page.name}", [*head, *status_lines(page)], anchors)
-
-
-def status_lines(page: ProjectPage) -> list[str]:
-    """What says that a project is quarantined (PEP 792)."""
-    if page.project_status.status == "active":
-        return []
-    reason = _quoted(page.project_status.reason or "")
-    return [
-        f'<meta name="pypi:project-status" content="{page.project_status.status}">',
-        f'<meta name="pypi:project-status-reason" content="{reason}">',
-    ]
-
-
-def generation_line(generation: int) -> str:
-    """What `generation_of` reads back."""
-    return f'<meta name="farm:generation" content="{generation}">'
+    anchors += [f'<a href="{quote(name)}">{escape(name)}</a><br>' for name in page.labelled.values()]
+    status, reason = page.project_status.status, _quoted(page.project_status.reason or "")
+    if status != "active":  # PEP 792
+        head.append(f'<meta name="pypi:project-status" content="{status}">')
+        head.append(f'<meta name="pypi:project-status-reason" content="{reason}">')
+    return document(f"Links for {page.name}", head, anchors)
 
 
 def generation_of(html: bytes, key: str) -> int:
@@ -97,8 +86,12 @@ def signature_of(page: bytes, key: str) -> dict[str, Any] | None:
 
 
 def links_section(page: ProjectPage) -> Section:
-    """The section of `links.html` that shows `page`, without yanked wheels: uv does not heed a yank on a flat page."""
-    offered = [file for file in page.files if file.yanked is False]
+    """The section of `links.html` that shows `page`.
+
+    Without yanked wheels, since uv does not heed a yank on a flat page, and without labelled copies, since no flat page
+    says what a label stands for.
+    """
+    offered = [file for file in page.files if file.yanked is False and file.source is None]
     anchors = [anchor(file, f"../files/{quote(file.filename, safe='')}") for file in offered]
     return Section(page.generation, tuple(anchors))
 

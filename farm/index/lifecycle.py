@@ -12,26 +12,26 @@ from functools import partial
 from typing import NamedTuple
 
 from farm.errors import UsageError
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.admission import check_place
 from farm.index.catalogue import without_rebuild
 from farm.index.events import (
     Kind,
     State,
     add_event,
+    copies_of,
     groups_of,
     list_wheel,
     read_listed,
     read_record,
-    read_state,
     show_project,
+    state_of,
 )
 from farm.index.listing import Listing
 from farm.index.pages import File, ProjectPage
 from farm.index.records import Record
 from farm.index.signing import Signer
 from farm.index.stores import Store
-from farm.index.variant_tree import delete_copies, show_states
 
 
 class Retention(NamedTuple):
@@ -86,12 +86,22 @@ def record_event(
     shown: dict[str, bytes] = {}
     # Groups after the event: whoever lists the target in a further one from now on reads it.
     if record is not None:
-        for group in groups_of(record, state):
-            shown |= list_wheel(listing, record, group, state).pages
-        return {**shown, **show_states(store, record.project, {target: state}, signer).pages}
+        shown |= _list(listing, record)
+        for copy in copies_of(store, record.project, {target}):
+            shown |= _list(listing, copy)
+        return shown
     for group in _groups_of(store, target):
         shown |= show_project(listing, group, target, state).pages
-    return {**shown, **show_states(store, target, {target: state}, signer).pages}
+    return shown
+
+
+def _list(listing: Listing, record: Record) -> dict[str, bytes]:
+    """Shows all that was said of a wheel on its page of each group."""
+    state = state_of(listing.store, record)
+    shown: dict[str, bytes] = {}
+    for group in groups_of(record, state):
+        shown |= list_wheel(listing, record, group, state).pages
+    return shown
 
 
 def _groups_of(store: Store, project: str) -> list[str]:
@@ -115,10 +125,16 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
     listing, now = Listing(store, signer), datetime.now(UTC)
     listed: dict[tuple[str, str], dict[str, File]] = defaultdict(dict)
     records = [read_record(store, filename) for filename in filenames]
+    by_project: dict[str, set[str]] = defaultdict(set)
+    states: dict[str, State] = {}
     for record in records:
         # The event first: it decides, and everything after it can be repeated by a second call.
-        state = add_event(store, record.filename, "remove", reason, now)
-        for group in groups_of(record, state):
+        states[record.filename] = add_event(store, record.filename, "remove", reason, now)
+        by_project[record.project].add(record.filename)
+    # Copies first: what is left of a wheel says to the next run that its removal was killed.
+    records = [copy for project, names in by_project.items() for copy in copies_of(store, project, names)] + records
+    for record in records:
+        for group in groups_of(record, states.get(record.filename, State())):
             listed[group, record.project][record.filename] = record.file()
     shown: dict[str, bytes] = {}
     for (group, project), files in sorted(listed.items()):
@@ -128,13 +144,6 @@ def remove(store: Store, filenames: Collection[str], reason: str, *, signer: Sig
             return pages.without(page or pages.empty(project), files)
 
         shown |= listing.change(group, project, change).pages
-    by_project: dict[str, dict[str, State]] = defaultdict(dict)
-    for record in records:
-        by_project[record.project][record.filename] = read_state(store, record.filename)
-    for project, states in sorted(by_project.items()):
-        shown |= show_states(store, project, states, signer).pages
-        # Copies first: what is left of a wheel says to the next run that its removal was killed.
-        delete_copies(store, project, states)
     for record in records:
         # After all pages: an installer that read a page a moment ago at worst gets a 404.
         delete_bytes(store, record.filename)
@@ -178,10 +187,12 @@ def promote(store: Store, filenames: Iterable[str], group: str, *, signer: Signe
     Raises:
         UsageError: One of them is not in the index, was removed, or the name of the group is bad.
     """
-    pages.check_group(group)
+    naming.check_group(group)
     shown: dict[str, bytes] = {}
     for filename in filenames:
         record, state = read_listed(store, filename)
+        if record.source is not None:
+            raise UsageError(f"{filename} is a copy of {record.source} for whl/variant/ alone: promote that wheel")
         if group not in groups_of(record, state):
             key = pages.json_key(group, record.project)
             page = store.get(key)
@@ -190,6 +201,9 @@ def promote(store: Store, filenames: Iterable[str], group: str, *, signer: Signe
             state = add_event(store, filename, "promote", "", datetime.now(UTC), group=group)
         for each in groups_of(record, state):
             shown |= list_wheel(Listing(store, signer), record, each, state).pages
+        for copy in copies_of(store, record.project, {filename}):
+            # They stay where they are, but their page counts the events about the wheel.
+            shown |= _list(Listing(store, signer), copy)
     return shown
 
 
@@ -230,7 +244,9 @@ def _own_pages(store: Store, present: Collection[str]) -> Iterator[tuple[str, Pr
     """Group and JSON page of every project that is not a page of links."""
     for key in sorted(present):
         parts = key.split("/")
-        if len(parts) == 5 and parts[2] == "v1-json" and (found := store.get(key)) is not None:
+        if len(parts) != 5 or parts[2] != "v1-json" or parts[1] == naming.VARIANTS:  # copies go with their wheels
+            continue
+        if (found := store.get(key)) is not None:
             page = pages.parse_page(found.data, key)
             if not page.meta.links:
                 yield parts[1], page
@@ -241,14 +257,14 @@ def _taken(page: ProjectPage, rules: Retention) -> Iterator[File]:
     lines: dict[tuple[str, ...], dict[str, list[File]]] = defaultdict(lambda: defaultdict(list))
     for file in page.entries.values():
         _name, version, tags = file.filename.removesuffix(".whl").split("-", 2)
-        parsed = pages.parse_wheel_name(file.filename)[1]
+        parsed = naming.parse_wheel_name(file.filename)[1]
         if rules.rebuilds:
             # A line is what replaces one another: rebuilds of one version with the same tags.
             lines[without_rebuild(version), tags][version].append(file)
         if parsed.is_prerelease if rules.pre else not rules.rebuilds:
             lines[("",)][without_rebuild(version)].append(file)
     for line in lines.values():
-        ordered = sorted(line.values(), key=lambda files: pages.parse_wheel_name(files[0].filename)[1])
+        ordered = sorted(line.values(), key=lambda files: naming.parse_wheel_name(files[0].filename)[1])
         # The newest `keep` of each line stay; several files of one version count once.
         for files in ordered[: -rules.keep]:
             yield from files

@@ -12,8 +12,8 @@ with the two reads, of catalogue and `links.html`, a rebuild costs six here, sig
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from farm.index import html, pages, roles
-from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
+from farm.index import html, labels, pages, roles
+from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue, parse_projects, projects_json
 from farm.index.keys import newest_root, online_keys, start
 from farm.index.pages import ProjectPage
 from farm.index.signing import Signer
@@ -106,11 +106,13 @@ class Listing:
         def changed(old: bytes | None) -> bytes | None:
             before = None if old is None else pages.parse_page(old, key)
             after = change(before)
+            ahead.update(show_labels(self.store, group, after))
             return None if after is before else after.render()
 
+        ahead: dict[str, bytes] = {}
         done = swap(self.store, key, changed, pages.JSON, prediction=Prediction(look.page) if look else None)
         page = pages.parse_page(done.data, key)
-        written = {key: done.data}
+        written = {**ahead, key: done.data}
         one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
         before = done.before if done.written else None
         # This order for readers: project pages, lists of them, the signed flat page, the list of groups, the catalogue.
@@ -242,11 +244,11 @@ class ProjectList(NamedTuple):
     title: str
 
     def render(self, names: set[str]) -> bytes:
-        return pages.projects_json(names) if self.key.endswith(".json") else html.root_html(self.title, names)
+        return projects_json(names) if self.key.endswith(".json") else html.root_html(self.title, names)
 
     def parse(self, data: bytes) -> set[str]:
         """The names on it; ForeignObjectError if it is not one of ours."""
-        return pages.parse_projects(data, self.key) if self.key.endswith(".json") else html.parse_root(data, self.key)
+        return parse_projects(data, self.key) if self.key.endswith(".json") else html.parse_root(data, self.key)
 
     @property
     def content_type(self) -> str:
@@ -270,6 +272,20 @@ def derive_links(store: Store, group: str, page: ProjectPage) -> dict[str, bytes
         for listed in lists_of(group, channel):
             add_to_list(store, listed, page.name, written, None)
     return written
+
+
+def show_labels(store: Store, group: str, page: ProjectPage) -> dict[str, bytes]:
+    """Brings the pages of labels of a project to what its page has; before the page, since that leads to them."""
+    shown: dict[str, bytes] = {}
+    for version, filename in page.labelled.items():
+        wanted = page.labels(version)
+
+        def new(old: bytes | None, wanted: Mapping[str, pages.Properties] = wanted) -> bytes | None:
+            return None if old is not None and labels.has(old, wanted) else labels.render(wanted)
+
+        key = pages.labels_key(group, page.name, filename)
+        shown[key] = swap(store, key, new, "application/json").data
+    return shown
 
 
 def html_place(group: str, project: str, channel: str | None) -> str:

@@ -10,22 +10,21 @@ Keys:
     `whl/<group>/simple/index.html`, `v1-json/index.json`      the list of projects
     `whl/<group>/links.html`                                   what `pip --find-links` reads; signs the group's pages
     `whl/<channel>/<group>/simple/…`                           the same wheels, of one channel alone
+    `whl/variant/…`                                            a group too, of labelled copies (`farm.index.variants`)
+    `whl/variant/simple/<project>/…-<version>-variants.json`   what the labels of a version stand for
     `whl/index.html`, `whl/keys/<n>.root.json`                 the list of groups; whose keys count
     `catalog.json`                                             what there is, for programs
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import quote
 
-from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
-from packaging.version import Version
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.errors import InfrastructureError, PublishRefusedError
+from farm.index.naming import WheelName, parse_wheel_name, wheel_identity
 
 API_VERSION = "1.4"
 """Of the simple API: sizes, versions and upload times (PEP 700, 1.1), project status markers (PEP 792, 1.4)."""
@@ -33,36 +32,7 @@ API_VERSION = "1.4"
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 
-_GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED_GROUPS = frozenset({"attestations", "files", "index.html", "keys", "simple", "v1-json", "variant"})
-# the longest sidecar adds 14 characters and must stay a file name of at most 255
-_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,235}\.whl", re.ASCII)
-
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-
-
-@lru_cache(maxsize=2**16)
-def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
-    """Project and version of a wheel's file name.
-
-    Raises:
-        ValueError: It is not a wheel name, or has characters that do not belong into one.
-    """
-    if not _WHEEL.fullmatch(filename):
-        raise ValueError(f"not the file name of a wheel: {filename[:200]!r}")
-    try:
-        name, version, _build, _tags = parse_wheel_filename(filename)
-    except InvalidWheelFilename as error:
-        raise ValueError(str(error)) from error
-    return name, version
-
-
-def _wheel_name(filename: str) -> str:
-    parse_wheel_name(filename)
-    return filename
-
-
-WheelName = Annotated[str, AfterValidator(_wheel_name)]
 
 
 class Model(BaseModel):
@@ -79,7 +49,25 @@ class Hashes(Model):
     sha256: Sha256
 
 
-class File(Model):
+Properties = dict[str, dict[str, list[str]]]
+"""Namespace -> feature -> values, as the drafts of PEP 825 have them."""
+
+
+class Named(Model):
+    """What has the name of a wheel: a label is in it if, and only if, this is a labelled copy."""
+
+    filename: WheelName
+    source: WheelName | None = Field(default=None, alias="_source")
+    properties: Properties | None = Field(default=None, alias="_properties")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if len({each is None for each in (wheel_identity(self.filename)[4], self.source, self.properties)}) > 1:
+            raise ValueError(f"{self.filename} has a label, a source or properties without the others")
+        return self
+
+
+class File(Named):
     """One wheel on a page, as PEP 691, 700 and 714 write it; keys with `_` are the farm's own.
 
     Attributes:
@@ -89,9 +77,10 @@ class File(Model):
         quarantined: Why its link is withheld.
         event: The number of the newest event about it that the page shows (`farm.index.events`).
         generation: Of the page, when this entry last changed.
+        source: The wheel that it is a labelled copy of.
+        properties: What the label of a copy stands for.
     """
 
-    filename: WheelName
     url: str | None = None
     hashes: Hashes
     size: int | None = Field(default=None, ge=0)
@@ -132,21 +121,6 @@ class Status(Model):
     reason: str | None = None
 
 
-class ListMeta(Model):
-    api_version: str = Field(default=API_VERSION, alias="api-version")
-
-
-class ListedProject(Model):
-    name: str
-
-
-class Projects(Model):
-    """The list of a group's projects (PEP 691)."""
-
-    meta: ListMeta = ListMeta()
-    projects: tuple[ListedProject, ...]
-
-
 class ProjectPage(Model):
     """The JSON page of one project in one group.
 
@@ -181,6 +155,26 @@ class ProjectPage(Model):
         """Those too that were removed."""
         return (*self.files, *(self.withheld or ()), *(self.removed or ()))
 
+    def labels(self, version: str) -> dict[str, Properties]:
+        """What the labels of a version's copies stand for. They only ever get more: a removed copy's stay."""
+        known = [(wheel_identity(file.filename), file.properties) for file in self.ever if file.properties is not None]
+        return {label: its for (_, found, _, _, label), its in known if label is not None and str(found) == version}
+
+    @property
+    def labelled(self) -> dict[str, str]:
+        """The versions with copies that are offered, each with the file name of the page of its labels."""
+        found = {str(parse_wheel_name(file.filename)[1]) for file in self.files if file.properties is not None}
+        # As the file names of its wheels spell the project.
+        return {each: f"{self.name.replace('-', '_')}-{each}-variants.json" for each in sorted(found)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_labels(cls, data: object) -> object:
+        """`render` lists the pages of labels among the files, for clients; they follow from the other files."""
+        if not isinstance(data, dict) or not isinstance(files := data.get("files"), list):
+            return data
+        return {**data, "files": [each for each in files if not _leads_to_labels(data.get("name"), each)]}
+
     @property
     def channels(self) -> frozenset[str]:
         """Whose roots have the page."""
@@ -196,18 +190,21 @@ class ProjectPage(Model):
 
     def render(self) -> bytes:
         document = self.model_dump(by_alias=True, exclude_none=True)
+        labels = [_labels_entry(self.name, filename) for filename in self.labelled.values()]
+        document["files"] = [*document["files"], *labels]
         return json.dumps(document, separators=(",", ":")).encode()
 
 
-def check_group(group: str) -> str:
-    """Gives the name of a group back, `sm35-avx` for one.
+def _labels_entry(project: str, filename: str) -> dict[str, object]:
+    # Below `simple`, from wherever the page is read; without a hash, since it grows without the page.
+    return {"filename": filename, "url": f"../../simple/{project}/{quote(filename)}", "hashes": {}}
 
-    Raises:
-        UsageError: It is not lower-case letters, digits and `._-`, or is reserved.
-    """
-    if not _GROUP.fullmatch(group) or group in _RESERVED_GROUPS:
-        raise UsageError(f"not a group of wheels: {group[:80]!r}", hint="a group looks like sm35-avx")
-    return group
+
+def _leads_to_labels(project: object, entry: object) -> bool:
+    name = entry.get("filename") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not isinstance(project, str) or not name.endswith("-variants.json"):
+        return False
+    return entry == _labels_entry(project, name)
 
 
 def wheel_key(filename: str) -> str:
@@ -234,18 +231,9 @@ def json_root_key(group: str) -> str:
     return f"whl/{group}/v1-json/index.json"
 
 
-def projects_json(names: Iterable[str]) -> bytes:
-    """The list of a group's projects (PEP 691)."""
-    made = Projects(projects=tuple(ListedProject(name=name) for name in sorted(names)))
-    return json.dumps(made.model_dump(by_alias=True), separators=(",", ":")).encode()
-
-
-def parse_projects(data: bytes, key: str) -> set[str]:
-    """The names on a list of projects; ForeignObjectError if it is not one of ours."""
-    try:
-        return {project.name for project in Projects.model_validate_json(data).projects}
-    except ValidationError as error:
-        raise foreign(key, str(error.errors()[0]["msg"])) from error
+def labels_key(group: str, project: str, filename: str) -> str:
+    """Where the labels of a version lie."""
+    return f"whl/{group}/simple/{project}/{filename}"
 
 
 def links_key(group: str) -> str:
@@ -328,7 +316,14 @@ def without(page: ProjectPage, gone: Mapping[str, File]) -> ProjectPage:
         return page
     generation = page.generation + 1
     left = [
-        File(filename=name, hashes=file.hashes, channel=file.channel, generation=generation)
+        File(
+            filename=name,
+            hashes=file.hashes,
+            channel=file.channel,
+            generation=generation,
+            source=file.source,
+            properties=file.properties,
+        )
         for name, file in sorted(gone.items())
         if name not in there
     ]

@@ -45,6 +45,20 @@ def statement(record: Record) -> dict[str, Any]:
     }
 
 
+def made_from(build_type: str, filename: str, uri: str, sha256: str) -> dict[str, Any]:
+    """The provenance of a wheel that was not built here: a SLSA predicate that says what it was taken from."""
+    return {
+        PREDICATE: {
+            "buildDefinition": {
+                "buildType": build_type,
+                "externalParameters": {"wheel": filename},
+                "resolvedDependencies": [{"uri": uri, "digest": {"sha256": sha256}}],
+            },
+            "runDetails": {"builder": {"id": "urn:torch-farm"}},
+        }
+    }
+
+
 def attested(record: Record, signer: Signer) -> Record:
     """The record with the signed statement in it; for a name that is not claimed yet."""
     return record.model_copy(update={"attestation": json.loads(signer.envelope(statement(record), PAYLOAD_TYPE))})

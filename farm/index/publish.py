@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from farm.errors import InfrastructureError, PublishRefusedError
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
-from farm.index.events import list_wheel, read_state
+from farm.index.events import list_wheel, state_of
 from farm.index.lifecycle import delete_bytes
-from farm.index.listing import Listing
+from farm.index.listing import Listed, Listing, Look
 from farm.index.probe import proved_catalogue
 from farm.index.provenance import attest, attested
 from farm.index.records import Record, describe, parse_record, record_key
@@ -43,6 +43,7 @@ class PublishResult:
         wheel_url: Where the wheel lies.
         index_url: What to give to `pip --index-url`; a server must answer a folder with its index.html.
         links_url: What to give to `pip --find-links`.
+        pages: The keys of the pages that show it.
     """
 
     record: Record
@@ -50,6 +51,7 @@ class PublishResult:
     wheel_url: str
     index_url: str
     links_url: str
+    pages: tuple[str, ...]
 
 
 class NameTakenError(PublishRefusedError):
@@ -94,15 +96,33 @@ def publish(
     """
     ours = describe(
         wheel,
-        group=pages.check_group(group),
+        group=naming.check_group(group),
         metadata=metadata,
         upload_time=upload_time,
         provenance=provenance,
-        channel=None if channel is None else pages.check_group(channel),
+        channel=None if channel is None else naming.check_group(channel),
         policy=policy,
     )
+    return put(
+        store, ours, wheel, metadata, signer=signer, policy=policy, progress=progress, single_writer=single_writer
+    )
+
+
+def put(
+    store: Store,
+    ours: Record,
+    wheel: Path,
+    metadata: bytes,
+    *,
+    signer: Signer | None = None,
+    policy: Admission = PYPI_RULES,
+    progress: Progress | None = None,
+    single_writer: bool = False,
+) -> PublishResult:
+    """Publishes a wheel that `describe` has read; arguments and errors are those of `publish`."""
     if signer is not None:
         ours = attested(ours, signer)
+    (group,) = ours.groups
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
     listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
@@ -134,10 +154,10 @@ def publish(
     if signer is not None:
         stored.append(attest(store, record, signer))
     try:
-        listed = list_wheel(listing, record, group, look=look if claimed else None)
+        listed = _list(listing, record, group, look if claimed else None)
     except PublishRefusedError:
         # Whoever removed the wheel meanwhile may have deleted its bytes before they were stored.
-        if read_state(store, record.filename).removed is not None:
+        if state_of(store, record).removed is not None:
             delete_bytes(store, record.filename)
         raise
     return PublishResult(
@@ -146,7 +166,20 @@ def publish(
         wheel_url=store.url(pages.wheel_key(record.filename)),
         index_url=store.url(pages.root_key(group).removesuffix("index.html")),
         links_url=store.url(pages.links_key(group)),
+        pages=tuple(sorted(listed.pages)),
     )
+
+
+def _list(listing: Listing, record: Record, group: str, look: Look | None) -> Listed:
+    if record.source is None:
+        return list_wheel(listing, record, group, look=look)
+    # Of the wheel that it is a copy of something may be said while nothing leads from it to the copy: so read again.
+    state = None
+    while state != (state := state_of(listing.store, record)):
+        listed = list_wheel(listing, record, group, state, look=look)
+    if state.removed is not None:
+        raise PublishRefusedError(f"{record.source} was removed")
+    return listed
 
 
 def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
@@ -165,12 +198,14 @@ def _claim(store: Store, ours: Record) -> tuple[Record, bool]:
             f"{ours.filename} is taken: the index holds sha256 {record.sha256}, this file has {ours.sha256}",
             hint="published names never change their bytes; append .1 (.2 ...) to the local version",
         )
+    if record.source != ours.source:
+        raise PublishRefusedError(f"{ours.filename} is a copy of {record.source}, not of {ours.source}")
     # Same bytes, other root: a record is never rewritten, and `farm index promote` is the way into another group.
     if record.groups != ours.groups:
         raise PublishRefusedError(
             f"{ours.filename} is published in {', '.join(record.groups)}, not in {', '.join(ours.groups)}"
         )
-    removed = read_state(store, record.filename).removed
+    removed = state_of(store, record).removed
     if removed is not None:
         raise PublishRefusedError(
             f"{record.filename} was removed ({removed or 'no reason given'}); its name stays taken",

@@ -11,17 +11,27 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
-from farm.index import html, pages
+from farm.index import html, naming, pages
 from farm.index.catalogue import (
     CATALOGUE_KEY,
     CATALOGUE_TYPE,
     Catalogue,
     parse_catalogue,
 )
-from farm.index.events import State, add_event, fold, groups_of, read_events, read_state, with_states
+from farm.index.events import (
+    State,
+    add_event,
+    fold,
+    groups_of,
+    read_events,
+    read_state,
+    state_in,
+    state_of,
+    with_states,
+)
 from farm.index.keys import newest_root, online_keys, remember_online, start
 from farm.index.lifecycle import delete_bytes
-from farm.index.listing import HOME, HOME_KEY, ProjectList, html_place, lists_of
+from farm.index.listing import HOME, HOME_KEY, ProjectList, html_place, lists_of, show_labels
 from farm.index.pages import File, ForeignObjectError, ProjectPage
 from farm.index.probe import prove
 from farm.index.provenance import attest
@@ -30,7 +40,6 @@ from farm.index.roles import GROUPS_KEY, groups_html, may_sign, sign_everything
 from farm.index.signing import Signer
 from farm.index.stores import Store
 from farm.index.swap import swap
-from farm.index.variant_tree import PAGES, delete_copies, parse_tree, show_states
 
 READERS = 16
 """Records are small and many, and each costs a round trip."""
@@ -63,7 +72,7 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
         records = list(pool.map(lambda key: _record(store, key), _below(present, "records/")))
         targets = sorted({key.split("/")[1] for key in _below(present, "events/")})
         states = dict(zip(targets, pool.map(lambda target: fold(read_events(store, target)), targets), strict=True))
-    removed = {each.filename for each in records if states.get(each.filename, State()).removed is not None}
+    removed = {each.filename for each in records if state_in(states, each).removed is not None}
     missing = [each.filename for each in records if not _files(each) <= present and each.filename not in removed]
     attested = 0
     if signer is not None:  # first, since it refuses another key, and a record that somebody changed
@@ -76,26 +85,30 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
             listed[group, record.project].append(record)
     writer = _Writer(store, [], frozenset(missing))
     groups: dict[str, dict[str, ProjectPage]] = defaultdict(dict)
-    for (group, project), theirs in sorted(listed.items()):
+    # Copies last: a wheel that is found to be lost takes its copies with it.
+    for (group, project), theirs in sorted(listed.items(), key=lambda each: (each[0][0] == naming.VARIANTS, each[0])):
         groups[group][project] = writer.page(group, project, theirs, states)
     # Projects of which no record is left: their pages stay, empty, so that installers get no 404 in place of an answer.
+    # Those too of which there is no more than an HTML page: an older farm kept no other in whl/variant/.
     for key in _below(present, "whl/"):
         parts = key.split("/")
-        if parts[2:3] == ["v1-json"] and len(parts) == 5 and parts[3] not in groups[parts[1]]:
-            page = _ours(store, key, lambda data, key=key: pages.parse_page(data, key))  # type: ignore[misc]
-            if page is not None and page.name == parts[3]:
-                links = page.meta.links
-                groups[parts[1]][parts[3]] = page if links else writer.page(parts[1], parts[3], [], states)
+        if len(parts) != 5 or parts[3] in groups.get(parts[1], {}):
+            continue
+        _, group, kind, project, _ = parts
+        page = writer.now(group, project) if kind == "v1-json" else None
+        alone = kind == "simple" and pages.json_key(group, project) not in present
+        if page is not None and page.name == project and page.meta.links:
+            groups[group][project] = page
+        elif (page is not None and page.name == project) or (alone and writer.shown(key)):
+            groups[group][project] = writer.page(group, project, [], states)
     for group, projects in sorted(groups.items()):
         writer.derived(group, projects)
-    writer.variants(present)
-    # The tree of variants has no records of its own (`farm.index.variant_tree`), but stands on the list of groups.
-    writer.groups({*groups, *({"variant"} if any(key.startswith("whl/variant/") for key in present) else ())})
+    writer.groups({group for group, projects in groups.items() if projects})
     writer.catalogue(groups)
-    for filename in sorted(removed):
-        if {pages.wheel_key(filename), pages.metadata_key(filename)} & present:
-            # A removal that was killed before its bytes went is finished here.
-            delete_bytes(store, filename)
+    for record in records:
+        # A removal that was killed before its bytes went is finished here; the copies of a lost wheel go as well.
+        if state_in(states, record).removed is not None and _files(record) & present:
+            delete_bytes(store, record.filename)
     if signer is not None:
         # Last: signatures cover the pages as they are now.
         sign_everything(store, signer)
@@ -156,18 +169,18 @@ class _Writer(NamedTuple):
             self.written.append(key)
         return done.data
 
-    def page(self, group: str, project: str, records: list[Record], states: Mapping[str, State]) -> ProjectPage:
-        """The JSON page of a project, with the events that it missed."""
+    def page(self, group: str, project: str, records: list[Record], states: dict[str, State]) -> ProjectPage:
+        """The JSON page of a project, with the events that it missed; `states` gets those that are added here."""
         key = pages.json_key(group, project)
         known = {each.filename: each.file() for each in records}
 
         def change(old: bytes | None) -> bytes:
             page = _parsed(old, lambda data: pages.parse_page(data, key))
             entries = {} if page is None else page.entries
-            now = self.states_now(page, states)
+            now = self.states_now(project, [*known.values(), *(page.ever if page else ())], page, states)
             lost = {name: file for name, file in entries.items() if name not in known and self.is_lost(name)}
             for file in lost.values():
-                self.keep_name(group, project, file)
+                states[file.filename] = self.keep_name(group, project, file)
             gone = lost | {name: file for name, file in known.items() if now.get(name, State()).removed is not None}
             wanted = {name: file for name, file in known.items() if name not in gone and name not in self.missing}
             # On the page and not among our records: published since the listing, so its record is read now.
@@ -183,32 +196,36 @@ class _Writer(NamedTuple):
                 # one.
                 page = pages.rebuilt(project, files, after=self.highest(group, project, page))
                 page = page.model_copy(update={"removed": ever})
-            return with_states(pages.without(page, gone), group, now).render()
+            page = with_states(pages.without(page, gone), group, now)
+            show_labels(self.store, group, page)
+            return page.render()
 
         return pages.parse_page(self.swap(key, change, pages.JSON), key)
 
-    def states_now(self, page: ProjectPage | None, states: Mapping[str, State]) -> Mapping[str, State]:
-        """The states, with those that somebody changed since they were read: the page shows or removed more."""
-        shown = {} if page is None else {file.filename: file.event or 0 for file in page.ever}
-        shown |= {} if page is None else {page.name: page.meta.event or 0}
+    def states_now(
+        self, project: str, files: Iterable[File], page: ProjectPage | None, states: Mapping[str, State]
+    ) -> dict[str, State]:
+        """The states of a project and its wheels; read again where the page shows or removed more."""
         gone = set() if page is None else {file.filename for file in page.removed or ()}
-        newer = {
-            name: read_state(self.store, name)
-            for name, event in shown.items()
-            if event > (known := states.get(name, State())).number or (name in gone and known.removed is None)
-        }
-        return {**states, **newer} if newer else states
+        found = {project: states.get(project, State())}
+        if page is not None and (page.meta.event or 0) > found[project].number:
+            found[project] = read_state(self.store, project)
+        for file in files:
+            known = found[file.filename] = state_in(states, file)
+            if (file.event or 0) > known.number or (file.filename in gone and known.removed is None):
+                found[file.filename] = state_of(self.store, file)
+        return found
 
     def is_lost(self, filename: str) -> bool:
         """Was a wheel on a page whose record and bytes somebody deleted by hand?"""
         return self.store.get(record_key(filename)) is None and self.store.stat(pages.wheel_key(filename)) is None
 
-    def keep_name(self, group: str, project: str, file: File) -> None:
+    def keep_name(self, group: str, project: str, file: File) -> State:
         """The record and the event that keep the name of such a wheel taken, from what its page says."""
         record = Record(
             filename=file.filename,
             project=project,
-            version=str(pages.parse_wheel_name(file.filename)[1]),
+            version=str(naming.parse_wheel_name(file.filename)[1]),
             sha256=file.hashes.sha256,
             size=file.size or 0,
             metadata_sha256=(file.core_metadata or file.hashes).sha256,
@@ -217,11 +234,13 @@ class _Writer(NamedTuple):
             channel=file.channel,
             upload_time=file.upload_time or datetime.now(UTC).isoformat(),
             provenance={},
+            source=file.source,
+            properties=file.properties,
         )
         if self.store.create(record_key(file.filename), record.render(), content_type="application/json"):
             self.written.append(record_key(file.filename))
         reason = "its record and its bytes were deleted by hand"
-        add_event(self.store, file.filename, "remove", reason, datetime.now(UTC))
+        return add_event(self.store, file.filename, "remove", reason, datetime.now(UTC))
 
     def published(self, filename: str) -> File | None:
         """The entry of a wheel whose record came after ours were read, if its bytes are there."""
@@ -232,11 +251,15 @@ class _Writer(NamedTuple):
     def highest(self, group: str, project: str, page: ProjectPage | None) -> int:
         """The highest generation that any page of the project shows; 0 for none."""
         shown = [0 if page is None else page.generation]
-        place, links = pages.html_key(group, project), pages.links_key(group)
-        shown.append(_ours(self.store, place, lambda data: html.generation_of(data, place)) or 0)
+        links = pages.links_key(group)
+        shown.append(self.shown(pages.html_key(group, project)))
         sections = _ours(self.store, links, lambda data: html.parse_links(data, links)) or {}
         shown += [section.generation for name, section in sections.items() if name == project]
         return max(shown)
+
+    def shown(self, key: str) -> int:
+        """The generation that an HTML page shows; 0 where there is none of ours."""
+        return _ours(self.store, key, lambda data: html.generation_of(data, key)) or 0
 
     def derived(self, group: str, projects: _Pages) -> None:
         """The HTML pages of a group, its flat page, and the lists of its projects."""
@@ -261,17 +284,6 @@ class _Writer(NamedTuple):
         for channel, names in by_channel.items():
             for listed in lists_of(group, channel):
                 self._list(listed, names, group, channel)
-
-    def variants(self, present: frozenset[str]) -> None:
-        """The tree of variants, and the end of removals that were killed before the bytes of copies went."""
-        for key in _below(present, PAGES):
-            project = key.removeprefix(PAGES).removesuffix(".json")
-            # Nothing follows from what is not ours there: `check` names it.
-            with contextlib.suppress(ForeignObjectError):
-                self.written.extend(show_states(self.store, project).written)
-                found = self.store.get(key)
-                removed = () if found is None else parse_tree(found.data, project).page.removed
-                delete_copies(self.store, project, {file.filename for file in removed or ()}, present)
 
     def groups(self, groups: set[str]) -> None:
         """The list of groups, and the page of the index's root where there is none."""

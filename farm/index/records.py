@@ -16,16 +16,8 @@ from pydantic import Field, ValidationError
 
 from farm.errors import PublishRefusedError, UsageError
 from farm.index.admission import PYPI_RULES, Admission, check_metadata
-from farm.index.pages import (
-    File,
-    ForeignObjectError,
-    Hashes,
-    Model,
-    Sha256,
-    WheelName,
-    page_url,
-    parse_wheel_name,
-)
+from farm.index.naming import parse_wheel_name, wheel_identity
+from farm.index.pages import File, ForeignObjectError, Hashes, Named, Properties, Sha256, page_url
 
 MAX_METADATA = 1024 * 1024
 MAX_PROVENANCE = 64 * 1024
@@ -35,7 +27,7 @@ _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 
-class Record(Model):
+class Record(Named):
     """What was claimed: which bytes a name stands for, for ever.
 
     Attributes:
@@ -43,10 +35,11 @@ class Record(Model):
         channel: The channel that built it; its own root lists the wheel too.
         provenance: Where the wheel comes from: digests of its plan and reports, small.
         attestation: A signed envelope about the wheel (`farm.index.provenance`), by whoever published it first.
+        source: The wheel that it is a labelled copy of (`farm.index.variants`), whose events hold for it too.
+        properties: What the label of a copy stands for.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
-    filename: WheelName
     project: str
     version: str
     sha256: Sha256
@@ -73,6 +66,8 @@ class Record(Model):
             requires_python=self.requires_python,
             core_metadata=Hashes(sha256=self.metadata_sha256),
             channel=self.channel,
+            source=self.source,
+            properties=self.properties,
             record=hashlib.sha256(self.render()).hexdigest(),
         )
 
@@ -100,8 +95,9 @@ def describe(
     provenance: Mapping[str, Any],
     channel: str | None = None,
     policy: Admission = PYPI_RULES,
+    copy_of: tuple[str, Properties] | None = None,
 ) -> Record:
-    """Reads a wheel and says what would be claimed.
+    """Reads a wheel and says what would be claimed; `copy_of` are source and properties of a labelled copy.
 
     Raises:
         PublishRefusedError: File name, METADATA and content do not agree, or METADATA is not what PyPI would take.
@@ -111,9 +107,12 @@ def describe(
     if upload_time.tzinfo is None:
         raise ValueError("an upload time needs a time zone")
     try:
-        project, version = parse_wheel_name(wheel.name)
+        project, version, _build, _tags, label = wheel_identity(wheel.name)
     except ValueError as error:
         raise PublishRefusedError(str(error)) from error
+    if label is not None and copy_of is None:
+        raise PublishRefusedError(f"{wheel.name} has a variant label: farm index variant makes such wheels")
+    source, properties = copy_of or (None, None)
     requires_python = check_metadata(wheel.name, project, version, metadata, policy)
     try:
         with wheel.open("rb") as file:
@@ -137,6 +136,8 @@ def describe(
         # The format of PEP 700.
         upload_time=upload_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         provenance=_checked_provenance(provenance),
+        source=source,
+        properties=properties,
     )
 
 

@@ -10,6 +10,7 @@ Signatures expire, so that nobody can show an old state for ever; `farm index si
 Versions are milliseconds since 1970, or one more than the last: they grow even after a backup was restored.
 """
 
+import contextlib
 import hashlib
 import time
 from collections import defaultdict
@@ -21,7 +22,7 @@ from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, 
 
 from farm.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
-from farm.index.catalogue import Catalogue
+from farm.index.catalogue import Catalogue, parse_projects
 from farm.index.signing import Signer
 from farm.index.stores import Store, check_key
 from farm.index.swap import swap
@@ -66,7 +67,7 @@ def page_generation(key: str, data: bytes) -> int:
         case "index.html":
             return html.generation_of(data, key)
         case "index.json" if parts[-2] == "v1-json":
-            return len(pages.parse_projects(data, key))
+            return len(parse_projects(data, key))
         case "index.json":
             return pages.parse_page(data, key).generation
     return data.count(b'"')  # …-variants.json only ever gains labels
@@ -206,9 +207,13 @@ def sign_pages(store: Store, signer: Signer, written: Mapping[str, bytes]) -> bo
 
 def sign_everything(store: Store, signer: Signer) -> int:
     """Signs all pages as they are, whoever signed before; returns how many there are."""
-    present = {
-        key: found.data for key in sorted(store.list("whl/")) if is_page(key) and (found := store.get(key)) is not None
-    }
+    present: dict[str, bytes] = {}
+    for key in sorted(store.list("whl/")):
+        if is_page(key) and (found := store.get(key)) is not None:
+            # What somebody else put there is not signed, and does not keep the rest from it: `check` names it.
+            with contextlib.suppress(pages.ForeignObjectError):
+                page_generation(key, found.data)
+                present[key] = found.data
     for key, theirs in _by_signature(present).items():
         _sign(store, signer, key, theirs, fresh=True)
     return len(present)

@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from farm.errors import UsageError
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
+from farm.index.naming import VARIANTS
 from farm.index.pages import File, ProjectPage, json_key, parse_page
 from farm.index.standing import WITHDRAWN, withdrawn
 from farm.index.stores import Store
@@ -114,7 +115,9 @@ def wheels(store: Store) -> Iterator[Wheel]:
     # The catalogue lists groups and projects, so that the store need not be listed.
     stored = store.get(CATALOGUE_KEY)
     catalogue = parse_catalogue(stored.data if stored else None)
-    keys = [json_key(group, project) for group, projects in sorted(catalogue.groups.items()) for project in projects]
+    # Not the copies of wheels: what is said of a wheel holds for them too.
+    groups = sorted(catalogue.groups.keys() - {VARIANTS})
+    keys = [json_key(group, project) for group in groups for project in catalogue.groups[group]]
     seen: dict[str, Wheel] = {}
     with ThreadPoolExecutor(REQUESTS) as pool:
         for key, page in zip(keys, pool.map(store.get, keys), strict=True):

@@ -10,14 +10,14 @@ from packaging.version import Version
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
-from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_version
+from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_build, with_version
 from farm.wheel.record import parse_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
 
 
-def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any]) -> tuple[Path, bytes]:
+def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any], build: str = "") -> tuple[Path, bytes]:
     """Writes the labelled wheel into `dest`; gives its path and its METADATA.
 
     The local version goes: the label holds the same facts and distinguishes wheels of one version.
@@ -27,6 +27,7 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
         dest: An existing folder.
         label: `sm61_v3` for one.
         variant: The content of `variant.json`.
+        build: The build number of a rebuild, of which installers take the highest; added to that of the wheel.
 
     Raises:
         UsageError: A bad label.
@@ -36,7 +37,9 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
         raise UsageError(f"not a variant label: {label[:80]!r}", hint="lower-case letters, digits, _ and .")
     name = parse_wheel_name(wheel.name)
     version = Version(name.version).public
-    target = dest / f"{name.renamed(version=version, platforms=()).removesuffix('.whl')}-{label}.whl"
+    project, _version, *builds, python, abi, platform = name.parts
+    number = "_".join([*builds, *([build] if build else [])])
+    target = dest / "-".join([project, version, *([number] if number else []), python, abi, platform, f"{label}.whl"])
     with Archive(wheel) as archive:
         folder = read_dist_info(archive).folder
         stem = folder.removesuffix(".dist-info")
@@ -50,7 +53,7 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
         rows = parse_record(archive.read(f"{folder}/RECORD", 64 << 20))
         hashes = {row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None}
         # RECORD is written anew, so its signatures hold no longer.
-        dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA"))
+        dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA", "WHEEL"))
         if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:
             raise VerificationFailedError(
                 f"{wheel.name}: RECORD has no sha256 and size of {bare[0]}",
@@ -65,6 +68,7 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any])
             rename=rename,
             new=[
                 NewMember(f"{new_stem}.dist-info/METADATA", metadata),
+                NewMember(f"{new_stem}.dist-info/WHEEL", with_build(archive.read(f"{folder}/WHEEL"), number)),
                 NewMember(f"{new_stem}.dist-info/variant.json", json.dumps(variant, sort_keys=True).encode()),
             ],
         )

@@ -204,6 +204,17 @@ def with_requirements(metadata: bytes, requires: Sequence[str]) -> bytes:
     return head + (b"" if not lines or head.endswith(b"\n") else end) + lines
 
 
+def with_build(wheel: bytes, build: str) -> bytes:
+    """WHEEL with this Build header, before its tags; with none for no build."""
+    head, gap, body = _split(wheel)
+    end = b"\r\n" if b"\r\n" in wheel else b"\n"
+    lines = [line for line in head.splitlines() if not line.lower().startswith(b"build:")]
+    if build:
+        first = next((at for at, line in enumerate(lines) if line.lower().startswith(b"tag:")), len(lines))
+        lines.insert(first, b"Build: " + build.encode())
+    return end.join(lines) + (end if head.endswith((b"\r", b"\n")) else b"") + gap + body
+
+
 def with_platforms(wheel: bytes, platforms: tuple[str, ...]) -> bytes:
     """WHEEL with the platform of its Tag headers replaced: one header a tag, sorted."""
     head, _, _ = _split(wheel)

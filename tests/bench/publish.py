@@ -32,7 +32,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from farm.index import html, pages  # noqa: E402
+from farm.index import html, naming, pages  # noqa: E402
 from farm.index.backends import open_store  # noqa: E402
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue  # noqa: E402
 from farm.index.probe import prove  # noqa: E402
@@ -76,7 +76,7 @@ def page_of(project: str, files: list[str]) -> pages.ProjectPage:
         )
         for name in files
     ]
-    versions = tuple(str(pages.parse_wheel_name(name)[1]) for name in files)
+    versions = tuple(str(naming.parse_wheel_name(name)[1]) for name in files)
     return pages.ProjectPage(meta=pages.Meta(generation=7), name=project, versions=versions, files=tuple(entries))
 
 

@@ -15,11 +15,16 @@ from pathlib import Path
 import pytest
 
 from farm.index.backends import open_store
+from farm.index.labels import properties, variant_json
 from farm.index.lifecycle import record_event
 from farm.index.reader import open_reader
+from farm.index.records import metadata_inside
 from farm.index.signing import load_public, load_signer, new_key
+from farm.index.variants import publish_variant, published
 from farm.index.verify import verify_index
-from tests.indexes.fixtures import build_wheel, publish_wheel
+from farm.wheel.label import label_wheel
+from tests.indexes.fixtures import Wheel, build_wheel, publish_wheel
+from tests.integration.index.test_variants import whole_wheel
 from tests.servers import web
 from tests.servers.buckets import ISOLATED, KEYS, make_bucket
 from tests.servers.cloudfront import cloudfront
@@ -60,6 +65,13 @@ def fill(store, folder, signer):
         publish_wheel(store, build_wheel(folder, name), channel="kepler", signer=signer, provenance={"slsa": {}})
     record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
     record_event(store, "canary", "mirrors", "", mirrors=MIRRORS, signer=signer)
+    wheel = whole_wheel(folder, "canary-1.0+cu118.sm61.avx2-py3-none-any.whl", "x = 1\n")
+    whole = Wheel(wheel, metadata_inside(wheel))
+    publish_wheel(store, whole, group="sm61-avx2", signer=signer, provenance={"slsa": {}})
+    label, labelled = properties("sm61", (61,), "avx2")
+    with tempfile.TemporaryDirectory() as made:
+        path, metadata = label_wheel(wheel, Path(made), label, variant_json({label: labelled}))
+        publish_variant(store, path, published(store, wheel), labelled, metadata, signer)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +197,7 @@ def test_roots_types_and_caching(served):
 def test_a_stranger_with_one_public_key_verifies_it(served, key, tmp_path):
     for _ in range(2):
         done = verify_index(open_reader(served), key[1], state=tmp_path / "seen", wheels=True)
-        assert (done.problems, done.wheels) == ((), 2)
+        assert (done.problems, done.wheels) == ((), 4)
 
 
 @pytest.mark.parametrize("client", ["pip", "uv"])
@@ -207,6 +219,22 @@ def test_installers(served, client, tmp_path):
         [info] = target.glob("*.dist-info")
         assert info.name == "canary-1.0+cu118.sm35.avx.dist-info", "the other is yanked"
         shutil.rmtree(target)
+
+
+def test_uv_finds_the_copy_for_the_gpu(served, tmp_path):
+    if " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no AVX2, so uv takes none of the wheels")
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--no-cache", "--python", sys.executable]
+    forced = {"SM_ARCH": "6.1", "CUDA_DRIVER_VERSION": "12.8"}
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "UV_NO_CONFIG": "1", "NO_PROXY": "*"}
+    env |= {"UV_PREVIEW_FEATURES": "wheel-variants"}
+    env |= {f"NV_VARIANT_PROVIDER_FORCE_{name}": value for name, value in forced.items()}
+    for where in ("simple", "v1-json"):
+        target = tmp_path / where
+        command = [*uv, "--target", target, "--index-url", f"{served}/whl/variant/{where}/", "canary"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert (target / "canary-1.0.dist-info/variant.json").exists()
 
 
 READ = """

@@ -3,10 +3,11 @@
 import contextlib
 import functools
 import itertools
-import json
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,15 @@ from farm.cli.main import main
 from farm.errors import PublishRefusedError, UsageError
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.lifecycle import record_event, remove
+from farm.index.copying import copy_index
+from farm.index.labels import properties, variant_json
+from farm.index.lifecycle import promote, record_event, remove
+from farm.index.pages import html_key, json_key
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 from farm.index.records import metadata_inside
 from farm.index.signing import load_public, load_signer, new_key
-from farm.index.variant_tree import html_key, tree_key, variant_json
-from farm.index.variants import properties, publish_variant, published
+from farm.index.variants import publish_variant, published
 from farm.index.verify import verify_index
 from farm.wheel.label import label_wheel
 from tests.indexes.clients import clean
@@ -108,9 +111,8 @@ def made(tmp_path):
         publish(store, wheel, signer)
         (folder / "copies").mkdir(exist_ok=True)
         path, metadata = label_wheel(wheel, folder / "copies", label, variant_json({label: labelled}))
-        put[name] = functools.partial(_put, wheel, path, label, labelled, metadata, signer)
+        put[name] = functools.partial(_put, wheel, path, labelled, metadata, signer)
     put[OLD](store)
-    reconcile(store, signer)
     return store.root, signer, {public.keyid: public}, put
 
 
@@ -120,14 +122,13 @@ def publish(store, wheel, signer):
     )
 
 
-def _put(wheel, path, label, labelled, metadata, signer, store):
-    record = published(store, wheel)
-    publish_variant(store, path, record, label=label, labelled=labelled, metadata=metadata, signer=signer)
+def _put(wheel, path, labelled, metadata, signer, store):
+    publish_variant(store, path, published(store, wheel), labelled, metadata, signer)
 
 
 def copies(store):
     """The copies that installers see, with what their links say of a yank; and those whose bytes are there."""
-    page = store.get(html_key("canary")).data.decode()
+    page = store.get(html_key("variant", "canary")).data.decode()
     shown = {name: "data-yanked" in line for line in page.splitlines() for name in (OLD_COPY, NEW_COPY) if name in line}
     return shown, {name for name in (OLD_COPY, NEW_COPY) if store.stat(f"whl/files/{name}")}
 
@@ -140,12 +141,14 @@ CHANGES = {
     "quarantine": lambda store, signer, _put: record_event(store, OLD, "quarantine", "x", signer=signer),
     "quarantine project": lambda store, signer, _put: record_event(store, "canary", "quarantine", "x", signer=signer),
     "remove": lambda store, signer, _put: remove(store, [OLD], "x", signer=signer),
+    "promote": lambda store, signer, _put: promote(store, [OLD], "release", signer=signer),
     "remove new": lambda store, signer, _put: remove(store, [NEW], "x", signer=signer),
     "reconcile": lambda store, signer, _put: reconcile(store, signer),
 }
 ENDS = {
     "yank": ({OLD_COPY: True}, {OLD_COPY}),
     "quarantine": ({}, {OLD_COPY}),
+    "promote": ({OLD_COPY: False}, {OLD_COPY}),
     "quarantine project": ({}, {OLD_COPY}),
     "remove": ({}, set()),
     "put": ({OLD_COPY: False, NEW_COPY: False}, {OLD_COPY, NEW_COPY}),
@@ -181,6 +184,8 @@ PAIRS = [
     ("put", "remove new"),
     ("put", "quarantine project"),
     ("yank", "put"),
+    ("promote", "put again"),
+    ("promote", "yank"),
     ("remove", "put again"),
     ("reconcile", "remove"),
 ]
@@ -217,49 +222,24 @@ def test_another_change_between_any_two_operations(tmp_path, made, pair):
     assert wanted > 8
 
 
-def without_sources(store):
-    """As an older farm left the tree: nothing says which wheel a copy is of, and no event had an effect."""
-    path = store.root / tree_key("canary")
-    tree = json.loads(path.read_text())
-    del tree["wheels"]
-    for copy in tree["files"]:
-        del copy["source"], copy["stored"]
-    path.write_text(json.dumps(tree))
-
-
-@pytest.mark.parametrize(
-    ("what", "ended_by"),
-    [
-        ("yank", "put again"),
-        ("yank", "reconcile"),
-        ("quarantine", "yank new"),
-        ("quarantine project", "reconcile"),
-        ("remove", "yank new"),
-        ("remove", "reconcile"),
-    ],
-)
-def test_the_tree_of_an_older_farm(tmp_path, made, what, ended_by):
+def test_the_tree_of_an_older_farm_is_offered_no_more(tmp_path, made):
+    """It did not say which wheel a copy is of, so no removal could reach it."""
     root, signer, trusted, put = made
     store = open_store(str(root))
-    pages = {key: store.get(key).data for key in (html_key("canary"), tree_key("canary"))}
-    taken = {path: path.read_bytes() for path in root.rglob("*_v3.whl*")}
-    CHANGES[what](store, signer, put)
-    for path, data in taken.items():
-        path.write_bytes(data)
-    for key, data in pages.items():
-        (root / key).write_bytes(data)
-    without_sources(store)
-    told = {problem.key for problem in check(store)}
-    assert tree_key("canary") in told
-    with contextlib.suppress(UsageError):  # of a removed wheel
-        CHANGES[ended_by](store, signer, put)
-    if ended_by != "yank new":
-        CHANGES["reconcile"](store, signer, put)
-        assert check(store) == []
-        assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == ()
-    else:
-        reconcile(store, signer)
-    assert copies(store) == ENDS[what]
+    put[NEW](store)
+    for path in (root / json_key("variant", "canary"), *root.glob("records/*_v3.whl.json")):
+        path.unlink()
+    page = root / html_key("variant", "canary")
+    page.write_text(page.read_text().replace('farm:generation" content="2"', 'farm:generation" content="7"'))
+    assert 'content="7"' in page.read_text()
+    assert html_key("variant", "canary") in {problem.key for problem in check(store) if problem.broken}
+    reconcile(store, signer)
+    assert check(store) == []
+    assert copies(store)[0] == {}
+    put[NEW](store)
+    assert copies(store)[0] == {NEW_COPY: False}
+    assert check(store) == []
+    assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == ()
 
 
 def test_a_copy_needs_its_wheel_in_the_index(tmp_path, monkeypatch, capsys):
@@ -278,21 +258,111 @@ def test_a_copy_needs_its_wheel_in_the_index(tmp_path, monkeypatch, capsys):
     assert check(open_store(str(index))) == []
 
 
-def test_what_somebody_changed_in_the_tree_is_named_and_mended(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    store = open_store(str(index_of(tmp_path, OLD, NEW)))
-    record_event(store, NEW, "yank", "slow")
-    page, tree = store.root / html_key("canary"), store.root / tree_key("canary")
+def test_what_somebody_changed_in_the_tree_is_named_and_mended(tmp_path, made):
+    root, signer, trusted, put = made
+    store = open_store(str(root))
+    put[NEW](store)
+    record_event(store, NEW, "yank", "slow", signer=signer)
+    page, tree = root / html_key("variant", "canary"), root / json_key("variant", "canary")
     labels = page.with_name("canary-2.0-variants.json")
     for path, old, new in (
         (page, ' data-yanked="slow"', ""),
         (tree, '"slow"', "false"),
+        (tree, "canary-2.0-variants.json", "canary-3.0-variants.json"),
         (labels, "sm61_v3", "sm61_v4"),
+        (tree, "{", "of somebody else"),
+        (page, "farm:generation", "of somebody else"),
+        (labels, "{", "of somebody else"),
     ):
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
         assert [problem for problem in check(store) if problem.broken], path
-        reconcile(store)
+        assert verify_index(open_reader(str(root)), trusted).problems, path
+        reconcile(store, signer)
         assert check(store) == [], path
-    (store.root / "whl/files" / OLD_COPY).unlink()
-    assert [problem.what for problem in check(store)] == [f"whl/files/{OLD_COPY} is not there"]
+        assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == (), path
+    copy = root / "whl/files" / OLD_COPY
+    copy.write_bytes(copy.read_bytes()[:-1] + b"x")
+    assert verify_index(open_reader(str(root)), trusted).problems == ()
+    assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == (
+        f"{OLD_COPY}: its bytes are not those of its page",
+    )
+    copy.unlink()
+    assert {problem.what for problem in check(store)} == {f"whl/files/{OLD_COPY} is not there"}
+
+
+def test_the_copy_of_a_rebuild_replaces_that_of_a_removed_wheel(tmp_path, monkeypatch, capsys):
+    """Its name stays taken, so the rebuild's has a build number."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(str(index_of(tmp_path, OLD)))
+    rebuild = OLD.replace(".avx2-", ".avx2.1-")
+    assert main(["index", "remove", OLD, "--reason", "secret", "--index", str(store.root)]) == 0
+    index_of(tmp_path, rebuild)
+    capsys.readouterr()
+    wanted = "canary-1.0-1-py3-none-any-sm61_v3.whl"
+    page = store.get(html_key("variant", "canary")).data.decode()
+    assert f">{wanted}</a>" in page
+    assert OLD_COPY not in page
+    with zipfile.ZipFile(store.root / "whl/files" / wanted) as archive:
+        assert "Build: 1\nTag: py3-none-any\n" in archive.read("canary-1.0.dist-info/WHEEL").decode()
+    assert check(store) == []
+
+
+def test_a_wheel_that_was_deleted_by_hand_takes_its_copy_with_it(made):
+    root, signer, trusted, put = made
+    store = open_store(str(root))
+    put[NEW](store)
+    for path in (root / f"records/{OLD}.json", root / f"whl/files/{OLD}", root / f"whl/files/{OLD}.metadata"):
+        path.unlink()
+    reconcile(store, signer)
+    assert copies(store) == ({NEW_COPY: False}, {NEW_COPY})
+    assert check(store) == []
+    assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == ()
+
+
+def test_pages_of_somebody_else_do_not_keep_the_index_from_being_signed(made):
+    root, signer, trusted, _put = made
+    store = open_store(str(root))
+    for key in ("whl/variant/simple/other/index.html", "whl/other/simple/canary/index.html", "whl/other/links.html"):
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_text("<html>of somebody else</html>")
+    (root / html_key("variant", "canary")).write_text("of somebody else")
+    reconcile(store, signer)
+    assert copies(store)[0] == {OLD_COPY: False}
+    assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == ()
+    assert {problem.key for problem in check(store) if problem.broken} == {
+        "whl/variant/simple/other/index.html",
+        "whl/other/simple/canary/index.html",
+        "whl/other/",
+    }
+
+
+def test_what_is_said_of_a_copy_alone(tmp_path, made):
+    root, signer, trusted, put = made
+    store = open_store(str(root))
+    put[NEW](store)
+    with pytest.raises(UsageError, match=f"is a copy of {re.escape(NEW)}"):
+        promote(store, [NEW_COPY], "release", signer=signer)
+    record_event(store, NEW_COPY, "yank", "label", signer=signer)
+    record_event(store, NEW, "yank", "slow", signer=signer)
+    record_event(store, NEW, "unyank", "", signer=signer)
+    assert copies(store)[0] == {OLD_COPY: False, NEW_COPY: True}
+    remove(store, [OLD_COPY], "label", signer=signer)
+    assert copies(store) == ({NEW_COPY: True}, {NEW_COPY})
+    assert store.stat(f"whl/files/{OLD}") is not None
+    assert check(store) == []
+    assert verify_index(open_reader(str(root)), trusted, wheels=True).problems == ()
+
+
+def test_a_backup_has_the_copies_with_what_was_said_of_their_wheels(tmp_path, made):
+    root, signer, trusted, put = made
+    store = open_store(str(root))
+    put[NEW](store)
+    record_event(store, OLD, "yank", "slow", signer=signer)
+    remove(store, [NEW], "secret", signer=signer)
+    for group in (None, "variant"):
+        there = open_store(str(tmp_path / f"backup-{group}"))
+        copy_index(store, there, group=group, signer=signer)
+        assert copies(there) == ({OLD_COPY: True}, {OLD_COPY}), group
+        assert check(there) == [], group
+        assert verify_index(open_reader(str(there.root)), trusted, wheels=True).problems == (), group

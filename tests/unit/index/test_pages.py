@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.version import Version
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import html as html_of
-from farm.index import pages
+from farm.index import naming, pages
 from farm.index.pages import File, Hashes
 
 A = "torch-2.0.1+cu118.sm35.avx-cp311-cp311-manylinux_2_31_x86_64.whl"
@@ -167,13 +168,13 @@ def test_unknown_keys_of_a_page_are_refused_since_writing_would_lose_them():
 
 @pytest.mark.parametrize("group", ["sm35-avx", "kepler-sse41", "torch-2.0.1", "0"])
 def test_groups(group):
-    assert pages.check_group(group) == group
+    assert naming.check_group(group) == group
 
 
 @pytest.mark.parametrize("group", ["", "files", "SM35", "../x", ".x", "a/b", "a b", "a\n", "ä", "x" * 65])
 def test_bad_groups(group):
     with pytest.raises(UsageError, match="not a group"):
-        pages.check_group(group)
+        naming.check_group(group)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +194,38 @@ def test_bad_groups(group):
 )
 def test_bad_wheel_names(filename):
     with pytest.raises(ValueError, match=r"."):
-        pages.parse_wheel_name(filename)
+        naming.parse_wheel_name(filename)
 
 
 @given(st.text(alphabet="torch-2.0+!_ py3noneanywhl/<>\"'", max_size=40))
 def test_wheel_names_never_crash_the_parser(text):
     try:
-        project, version = pages.parse_wheel_name(f"{text}.whl")
+        project, version = naming.parse_wheel_name(f"{text}.whl")
     except ValueError:
         return
     assert f"{text}.whl".count("-") in {4, 5}
     assert project == project.lower()
     assert str(version)
+
+
+@pytest.mark.parametrize(
+    ("filename", "build", "label"),
+    [
+        ("canary-1.0+cu118-py3-none-any.whl", (), None),
+        ("canary-1.0-1-py3-none-any.whl", (1, ""), None),
+        ("canary-1.0-py3-none-any-sm61_v3.whl", (), "sm61_v3"),
+        ("canary-1.0-2_1-cp311-cp311-linux_x86_64-cpu_v2.whl", (2, "_1"), "cpu_v2"),
+    ],
+)
+def test_labels_and_builds_in_wheel_names(filename, build, label):
+    assert naming.wheel_identity(filename)[:3] == ("canary", Version(filename.split("-")[1]), build)
+    assert naming.wheel_identity(filename)[4] == label
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"source": "canary-1.0-py3-none-any.whl"}, {"properties": {}}, {"filename": "canary-1.0-py3-none-any-v3.whl"}],
+)
+def test_a_label_comes_with_its_source_and_properties(more):
+    with pytest.raises(ValueError, match="without the others"):
+        File(**{"filename": "canary-1.0-py3-none-any.whl", "hashes": Hashes(sha256="0" * 64), **more})

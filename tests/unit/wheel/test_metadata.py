@@ -15,6 +15,7 @@ from farm.wheel.metadata import (
     platform_machine,
     read_dist_info,
     same_version,
+    with_build,
     with_platforms,
     with_requirements,
     with_version,
@@ -182,3 +183,16 @@ def test_machines_and_versions():
     assert normal_version("1.0+CU118-SM35") == "1.0+cu118.sm35"
     with pytest.raises(UsageError, match="'one'"):
         normal_version("one")
+
+
+@pytest.mark.parametrize(
+    ("wheel", "build", "wanted"),
+    [
+        (b"Wheel-Version: 1.0\nTag: a\nTag: b\n", "1", b"Wheel-Version: 1.0\nBuild: 1\nTag: a\nTag: b\n"),
+        (b"Wheel-Version: 1.0\r\nTag: a\r\n\r\n", "2", b"Wheel-Version: 1.0\r\nBuild: 2\r\nTag: a\r\n\r\n"),
+        (b"build: 1\nTag: a\n", "1_2", b"Build: 1_2\nTag: a\n"),
+        (b"Wheel-Version: 1.0\nBuild: 1\nTag: a", "", b"Wheel-Version: 1.0\nTag: a"),
+    ],
+)
+def test_a_build_number(wheel, build, wanted):
+    assert with_build(wheel, build) == wanted
