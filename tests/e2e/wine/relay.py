@@ -27,6 +27,7 @@ class Relay:
         self.environment: dict[str, str] = {}
         self.asked: list[list[str]] = []
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.turn = threading.Lock()
         macro = windows_path(place).replace("\\", "\\\\") + "\\\\"
         command = [
             GCC,
@@ -68,20 +69,27 @@ class Relay:
 
     def serve(self, end: threading.Event) -> None:
         while not end.wait(0.02):
-            for request in self.place.glob("*.request"):
-                self._start(request)
-            for name, process in list(self.running.items()):
-                if process.poll() is not None:
-                    del self.running[name]
-                    new = self.place / f"{name}.answer"
-                    new.write_text(str(process.returncode))
-                    new.replace(self.place / f"{name}.done")
+            with self.turn:
+                self._look()
+
+    def _look(self) -> None:
+        for request in self.place.glob("*.request"):
+            self._start(request)
+        for name, process in list(self.running.items()):
+            if process.poll() is not None:
+                del self.running[name]
+                new = self.place / f"{name}.answer"
+                new.write_text(str(process.returncode))
+                new.replace(self.place / f"{name}.done")
 
     def kill(self) -> None:
-        for process in self.running.values():
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        self.running.clear()
+        with self.turn:
+            for request in self.place.glob("*.request"):  # asked for, and not begun
+                request.unlink()
+            for process in self.running.values():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            self.running.clear()
 
 
 @contextmanager
