@@ -7,6 +7,7 @@ The manifest is a list of `{name, version, url, sha256, max_mb, members}`; `memb
 below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is there; it is not downloaded again.
 """
 
+import errno
 import fnmatch
 import json
 import sys
@@ -33,6 +34,8 @@ def download(tool: dict[str, Any], target: Path) -> None:
             toolkit.fetch(tool["url"], target, limit)
             break
         except OSError as error:  # urllib's errors are among them
+            if error.errno == errno.ENOSPC:
+                raise
             if attempt == ATTEMPTS:
                 raise toolkit.NetworkError(
                     f"{where}: {error}, {ATTEMPTS} times; check the network, or put the file into a folder and "

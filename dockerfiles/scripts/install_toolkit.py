@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import errno
 import filecmp
 import hashlib
 import http.client
@@ -236,6 +237,7 @@ def fetch(url: str, target: Path, limit: int) -> None:
 
     Raises:
         OSError: It did not come, or could not be written.
+        InstallError: It could not be written, as curl says.
         ArchiveError: It is larger.
     """
     too_large = ArchiveError(f"{public_url(url)}: larger than {limit >> 20} MiB")
@@ -243,6 +245,8 @@ def fetch(url: str, target: Path, limit: int) -> None:
         code, said = _curl(url, target, limit)
         if code == CURL_TOO_LARGE or (code == 0 and target.stat().st_size > limit):
             raise too_large
+        if code == CURL_DISK:
+            raise InstallError(f"{target} cannot be written; check disk space and permissions")
         if code:
             raise OSError(said)
         return
@@ -276,6 +280,8 @@ def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
             return True
         say(f"{shown}: another sha256 than the pinned {sha256}; not used")
     except (ArchiveError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise  # a download would not fit either
         if is_url or Path(place).exists():
             say(f"{shown}: {error}; not used")
         else:

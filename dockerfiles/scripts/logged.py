@@ -2,17 +2,24 @@
 
 Usage: logged.py PROGRAM [ARGUMENT...]. Ends with 9, and starts nothing, where the log cannot be opened.
 
+On Windows it has the file that FARM_BUSY names for itself alone meanwhile, by which another build notices this one. The
+file goes with this program, however that ends; what the program leaves running does not have it.
+
 Not cmd's own `>>`: all that the program starts would hold the log open, and a compiler's helpers (mspdbsrv, vctip) go
 on after it. cmd opens a log for itself alone: while another has it, cmd starts no program that is to write there, and
 keeps the exit code of the program before.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+
+BUSY_S = 10.0
 
 
 class Log:
@@ -47,10 +54,33 @@ def copy(source: int, log: Log, end: bytes) -> None:
         held = held[ready:]
 
 
+def hold(path: str) -> None:
+    """Has a file for this program alone until it ends. No other build is there: a virus scanner may be, for seconds.
+
+    Raises:
+        OSError: Another program has it.
+    """
+    if sys.platform == "win32":
+        create = ctypes.WinDLL("kernel32", use_last_error=True).CreateFileW
+        create.restype = ctypes.c_void_p
+        none, write, always, goes = ctypes.c_void_p(None), 0x40000000, 2, 0x04000000  # FILE_FLAG_DELETE_ON_CLOSE
+        end = time.monotonic() + BUSY_S
+        while create(ctypes.c_wchar_p(path), write, 0, none, always, goes, none) == ctypes.c_void_p(-1).value:
+            if time.monotonic() > end:
+                raise ctypes.WinError(ctypes.get_last_error())
+            time.sleep(0.1)
+
+
 def main(words: list[str]) -> int:
     """The program's exit code, negative as cmd shows it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the program too, which then ends
     end = os.urandom(16)
+    try:
+        if busy := os.environ.get("FARM_BUSY"):
+            hold(busy)
+    except OSError as error:
+        print(f"logged.py: {busy}: {error}; does another build run? one at a time", file=sys.stderr)
+        return 9
     try:
         log = Log(os.environ["FARM_LOG"])
         source, sink = os.pipe()

@@ -22,7 +22,7 @@ JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tie
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
 SCRIPTS = ("install_toolkit.py", "fetch_tools.py", "logged.py")
 TOOLKIT_SCRIPTS = ("import_libraries.py",)
-JOB_SCRIPTS = ("count_jobs.py", "report.py")
+JOB_SCRIPTS = ("count_jobs.py", "long_paths.py", "report.py")
 
 
 def cmd_text(value: str) -> str:

@@ -42,6 +42,9 @@ STALE = {
     "USE_FBGEMM": "1",
     "TORCH_CUDA_ARCH_LIST": "8.9",
     "PYTHONPATH": r"C:\other",
+    "PYTHONSAFEPATH": "1",
+    "PIP_USER": "1",
+    "GIT_DIR": r"C:\other\.git",
     "LIB": r"C:\oneapi\lib",
     "VSCMD_VER": "17.9",
     "MAX_JOBS": "99",
@@ -376,11 +379,102 @@ def held(machine, path):
             holder.kill()
 
 
+def with_real_logged(machine, windows_python):
+    """The kit whose programs write into the log by the real logged.py."""
+    script, real = machine.kit / "build.cmd", windows_path(windows_python.exe)
+    text = script.read_text()
+    for name in ("logged.py", r"C:\farm\job\logged.py"):
+        assert f'"%FARM_PYTHON%" {name}' in text
+        text = text.replace(f'"%FARM_PYTHON%" {name}', f"{real} {name}")
+    script.write_text(text)
+
+
+def test_a_second_build_leaves_the_first_alone(machine, windows_python):
+    with_real_logged(machine, windows_python)
+    hangs, busy = machine.c / "tools/hangs", machine.c / "farm/busy"
+    hangs.unlink(missing_ok=True)
+    rules = list(machine.rules)
+    machine.change("python.exe", "-m build", "print=compiling", r"hang=C:\tools\hangs")
+    with machine.start() as first:
+        until(hangs.exists, "the build runs")
+        log = machine.log.read_bytes()
+        code, out = machine.run()
+        assert (code, "another build runs on this machine" in out, first.poll()) == (9, True, None), out
+        assert machine.log.read_bytes() == log
+        assert (machine.c / "farm/job/build.cmd").exists()
+        assert machine.calls() == [], "not even the server of its compiler cache is stopped"
+        kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
+        first.communicate(timeout=TIMEOUT_S)
+    until(lambda: not busy.exists(), "what a killed build held is free")
+    hangs.unlink()
+    machine.rules = rules
+    code, out = machine.run()
+    assert (code, busy.exists()) == (0, False), out
+
+
+def test_the_folder_of_the_script_goes_before_the_current_one(machine, tmp_path):
+    """Which may be the kit of another plan."""
+    kit = machine.c / "tools/Jürgen/kit"
+    shutil.copytree(machine.kit, kit)
+    other = tmp_path / "other"
+    shutil.copytree(tmp_path / "rendered/job", other)
+    (other / "plan.json").write_text("another plan")
+    for name in ("build.cmd", "report.cmd"):
+        machine.change("python.exe", "-m build", "exit=1")
+        code, out = machine.run(rf"C:\tools\Jürgen\kit\{name}", other)
+        assert (code, "step build FAILED" in out) == (5, True), out
+        assert (machine.c / "farm/job/plan.json").read_bytes() == (kit / "plan.json").read_bytes()
+    assert (kit / "farm-report.txt").exists()
+
+
+def test_a_kit_in_a_long_path_is_refused(machine):
+    """Windows opens no file of it whose whole path has more than 259 characters."""
+    kit = machine.c / "tools" / ("long" * 25) / ("name" * 20)
+    shutil.copytree(machine.kit, kit)
+    code, out = machine.run(folder=kit)
+    assert (code, "step folders FAILED" in out, "copy the folder to a shorter one" in out) == (9, True, True), out
+
+
+def test_the_stub_of_microsofts_store_is_no_python(machine):
+    (machine.c / "tools/py.exe").unlink()
+    stub = machine.c / "tools/WindowsApps"
+    stub.mkdir()
+    shutil.copy(machine.folder / "standin.exe", stub / "python.exe")
+    machine.change("python.exe", "sys.exit(sys.version_info", "exit=9009")
+    code, out = machine.run(WINEPATH=r"C:\tools;C:\tools\WindowsApps")
+    assert (code, r"C:\tools\WindowsApps\python.exe is no Python" in out) == (3, True), out
+    assert "install Python 3.11 from python.org" in out
+
+
+def test_a_python_given_by_name_is_found_after_path_is_made_anew(machine):
+    (machine.c / "tools/py.exe").unlink()
+    machine.change("python.exe", "sys.exit(sys.version_info", r"print=C:\tools\pythonhome\python.exe")
+    code, out = machine.run(FARM_PYTHON="python", WINEPATH=r"C:\tools;C:\tools\pythonhome")
+    assert code == 0, out
+
+
+def stops(machine):
+    return [call for call in machine.calls("sccache.exe") if "--stop-server" in call["command"]]
+
+
+def test_no_build_leaves_the_server_of_its_compiler_cache(machine):
+    """It holds the folder of the build, and ends neither by itself nor with a build that fails or is killed."""
+    assert machine.run()[0] == 0
+    assert len(stops(machine)) == 1
+    machine.change("python.exe", "-m build", "exit=1")
+    assert machine.run()[0] == 5
+    first, last = stops(machine)
+    calls = machine.calls()
+    assert calls[-1] == last
+    cleaned = next(place for place, call in enumerate(calls) if "reset --quiet --hard" in call["command"])
+    assert calls.index(first) < cleaned, "before the folder is removed"
+
+
 def test_one_build_at_a_time(machine):
     assert machine.run()[0] == 0
     with held(machine, r"C:\farm\job\build.cmd"):
         code, out = machine.run()
-    assert (code, "another build may be running: one at a time on one machine" in out) == (9, True), out
+    assert (code, "one build at a time on one machine" in out) == (9, True), out
     assert machine.calls() == []
 
 
@@ -414,11 +508,7 @@ def lingering(machine):
 
 def test_a_program_that_outlives_the_build_does_not_keep_the_log(machine, lingering, windows_python):
     """cmd opens a log for itself alone; where it cannot, it starts no program and keeps the exit code of the last one."""
-    script = machine.kit / "build.cmd"
-    real = windows_path(windows_python.exe)
-    script.write_text(
-        script.read_text().replace(r'"%FARM_PYTHON%" C:\farm\job\logged.py', rf"{real} C:\farm\job\logged.py")
-    )
+    with_real_logged(machine, windows_python)
     machine.change(
         "python.exe", "-m build", "print=before", "leave=mspdbsrv.exe", "print=after", *machine.rules[-2][2:]
     )
@@ -505,7 +595,7 @@ def test_the_report_is_one_zip_without_secrets(machine, windows_python):
     """By a real Python. The build's tools print what they should not."""
     machine.change("git.exe", " clone ", "print=fatal: https://me:pass-word@git.example.org/", "exit=128")
     machine.change("git.exe", "--version", "print=git version 2.45.2 hunter2-hunter2")
-    environment = {"FARM_PYTHON": windows_path(windows_python.exe), "MY_OWN_VARIABLE": "hunter2-hunter2"}
+    environment = {"FARM_PYTHON": f'"{windows_path(windows_python.exe)}"', "MY_OWN_VARIABLE": "hunter2-hunter2"}
     for rule in ("install_toolkit.py", "fetch_tools.py", "-m venv", "--require-hashes"):  # prepare.cmd by the stand-in
         assert [each for each in machine.rules if each[1] == rule]
     prepare = machine.kit / "prepare.cmd"
@@ -521,6 +611,15 @@ def test_the_report_is_one_zip_without_secrets(machine, windows_python):
     assert "step source FAILED" in texts["build.log"]
     whole = "".join(texts.values())
     assert [secret for secret in ("hunter2", "pass-word") if secret in whole] == []
+
+
+def test_a_report_that_cannot_be_written_says_so(machine):
+    kit = machine.c / "tools/kit"
+    shutil.copytree(machine.kit, kit)
+    (kit / "farm-report.txt").touch()
+    with held(machine, r"C:\tools\kit\farm-report.txt"):
+        code, out = machine.run("report.cmd", kit)
+    assert (code, "farm-report.txt cannot be written" in out, machine.calls()) == (9, True, []), out
 
 
 @pytest.fixture

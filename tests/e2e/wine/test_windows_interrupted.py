@@ -38,7 +38,6 @@ STEPS = [
     ("git.exe", "rev-parse HEAD",),
     ("python.exe", "patches.py"),
     ("python.exe", "-m build", r"write=C:\farm\src\build\half.obj", r"write=C:\farm\t\tmp1\half.cpp", r"write={out}\wheel\half.whl"),
-    ("sccache.exe", "--stop-server"),
 ]  # fmt: skip
 
 
@@ -167,7 +166,10 @@ def test_real_git_killed_or_with_a_dead_submodule(cloning, upstream):
 def fetching(machine, windows_python, served, tmp_path):  # noqa: F811
     """prepare.cmd with an archive of NVIDIA's kind and one tool on a server; curl and Python are real."""
     kit = machine.kit
-    toolkit = zipped("cuda_nvcc-windows-x86_64-11.4.1-archive", {"bin/nvcc.exe": os.urandom(300_000)})
+    toolkit = zipped(
+        "cuda_nvcc-windows-x86_64-11.4.1-archive",
+        {"bin/nvcc.exe": (machine.folder / "standin.exe").read_bytes(), "bin/x": os.urandom(300_000)},
+    )
     tool = zipped("top", {"sccache.exe": b"sccache"})
     served.files = {"/nvcc.zip": toolkit, "/sccache.zip": tool}
     row = {"component": "cuda_nvcc", "version": "11.4.1", "url": f"{served.url}/nvcc.zip", "size": len(toolkit)}
@@ -285,6 +287,103 @@ def test_a_disk_that_fills_while_libraries_are_copied(machine, disk):
     code, out = machine.run()
     assert code == 0, out
     assert (machine.out / "lib/cudart64_110.dll").stat().st_size > 100_000
+
+
+FULL = "make room: less than 256 MB are free"
+# Where the disk fills: tool, part of its command line, how that program ends; the step that fails.
+FILLED = [
+    ("vswhere.exe", "installationPath", 0, "visual studio"),
+    ("python.exe", "-m venv", 1, "python packages"),
+    ("python.exe", "--require-hashes", 1, "python packages"),
+    ("nvcc.exe", "--version", 0, "toolkit"),
+    ("python.exe", "count_jobs.py", 0, "jobs"),
+    ("git.exe", " clone ", 128, "source"),
+    ("git.exe", "rev-parse HEAD", 0, "source"),
+    ("python.exe", "patches.py", 1, "patches"),
+    ("python.exe", "-m build", 1, "build"),
+]
+
+
+@pytest.fixture
+def roomy(machine, disk, windows_python):
+    """A disk of 384 MB; what build.cmd asks Python about it is asked the real one."""
+    disk("size=384m")
+    script = machine.kit / "build.cmd"
+    text = script.read_text()
+    assert '"%FARM_PYTHON%" -c "import shutil' in text
+    real = windows_path(windows_python.exe)
+    script.write_text(text.replace('"%FARM_PYTHON%" -c "import shutil', f'{real} -c "import shutil'))
+    return machine.c / "farm/filler"
+
+
+def test_a_disk_that_fills_at_any_step(machine, roomy):
+    """Whatever the program that met it says or leaves, the reason is named; each run gets one step further."""
+    for tool, part, ends, step in FILLED:
+        rules = list(machine.rules)
+        machine.rules.insert(0, (tool, part, r"fill=C:\farm\filler", "print=something", f"exit={ends}"))
+        code, out = machine.run()
+        assert part in machine.calls()[-2 if "sccache.exe" in machine.calls()[-1]["path"] else -1]["command"], out
+        assert (code, f"step {step} FAILED" in out, FULL in out) == (9, True, True), out
+        machine.rules = rules
+        roomy.unlink()
+    code, out = machine.run()
+    assert code == 0, out
+    # With room, a failure keeps its own reason and code.
+    machine.change("python.exe", "-m build", "exit=1")
+    code, out = machine.run()
+    assert (code, "the first line with FAILED: or error in the log" in out) == (5, True), out
+
+
+def test_a_disk_that_is_full_for_the_toolkit_or_an_archive(machine, roomy, fetching):
+    """The real installer, curl and Python; build.cmd as it is."""
+    environment = {"FARM_PYTHON": fetching[1]["FARM_PYTHON"], "FARM_ARCHIVES": r"C:\tools\archives"}
+    own = machine.c / "tools/archives"
+    own.mkdir()
+    tool = zipped("top", {"sccache.exe": os.urandom(600_000)})
+    (own / "sccache.zip").write_bytes(tool)
+    [row] = json.loads((machine.kit / "tools.json").read_text())
+    row["sha256"] = hashlib.sha256(tool).hexdigest()
+    (machine.kit / "tools.json").write_text(json.dumps([row]))
+    machine.tool("farm/venv/Scripts/python.exe")
+    for step, leave in (("toolkit", 250_000), ("archives", 1_300_000)):
+        fill(roomy, leave)
+        code, out = machine.run(**environment)
+        assert (code, f"step {step} FAILED" in out, FULL in out) == (9, True, True), out
+        said = machine.log.read_text(errors="replace")
+        assert "check disk space and permissions" in said
+        assert "check the network" not in said
+        roomy.unlink()
+    code, out = machine.run(**environment)
+    assert code == 0, out
+
+
+def test_paths_that_compilers_cannot_open_are_named_before_the_build(cloning, upstream, windows_python):
+    """Real git makes them; the longest that is possible is built."""
+    machine, _, _ = cloning
+    script = machine.kit / "build.cmd"
+    real = windows_path(windows_python.exe)
+    script.write_text(
+        script.read_text().replace(
+            '"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" long_paths.py', f'"%FARM_PYTHON%" logged.py {real} long_paths.py'
+        )
+    )
+    now = machine.plan.source.commit
+    folder = "f" * 120
+    name = "n" * (259 - len(rf"C:\farm\src\{folder}\.cpp")) + ".cpp"
+    (upstream / folder).mkdir()
+    for extra, code_wanted in (("", 0), ("x", 5)):
+        (upstream / folder / (extra + name)).write_text("int x;")
+        git(upstream, "add", ".")
+        git(upstream, "commit", "-q", "-m", "long")
+        git(upstream, "tag", "-f", "v1")
+        before, now = now, git(upstream, "rev-parse", "HEAD")
+        script.write_text(script.read_text().replace(before, now))
+        code, out = machine.run()
+        assert code == code_wanted, out
+    assert "step source FAILED" in out
+    assert "cl.exe, nvcc and CMake cannot open" in out
+    assert rf"260 characters, 259 are possible: C:\farm\src\{folder}\x{name}" in machine.log.read_text()
+    assert not [call for call in machine.calls("python.exe") if "-m build" in call["command"]]
 
 
 def test_real_git_on_a_full_disk(cloning, disk):

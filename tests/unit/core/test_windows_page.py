@@ -16,7 +16,10 @@ FARM = re.compile(r"^(?:[>$] )?farm ([a-z].*?)(?: *[#>].*)?$")
 QUOTED = [
     "is C: writable and not full?",
     "a program holds a file in ",
-    "one at a time on one machine",
+    "another build runs on this machine",
+    "make room: less than 256 MB are free",
+    "copy the folder to a shorter one",
+    "(the Microsoft Store's stub is none)",
     "copy the whole folder job",
     "can this machine reach ",
     "FARM_ARCHIVES",
@@ -78,7 +81,7 @@ def test_the_steps_are_those_of_the_scripts_in_their_order(page, rendered):
     said = re.search(r"one line\n\s*for each step: (.*?) \(with", page, re.DOTALL)
     steps = re.findall(r"`([^`]+)`", said[1])
     build, prepare = rendered["job/build.cmd"], rendered["job/prepare.cmd"]
-    text = build.replace("call prepare.cmd", prepare)
+    text = build.replace(r"call .\prepare.cmd", prepare)
     found = [name for name in re.findall(r'set "FARM_STEP=([^"]+)"', text) if name != "folders"]
     assert steps == list(dict.fromkeys(found))
 

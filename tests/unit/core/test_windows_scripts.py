@@ -298,3 +298,28 @@ def test_a_newer_toolset_is_told_to_make_wheels_for_older_runtimes(root, variant
     """microsoft/STL#4730: from 14.40 on; the C compiler knows no std::mutex."""
     plan = resolve(root, Selectors(Variant.parse(variant), "torch", "windows", channel))
     assert (plan.env["CXXFLAGS"], plan.env["CFLAGS"]) == (wanted, wanted.split()[0])
+
+
+@pytest.mark.parametrize(("extra", "code"), [(0, 0), (1, 1)])
+def test_a_path_that_is_too_long_is_named(root, tmp_path, extra, code):
+    """In characters, not bytes; what only git reads may be longer."""
+    room = 259 - len(str(tmp_path)) - len("/ö/")
+    for folder in ("ö", ".git"):
+        (tmp_path / folder).mkdir()
+    name = "n" * (room + extra)
+    (tmp_path / "ö" / name).touch()
+    (tmp_path / ".git" / ("g" * 250)).touch()
+    command = [sys.executable, root / "dockerfiles/scripts/long_paths.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == (f"260 characters, 259 are possible: {tmp_path}/ö/{name}\n" if code else "")
+
+
+def test_only_the_first_of_many_long_paths_are_named(root, tmp_path):
+    folder = tmp_path / ("f" * 150)
+    folder.mkdir()
+    for number in range(25):
+        (folder / f"{number:03}{'n' * 200}").touch()
+    command = [sys.executable, root / "dockerfiles/scripts/long_paths.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, len(done.stdout.splitlines()), done.stdout.splitlines()[-1]) == (1, 21, "and 5 more")

@@ -3,7 +3,8 @@ rem Builds torch 2.0.1+cu114.sm35.avx for sm35-avx-py311 in a Windows container,
 rem Set before, if wanted: FARM_TAG, FARM_MEMORY_GB (default 16), FARM_DISK_GB (default 150), FARM_JOBS.
 rem The build runs in the container's own disk and is copied: bind mounts hang or lose files (docker/for-win#3274).
 setlocal EnableExtensions DisableDelayedExpansion
-if not exist container.cmd pushd "%~dp0"
+pushd "%~dp0" 2>nul
+if not exist container.cmd popd
 if not exist container.cmd exit /b 9
 if not defined FARM_MEMORY_GB set "FARM_MEMORY_GB=16"
 if not defined FARM_DISK_GB set "FARM_DISK_GB=150"
@@ -15,7 +16,7 @@ if %FARM_JOBS% GTR %NUMBER_OF_PROCESSORS% set "FARM_JOBS=%NUMBER_OF_PROCESSORS%"
 :image
 pushd ..\image
 if not exist image.cmd exit /b 9
-call image.cmd
+call .\image.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 popd
 set "FARM_NAME=farm-3ad0b010817b"

@@ -3,11 +3,16 @@ rem The first build on a real machine: runs build.cmd and makes farm-report.zip 
 rem It holds the versions of this machine's tools, the log of the build, the names of its files and what CMake found. Values
 rem of your own variables, passwords in URLs, your name and the machine's are taken out; read it before you send it.
 setlocal EnableExtensions DisableDelayedExpansion
-if not exist plan.json pushd "%~dp0"
-if not exist plan.json exit /b 2
+pushd "%~dp0" 2>nul
+if not exist plan.json popd
+if not exist plan.json echo report.cmd is not beside plan.json: copy the whole folder job& exit /b 9
 set "FARM_REPORT=farm-report.txt"
-if exist farm-report.zip del farm-report.zip
+if exist farm-report.zip del /f /q farm-report.zip
+if exist %FARM_REPORT% del /f /q %FARM_REPORT%
+if exist %FARM_REPORT% goto :unwritable
 > %FARM_REPORT% echo plan 3ad0b010817b0eb13011ebaa199452cc5516df2e3af1d037187a7c892c2da5be
+if not exist %FARM_REPORT% goto :unwritable
+if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.sm35.avx for sm35-avx-py311
 ver >> %FARM_REPORT%
 >> %FARM_REPORT% echo cores: %NUMBER_OF_PROCESSORS%
@@ -16,7 +21,7 @@ nvidia-smi >> %FARM_REPORT% 2>&1
 git --version >> %FARM_REPORT% 2>&1
 py -0p >> %FARM_REPORT% 2>&1
 >> %FARM_REPORT% echo build.cmd begins: %DATE% %TIME%
-cmd /d /c build.cmd
+cmd /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
 for %%d in (C:\farm\out\3ad0b010817b) do dir /s %%d >> %FARM_REPORT% 2>&1
@@ -34,3 +39,6 @@ rem Without Python nothing was built: the log ends where Python was looked for.
 if exist C:\farm\out\3ad0b010817b\build.log type C:\farm\out\3ad0b010817b\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%
+:unwritable
+echo report.cmd: farm-report.txt cannot be written: close it where it is open, or copy the folder job to a disk of this machine that has room
+exit /b 9

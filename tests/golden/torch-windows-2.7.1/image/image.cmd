@@ -3,7 +3,8 @@ rem Makes the toolchain image of this folder on a Windows engine. Rendered by fa
 rem Set before, if wanted: FARM_TAG (a Server Core tag), FARM_BASE (a base image of your own, such as the same by digest),
 rem FARM_MEMORY_GB (default 16), FARM_ARCHIVES (a URL that is asked for each download first).
 setlocal EnableExtensions DisableDelayedExpansion
-if not exist image.cmd pushd "%~dp0"
+pushd "%~dp0" 2>nul
+if not exist image.cmd popd
 if not exist image.cmd exit /b 9
 if not defined FARM_MEMORY_GB set "FARM_MEMORY_GB=16"
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
@@ -37,8 +38,9 @@ echo image.cmd: build %FARM_BUILD%, base %FARM_BASE%
 if "%FARM_BASE:@sha256:=%"=="%FARM_BASE%" echo image.cmd: the base is not pinned: Microsoft renews it each month. Set FARM_BASE to what the next lines show
 rem The disk of a build is the engine's: "storage-opts": ["size=120GB"] in daemon.json where it is older than 23.0.
 set "DOCKER_BUILDKIT=0"
-docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:3039ab250c963447-%FARM_CHOSEN% .
+docker build --isolation=process --memory %FARM_MEMORY_GB%g --build-arg BASE=%FARM_BASE% --build-arg FARM_ARCHIVES --tag farm/toolchain:260bf43dfb8196fa-%FARM_CHOSEN% .
 if not "%ERRORLEVEL%"=="0" exit /b 9
 docker image inspect --format "image.cmd: used {{index .RepoDigests 0}}" %FARM_BASE%
-endlocal & set "FARM_IMAGE=farm/toolchain:3039ab250c963447-%FARM_CHOSEN%"
+popd
+endlocal & set "FARM_IMAGE=farm/toolchain:260bf43dfb8196fa-%FARM_CHOSEN%"
 exit /b 0

@@ -14,21 +14,29 @@ set "FARM_STEP=folders"
 set "FARM_NEXT=is C: writable and not full?"
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
 chcp 65001 >nul
-rem The folder's name may hold any character: it is used once, by the for loop below, and never put into a variable.
-rem pushd gives a folder of the network a drive letter, which cd cannot.
+rem pushd gives a folder of the network a drive letter, which cd cannot. This folder goes before the current one: that may
+rem be the kit of another plan.
 set "FARM_NEXT=build.cmd is not beside plan.json: copy the whole folder job"
-if not exist plan.json pushd "%~dp0"
+pushd "%~dp0" 2>nul
+if not exist plan.json popd
 if not exist plan.json goto :failed
+set "FARM_NEXT=the path of this folder is too long for Windows: copy the folder to a shorter one, such as C:\job"
+if not "%CD:~180%"=="" goto :failed
 set "FARM_NEXT=is C: writable and not full?"
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\f5e84624feab) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\f5e84624feab"
 if not exist "%FARM_OUT%\" goto :failed
-set "FARM_NEXT=is C: writable and not full? is another build running? one at a time on one machine"
+set "FARM_NEXT=another build runs on this machine: wait for its end, or end it; one at a time"
+rem logged.py has this file while a program of a build runs, and nobody can remove it then.
+set "FARM_BUSY=C:\farm\busy"
+if exist %FARM_BUSY% del /f /q %FARM_BUSY% 2>nul
+if exist %FARM_BUSY% goto :failed
+set "FARM_NEXT=is C: writable and not full?"
 copy /y nul "%FARM_OUT%\build.log" >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_LOG=%FARM_OUT%\build.log"
 for %%k in (.) do if /i "%%~fk"=="C:\farm\job" goto :inplace
-set "FARM_NEXT=another build may be running: one at a time on one machine"
+set "FARM_NEXT=a program or another build has C:\farm\job open: one build at a time on one machine"
 call :gone C:\farm\job
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_NEXT=is C: writable and not full?"
@@ -41,8 +49,11 @@ cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
 rem What a killed build left; what a program still holds stays.
 rmdir /s /q C:\farm\t 2>nul
-if not exist C:\farm\t\ mkdir C:\farm\t
-if not exist C:\farm\t\ goto :failed
+rem A folder that no build had before, for what programs print: cmd starts none whose file is held, and keeps the exit
+rem code of the last one.
+set "FARM_SAID=C:\farm\t\said-%RANDOM%%RANDOM%"
+mkdir %FARM_SAID%
+if not exist %FARM_SAID%\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
 set "FARM_TEXT=torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313, plan f5e84624feab; log: %FARM_LOG%"
@@ -63,8 +74,8 @@ if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
 if defined FARM_PYTHON goto :python
 rem Before py: it writes to a file, and a user's name may hold any letter.
 set "PYTHONUTF8=1"
-py -3.13 -c "import sys; print(sys.executable)" > C:\farm\t\python.txt 2>nul
-if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("C:\farm\t\python.txt") do set "FARM_PYTHON=%%p"
+py -3.13 -c "import sys; print(sys.executable)" > %FARM_SAID%\python.txt 2>nul
+if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_SAID%\python.txt") do set "FARM_PYTHON=%%p"
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 :python
@@ -73,21 +84,25 @@ set "FARM_NEXT=Python 3.13 is missing: install it from python.org, or set FARM_P
 if not defined FARM_PYTHON goto :failed
 rem Given with quotes, as it would be typed as a command.
 set "FARM_PYTHON=%FARM_PYTHON:"=%"
-set "PYTHONHOME="
-set "PYTHONPATH="
+for %%v in (PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT PYTHONDEVMODE) do set "%%v="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.13 is needed"
-"%FARM_PYTHON%" -c "import sys; sys.exit(sys.version_info[:2] != (3, 13) or sys.maxsize < 2**32)" > C:\farm\t\found.txt 2>&1
+"%FARM_PYTHON%" -c "import sys; print(sys.executable); sys.exit(sys.version_info[:2] != (3, 13) or sys.maxsize < 2**32)" > %FARM_SAID%\place.txt 2> %FARM_SAID%\found.txt
 set "FARM_EXIT=%ERRORLEVEL%"
-type C:\farm\t\found.txt >> "%FARM_LOG%"
+type %FARM_SAID%\found.txt >> "%FARM_LOG%"
+rem 9009: there is no such program, or the stub of Microsoft's Store, which stands on PATH where no Python is installed.
+if "%FARM_EXIT%"=="9009" set "FARM_NEXT=%FARM_PYTHON% is no Python (the Microsoft Store's stub is none): install Python 3.13 from python.org, or set FARM_PYTHON to its python.exe"
 if not "%FARM_EXIT%"=="0" goto :failed
+rem Its place: it may have been given as a name on PATH, which is made anew.
+for /f "usebackq delims=" %%p in ("%FARM_SAID%\place.txt") do if exist "%%p" set "FARM_PYTHON=%%p"
 
 rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
-for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk) do set "%%v="
+for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE) do set "%%v="
 call :clear 2>nul
 set "PATH=%SystemRoot%\System32;%SystemRoot%;%SystemRoot%\System32\Wbem;%SystemRoot%\System32\WindowsPowerShell\v1.0"
 rem The user's own folder may have blanks or letters that nvcc does not take.
 set "TEMP=C:\farm\t"
 set "TMP=C:\farm\t"
+call :stop
 
 rem --- Visual Studio: the pinned toolset, in whichever product has it ---------------------------------------------
 set "FARM_STEP=visual studio"
@@ -96,9 +111,9 @@ set "FARM_VS="
 set "FARM_VSWHERE=%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe"
 set "FARM_NEXT=Visual Studio is missing: install Build Tools 2022 with the C++ build tools"
 if not exist "%FARM_VSWHERE%" goto :failed
-"%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > C:\farm\t\vs.txt
+"%FARM_VSWHERE%" -utf8 -nologo -products * -property installationPath > %FARM_SAID%\vs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.42*" set "FARM_VS=%%i"
+for /f "usebackq delims=" %%i in ("%FARM_SAID%\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.42*" set "FARM_VS=%%i"
 set "FARM_NEXT=no Visual Studio here has the C++ toolset 14.42: add it in the Visual Studio Installer"
 if not defined FARM_VS goto :failed
 cd /d "%FARM_VS%\VC\Auxiliary\Build"
@@ -108,10 +123,9 @@ set "VSCMD_SKIP_SENDTELEMETRY=1"
 rem cl.exe in English, where it has that language: Ninja and sccache read its list of included files.
 set "VSLANG=1033"
 rem Into a file of its own: what it starts (telemetry) may go on, and holds the file then.
-set "FARM_SAID=C:\farm\t\vcvars-%RANDOM%.txt"
-call vcvarsall.bat x64 -vcvars_ver=14.42 > %FARM_SAID% 2>&1
+call .\vcvarsall.bat x64 -vcvars_ver=14.42 > %FARM_SAID%\vcvars.txt 2>&1
 set "FARM_EXIT=%ERRORLEVEL%"
-type %FARM_SAID% >> "%FARM_LOG%"
+type %FARM_SAID%\vcvars.txt >> "%FARM_LOG%"
 if not "%FARM_EXIT%"=="0" goto :failed
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
@@ -124,16 +138,16 @@ set "FARM_NEXT=vcvarsall.bat put no cl.exe on PATH: repair the installation of V
 if not defined FARM_CL goto :failed
 
 set "FARM_CODE=9"
-call prepare.cmd
+call .\prepare.cmd
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_CODE=3"
 
 rem --- one CUDA toolkit, whatever else is installed ---------------------------------------------------------------
 set "FARM_STEP=toolkit"
 set "FARM_NEXT=C:\farm\cuda-13.0-9.13.0 is not CUDA 13.0: remove the folder and run this again"
-"C:\farm\cuda-13.0-9.13.0\bin\nvcc.exe" --version > C:\farm\t\nvcc.txt
+"C:\farm\cuda-13.0-9.13.0\bin\nvcc.exe" --version > %FARM_SAID%\nvcc.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-find "release 13.0," C:\farm\t\nvcc.txt >nul
+find "release 13.0," %FARM_SAID%\nvcc.txt >nul
 if not "%ERRORLEVEL%"=="0" goto :failed
 rem nvcc names this folder, and CMake takes no CUDA whose folders are not all there; a build without CCCL has none.
 if not exist C:\farm\cuda-13.0-9.13.0\include\cccl\ mkdir C:\farm\cuda-13.0-9.13.0\include\cccl
@@ -185,9 +199,9 @@ set "PYTHONDONTWRITEBYTECODE=1"
 set "FARM_STEP=jobs"
 set "FARM_NEXT=set FARM_JOBS to the number of parallel compilers"
 if defined FARM_JOBS goto :jobs
-C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > C:\farm\t\jobs.txt 2>> "%FARM_LOG%"
+C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > %FARM_SAID%\jobs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%j in ("C:\farm\t\jobs.txt") do set "FARM_JOBS=%%j"
+for /f "usebackq delims=" %%j in ("%FARM_SAID%\jobs.txt") do set "FARM_JOBS=%%j"
 if not defined FARM_JOBS goto :failed
 :jobs
 set "MAX_JOBS=%FARM_JOBS%"
@@ -203,8 +217,8 @@ set "FARM_OPTIONS=-c core.longpaths=true -c core.fsmonitor=false -c core.autocrl
 set "GIT_TERMINAL_PROMPT=0"
 call :step
 set "FARM_HEAD="
-if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>nul
-if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
+if exist C:\farm\src\.git "%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
+if exist C:\farm\src\.git for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
 rem farm.ok stands for a whole clone: one that was interrupted has the right HEAD and lacks submodules.
 if "%FARM_HEAD%"=="449b1768410104d3ed79d3bcfe4ba1d65c7f22c0" if exist C:\farm\src\.git\farm.ok goto :clean
 :clone
@@ -214,9 +228,10 @@ if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_NEXT=can this machine reach https://github.com/pytorch/pytorch.git? is C: full?"
 "%FARM_PYTHON%" logged.py "%FARM_GIT%" %FARM_OPTIONS% clone --quiet --depth 1 --branch v2.10.0 --recurse-submodules --shallow-submodules -- "https://github.com/pytorch/pytorch.git" C:\farm\src
 if not "%ERRORLEVEL%"=="0" goto :failed
-"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > C:\farm\t\head.txt 2>nul
+set "FARM_HEAD="
+"%FARM_GIT%" %FARM_OPTIONS% -C C:\farm\src rev-parse HEAD > %FARM_SAID%\head.txt 2>nul
 if not "%ERRORLEVEL%"=="0" goto :failed
-for /f "usebackq delims=" %%h in ("C:\farm\t\head.txt") do set "FARM_HEAD=%%h"
+for /f "usebackq delims=" %%h in ("%FARM_SAID%\head.txt") do set "FARM_HEAD=%%h"
 set "FARM_CODE=5"
 set "FARM_NEXT=tag v2.10.0 is another commit than the catalogue says: 449b1768410104d3ed79d3bcfe4ba1d65c7f22c0"
 if not "%FARM_HEAD%"=="449b1768410104d3ed79d3bcfe4ba1d65c7f22c0" goto :failed
@@ -241,6 +256,9 @@ if not "%ERRORLEVEL%"=="0" goto :clone
 if not "%ERRORLEVEL%"=="0" goto :clone
 :patches
 set "FARM_CODE=5"
+set "FARM_NEXT=the last lines of the log name paths that cl.exe, nvcc and CMake cannot open: shorten them in the source"
+"%FARM_PYTHON%" logged.py "%FARM_PYTHON%" long_paths.py C:\farm\src
+if not "%ERRORLEVEL%"=="0" goto :failed
 set "FARM_STEP=patches"
 set "FARM_NEXT=the log says which patch does not fit the source"
 call :step
@@ -279,9 +297,11 @@ set "FARM_NEXT=is C: full?"
 call :step
 for %%f in (C:\farm\cuda-13.0-9.13.0\bin C:\farm\cuda-13.0-9.13.0\bin\x64 C:\farm\cuda-13.0-9.13.0\bin\x86_64 C:\farm\cuda-13.0-9.13.0\extras\CUPTI\lib64 C:\farm\cuda-13.0-9.13.0\NvToolsExt\bin\x64 C:\farm\tools\zlib C:\farm\tools\openblas\bin C:\farm\venv\Library\bin) do call :take %%f
 if defined FARM_SHORT goto :failed
-C:\farm\tools\sccache\sccache.exe --stop-server >> "%FARM_LOG%" 2>&1
+call :stop
 set "FARM_TEXT=done: %FARM_WHEEL%; next: farm repair "%FARM_WHEEL%" --lib-dir "%FARM_OUT%\lib" --into torch/lib"
 call :say
+cd /d C:\
+popd
 chcp %FARM_CODEPAGE% >nul
 exit /b 0
 
@@ -292,9 +312,20 @@ set "FARM_FREE=full, or not readable"
 for /f "tokens=*" %%l in ('dir C:\farm') do set "FARM_FREE=%%l"
 set "FARM_TEXT=step %FARM_STEP% FAILED (exit code %FARM_EXIT%); log: %FARM_LOG%; C:\farm: %FARM_FREE%"
 call :say
+rem Before the log there is nothing of this build, and its Python is not known.
+if "%FARM_LOG%"=="nul" goto :next
+call :stop
+if not defined FARM_PYTHON goto :next
+rem 75: so little room that no step could tell its own reason.
+"%FARM_PYTHON%" -c "import shutil, sys; sys.exit(75 * (shutil.disk_usage('C:/farm').free < 2**28))" 2>nul
+if not "%ERRORLEVEL%"=="75" goto :next
+set "FARM_CODE=9"
+set "FARM_NEXT=make room: less than 256 MB are free on the disk of C:\farm; then run this again"
+:next
 set "FARM_TEXT=next: %FARM_NEXT%"
 call :say
 cd /d C:\
+popd
 chcp %FARM_CODEPAGE% >nul
 exit /b %FARM_CODE%
 
@@ -315,9 +346,14 @@ copy /y /b %1\*.dll "%FARM_OUT%\lib\" >nul
 if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
 exit /b 0
 
+:stop
+rem The server of sccache goes on by itself, and holds the folder in which it was started.
+if exist C:\farm\tools\sccache\sccache.exe C:\farm\tools\sccache\sccache.exe --stop-server >nul 2>&1
+exit /b 0
+
 :clear
 rem Every variable whose name begins so; asked for at once, since each question starts a cmd.exe.
-for /f "delims==" %%v in ('set ATEN_^&set BUILD_^&set CMAKE^&set CONDA^&set CUDA^&set CUDNN^&set DevEnvDir^&set ICPP^&set ICX^&set INTEL^&set IFORT^&set LIBUV^&set MAGMA^&set MKL^&set MSVC^&set NCCL^&set NVTOOLSEXT^&set ONEAPI^&set OpenBLAS^&set PIP_TARGET^&set PIP_PREFIX^&set PIP_NO_INDEX^&set PIP_FIND_LINKS^&set PYTORCH_^&set SCCACHE_^&set TBB^&set TORCH^&set USE_^&set VC^&set VIRTUAL_ENV^&set VS^&set VSCMD^&set WindowsSDK') do set "%%v="
+for /f "delims==" %%v in ('set ATEN_^&set BUILD_^&set CMAKE^&set CONDA^&set CUDA^&set CUDNN^&set DevEnvDir^&set ICPP^&set ICX^&set INTEL^&set IFORT^&set LIBUV^&set MAGMA^&set MKL^&set MSVC^&set NCCL^&set NVTOOLSEXT^&set ONEAPI^&set OpenBLAS^&set PIP_CONSTRAINT^&set PIP_FIND_LINKS^&set PIP_NO_BINARY^&set PIP_NO_INDEX^&set PIP_PREFIX^&set PIP_REQUIRE_HASHES^&set PIP_TARGET^&set PIP_USER^&set PYTORCH_^&set SCCACHE_^&set TBB^&set TORCH^&set USE_^&set VC^&set VIRTUAL_ENV^&set VS^&set VSCMD^&set WindowsSDK') do set "%%v="
 exit /b 0
 
 :gone

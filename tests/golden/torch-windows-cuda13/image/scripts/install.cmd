@@ -14,7 +14,7 @@ exit /b 2
 :python
 set "FARM_URL=https://www.python.org/ftp/python/3.13.5/python-3.13.5-amd64.exe"
 set "FARM_SHA256=c1cb40978b28f696b111c36034a1bdeda17d25e35c74a08ef5e5ff405a63fc20"
-call get.cmd
+call .\get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 start /w "" "%FARM_FILE%" /quiet InstallAllUsers=1 TargetDir=C:\farm\python PrependPath=0 AssociateFiles=0 Shortcuts=0 Include_launcher=0 Include_doc=0 Include_test=0
 set "FARM_EXIT=%ERRORLEVEL%"
@@ -28,7 +28,7 @@ exit /b 9
 set "FARM_FILE=C:\farm\t\git.zip"
 set "FARM_URL=https://github.com/git-for-windows/git/releases/download/v2.45.2.windows.1/MinGit-2.45.2-64-bit.zip"
 set "FARM_SHA256=7ed2a3ce5bbbf8eea976488de5416894ca3e6a0347cee195a7d768ac146d5290"
-call get.cmd
+call .\get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 mkdir C:\farm\git
 if not exist C:\farm\git\ exit /b 9
@@ -44,7 +44,7 @@ set "FARM_PYTHON=C:\farm\python\python.exe"
 set "FARM_LOG=C:\farm\t\prepare.log"
 cd /d C:\farm\scripts
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\scripts" exit /b 9
-call prepare.cmd
+call .\prepare.cmd
 if not "%ERRORLEVEL%"=="0" goto :packages_failed
 rmdir /s /q C:\farm\downloads
 exit /b 0

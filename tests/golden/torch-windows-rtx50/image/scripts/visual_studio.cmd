@@ -7,7 +7,7 @@ if not exist C:\farm\t\ mkdir C:\farm\t
 set "FARM_FILE=C:\farm\t\download.exe"
 set "FARM_URL=https://download.visualstudio.microsoft.com/download/pr/655265af-cd2f-4919-97b2-3198ac560526/2967f925d98536c3713bcabb9533e418b218eaf2982fc6ce50e39fff76a1c5f6/vs_BuildTools.exe"
 set "FARM_SHA256=2967f925d98536c3713bcabb9533e418b218eaf2982fc6ce50e39fff76a1c5f6"
-call get.cmd
+call .\get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
 rem VisualStudio.chman beside this file is Microsoft's list of packages, each with its sha256, of one day: it pins what is installed.

@@ -7,7 +7,7 @@ if not exist C:\farm\t\ mkdir C:\farm\t
 set "FARM_FILE=C:\farm\t\download.exe"
 set "FARM_URL=https://download.visualstudio.microsoft.com/download/pr/173680e6-f352-4b2b-975f-96e006bf9720/8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe/vs_BuildTools.exe"
 set "FARM_SHA256=8e7b3929a3299f4f7620c33ba23fcb737e062274d98cb525fd9f6d2e7b655afe"
-call get.cmd
+call .\get.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %FARM_EXIT%
 rem --norestart: a restart inside a container ends in ERROR_TOO_MANY_OPEN_FILES. --nocache: no copy of the payload stays.
 rem VisualStudio.chman beside this file is Microsoft's list of packages, each with its sha256, of one day: it pins what is installed.
