@@ -322,7 +322,7 @@ def test_a_disk_that_fills_at_any_step(machine, roomy):
         rules = list(machine.rules)
         machine.rules.insert(0, (tool, part, r"fill=C:\farm\filler", "print=something", f"exit={ends}"))
         code, out = machine.run()
-        assert part in machine.calls()[-2 if "sccache.exe" in machine.calls()[-1]["path"] else -1]["command"], out
+        assert part in machine.steps()[-1]["command"], out
         assert (code, f"step {step} FAILED" in out, FULL in out) == (9, True, True), out
         machine.rules = rules
         roomy.unlink()

@@ -307,8 +307,8 @@ set "FARM_FREE=full, or not readable"
 for /f "tokens=*" %%l in ('dir C:\farm') do set "FARM_FREE=%%l"
 set "FARM_TEXT=step %FARM_STEP% FAILED (exit code %FARM_EXIT%); log: %FARM_LOG%; C:\farm: %FARM_FREE%"
 call :say
-rem Before the log there is nothing of this build, and its Python is not known.
-if "%FARM_LOG%"=="nul" goto :next
+rem Before that step another build may run, whose server it would be.
+if "%FARM_STEP%"=="folders" goto :next
 call :stop
 if not defined FARM_PYTHON goto :next
 rem 75: so little room that no step could tell its own reason.
