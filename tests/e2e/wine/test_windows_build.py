@@ -401,7 +401,7 @@ def test_a_second_build_leaves_the_first_alone(machine, windows_python):
     rules = list(machine.rules)
     machine.change("python.exe", "-m build", "print=compiling", r"hang=C:\tools\hangs")
     with machine.start() as first:
-        until(hangs.exists, "the build runs")
+        wait("the build runs", hangs.exists)
         log = machine.log.read_bytes()
         code, out = machine.run()
         assert (code, "another build runs on this machine" in out, first.poll()) == (9, True, None), out
@@ -410,7 +410,7 @@ def test_a_second_build_leaves_the_first_alone(machine, windows_python):
         assert machine.calls() == [], "not even the server of its compiler cache is stopped"
         kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
         first.communicate(timeout=TIMEOUT_S)
-    until(lambda: not busy.exists(), "what a killed build held is free")
+    wait("what a killed build held is free", lambda: not busy.exists())
     hangs.unlink()
     machine.rules = rules
     code, out = machine.run()
