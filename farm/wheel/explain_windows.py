@@ -84,7 +84,7 @@ def no_runtime(files: Files, _: re.Match[str]) -> Explanation:
     asking = [each for each in files.libraries if any(fnmatchcase(n.lower(), "msvcp140*") for n in each.needed)]
     return Explanation(
         message="no Visual C++ runtime",
-        cause="DLLs of the Microsoft Visual C++ runtime are missing in System32; Python brings vcruntime140.dll alone",
+        cause="DLLs of the Microsoft Visual C++ runtime are missing in System32; Python brings no msvcp140.dll",
         culprits=tuple(f"{each.path} needs msvcp140.dll" for each in asking[:MOST]),
         cure="install https://aka.ms/vs/17/release/vc_redist.x64.exe (Arm: vc_redist.arm64.exe)",
     )
