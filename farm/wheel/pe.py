@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from farm.errors import VerificationFailedError
-from farm.wheel.archive import View
+from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import PE_MAGIC
 
 PE_FATBIN_SECTION = ".nv_fatb"  # a section's name has eight bytes: the end of .nv_fatbin is cut off
@@ -76,6 +76,17 @@ class Pe:
             VerificationFailedError: No section's bytes in the file lie there.
         """
         return place_in(self.sections, address)
+
+    def bytes_at(self, data: Buffer, address: int, size: int) -> bytes:
+        """So many bytes of the file from an address on.
+
+        Raises:
+            VerificationFailedError: Not all of them lie in one section.
+        """
+        start, end = self.place(address)
+        if start + size > end:
+            raise _damaged("a table reaches beyond its section")
+        return data[start : start + size]
 
 
 def read_pe(data: View, *, hybrid: bool = True) -> Pe:

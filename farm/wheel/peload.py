@@ -120,7 +120,7 @@ def _tls(data: Buffer, pe: Pe, headers: _Headers) -> str | None:
     address = pe.directories[_TLS][0]
     if not address:
         return None
-    first, last, index, callbacks = struct.unpack("<4Q", _bytes(data, pe, address, 32))
+    first, last, index, callbacks = struct.unpack("<4Q", pe.bytes_at(data, address, 32))
     if first > last or (last > first and not pe.image_base <= first <= last <= pe.image_base + headers.size):
         return "its thread-local variables lie outside it"
     if not _is_written(pe, headers, index - pe.image_base):
@@ -132,7 +132,7 @@ def _tls(data: Buffer, pe: Pe, headers: _Headers) -> str | None:
 
 def _callbacks(data: Buffer, pe: Pe, start: int) -> Iterator[int]:
     for number in range(_MAX_CALLBACKS):
-        (address,) = struct.unpack("<Q", _bytes(data, pe, start - pe.image_base + 8 * number, 8))
+        (address,) = struct.unpack("<Q", pe.bytes_at(data, start - pe.image_base + 8 * number, 8))
         if not address:
             return
         yield address
@@ -150,8 +150,8 @@ def _cookie_address(data: Buffer, pe: Pe) -> int:
     address = pe.directories[_LOAD_CONFIG][0]
     if not address:
         return 0
-    (size,) = struct.unpack("<I", _bytes(data, pe, address, 4))
-    return struct.unpack("<Q", _bytes(data, pe, address + _COOKIE, 8))[0] if size >= _COOKIE + 8 else 0
+    (size,) = struct.unpack("<I", pe.bytes_at(data, address, 4))
+    return struct.unpack("<Q", pe.bytes_at(data, address + _COOKIE, 8))[0] if size >= _COOKIE + 8 else 0
 
 
 def _cookie(data: Buffer, pe: Pe, headers: _Headers) -> str | None:
@@ -166,8 +166,8 @@ def _resources(data: Buffer, pe: Pe, _: _Headers) -> str | None:
     address = pe.directories[_RESOURCES][0]
     if not address:
         return None
-    zero, _, _, _, named, numbered = struct.unpack("<IIHHHH", _bytes(data, pe, address, 16))
-    _bytes(data, pe, address, 16 + 8 * (named + numbered))
+    zero, _, _, _, named, numbered = struct.unpack("<IIHHHH", pe.bytes_at(data, address, 16))
+    pe.bytes_at(data, address, 16 + 8 * (named + numbered))
     return "its table of resources is damaged" if zero else None
 
 
@@ -175,7 +175,7 @@ def _addresses(data: Buffer, pe: Pe, _: _Headers) -> str | None:
     """Each import needs a place that the loader can write functions' addresses to."""
     table = pe.directories[_IMPORTS][0]
     for index in range(_MAX_IMPORTS if table else 0):
-        lookup, _, _, name, addresses = struct.unpack("<5I", _bytes(data, pe, table + 20 * index, 20))
+        lookup, _, _, name, addresses = struct.unpack("<5I", pe.bytes_at(data, table + 20 * index, 20))
         if not name or not addresses:
             break
         if _length(data, pe, lookup) > _length(data, pe, addresses):
@@ -192,10 +192,3 @@ def _length(data: Buffer, pe: Pe, table: int) -> int:
     while at + 8 <= end and any(data[at : at + 8]):
         at += 8
     return (at - start) // 8
-
-
-def _bytes(data: Buffer, pe: Pe, address: int, size: int) -> bytes:
-    start, end = pe.place(address)
-    if start + size > end:
-        raise VerificationFailedError("damaged PE file: a table reaches beyond its section")
-    return data[start : start + size]

@@ -49,7 +49,7 @@ def read_dll_symbols(data: Buffer, pe: Pe) -> DllSymbols:
 def _descriptors(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
     table = pe.directories[_IMPORTS][0]
     for index in range(4096 if table else 0):
-        lookup, _, _, name, address = struct.unpack("<IIIII", _bytes(data, pe, table + 20 * index, 20))
+        lookup, _, _, name, address = struct.unpack("<IIIII", pe.bytes_at(data, table + 20 * index, 20))
         if not name or not address:
             return
         # Old linkers leave the lookup table out; the address table holds the same until it is bound.
@@ -60,7 +60,7 @@ def _delayed(data: Buffer, pe: Pe) -> Iterator[tuple[str, int]]:
     """Delay loads, without records whose lowest bit is not set: old linkers wrote absolute addresses into those."""
     table = pe.directories[_DELAYED][0]
     for index in range(4096 if table else 0):
-        kind, name, _, address, lookup = struct.unpack("<IIIII", _bytes(data, pe, table + 32 * index, 20))
+        kind, name, _, address, lookup = struct.unpack("<IIIII", pe.bytes_at(data, table + 32 * index, 20))
         if not name or not address:
             return
         if kind & 1:
@@ -95,12 +95,14 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
     table, size = pe.directories[_EXPORTS]
     if not table:
         return frozenset(), {}
-    base, functions, names, addresses, name_table, ordinals = struct.unpack("<IIIIII", _bytes(data, pe, table + 16, 24))
+    base, functions, names, addresses, name_table, ordinals = struct.unpack(
+        "<IIIIII", pe.bytes_at(data, table + 16, 24)
+    )
     if max(functions, names) > _MAX_FUNCTIONS:
         raise _damaged(f"more than {_MAX_FUNCTIONS} exports")
-    places = struct.unpack(f"<{functions}I", _bytes(data, pe, addresses, 4 * functions)) if functions else ()
-    starts = struct.unpack(f"<{names}I", _bytes(data, pe, name_table, 4 * names)) if names else ()
-    indices = struct.unpack(f"<{names}H", _bytes(data, pe, ordinals, 2 * names)) if names and ordinals else ()
+    places = struct.unpack(f"<{functions}I", pe.bytes_at(data, addresses, 4 * functions)) if functions else ()
+    starts = struct.unpack(f"<{names}I", pe.bytes_at(data, name_table, 4 * names)) if names else ()
+    indices = struct.unpack(f"<{names}H", pe.bytes_at(data, ordinals, 2 * names)) if names and ordinals else ()
     found = {f"#{base + index}" for index, place in enumerate(places) if place}
     if any(index >= functions for index in indices):
         raise _damaged("an exported name belongs to no function")
@@ -117,13 +119,6 @@ def _exports(data: Buffer, pe: Pe) -> tuple[frozenset[str], dict[str, str]]:
         if table <= place < table + size:
             forwards[name] = _text(data, pe, place)
     return frozenset(found), forwards
-
-
-def _bytes(data: Buffer, pe: Pe, address: int, size: int) -> bytes:
-    start, end = pe.place(address)
-    if start + size > end:
-        raise _damaged("a table reaches beyond its section")
-    return data[start : start + size]
 
 
 def _texts(data: Buffer, pe: Pe, addresses: Sequence[int]) -> Iterator[str]:
