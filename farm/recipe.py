@@ -4,9 +4,8 @@ The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two w
 A process works on one project, which `use_project` names, as `sys.path` names the folders of modules.
 """
 
-import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,6 +17,7 @@ from farm import catalog
 from farm.errors import UsageError
 from farm.platforms.shape import PlatformName
 from farm.text import nearest
+from farm.tree import digest_of, tree_files
 from farm.wheel.policy import Rules
 from farm.yamlfile import Model, load, pattern, where, word_of
 
@@ -47,7 +47,7 @@ Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a mod
 
 
 class PathSource(Model):
-    """The source stands beside the recipe."""
+    """The source stands beside the recipe, or elsewhere in the project; `../..` is a project that is the package."""
 
     kind: Literal["path"]
     path: str
@@ -318,8 +318,10 @@ def _check_files(path: Path, found: Recipe) -> None:
         source, fault = (path.parent / found.source.path).resolve(), None
         if not source.is_dir():
             fault = f"there is no folder {source}"
-        elif project not in source.parents:  # the project itself holds what builds leave
-            fault = f"{source} is not below {project}; for a repository as a whole: kind: git"
+        elif source == project and not (project / ".git").exists():
+            fault = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
+        elif source != project and project not in source.parents:
+            fault = f"{source} is not below {project}; for another repository: kind: git"
         if fault:
             raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault}")
     if (script := found.smoke.script) and not (path.parent / script).is_file():
@@ -355,27 +357,6 @@ def is_replaced(package: str) -> bool:
     return package in _shipped() and folder(package) != FOLDER / package
 
 
-def tree_files(root: Path) -> list[Path]:
-    """The files of a source tree in a stable order, without caches that Python leaves behind."""
-    files = (p for p in root.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return sorted(files, key=lambda p: p.relative_to(root).parts)  # paths of Windows compare without case
-
-
-def tree_digest(root: Path) -> str:
-    """Sha256 over the names and contents of the files under `root`."""
-    return _digest((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree_files(root))
-
-
-def _digest(files: Iterable[tuple[str, bytes]]) -> str:
-    total = hashlib.sha256()
-    for relative, content in files:
-        name = relative.encode()
-        # With both lengths, so that no other split into names and contents gives the same bytes.
-        total.update(b"%d %s %d " % (len(name), name, len(content)))
-        total.update(content)
-    return total.hexdigest()
-
-
 def job_files(name: str) -> dict[str, bytes]:
     """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
     root = folder(name) / "job"
@@ -389,4 +370,4 @@ def job_digest(name: str, files: Mapping[str, bytes]) -> str | None:
     declared = _patches_file(name)
     if declared.is_file():
         files = {**files, "patches.yaml": declared.read_bytes()}
-    return _digest(files.items()) if files else None
+    return digest_of(files.items()) if files else None

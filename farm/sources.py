@@ -25,11 +25,12 @@ from farm.errors import BuildFailedError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
 from farm.pulse import Pulse, megabytes
-from farm.recipe import recipe, tree_files
+from farm.recipe import recipe
 from farm.render import EPOCH
 from farm.retrying import retry_while_open
 from farm.temporary import temporary_folder
 from farm.text import duration, plain
+from farm.tree import tree_files
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30

@@ -1,5 +1,6 @@
 """A checkout as the pipeline works in it: its settings, its folders, its journal."""
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -85,4 +86,7 @@ def journal_path(project: Path, settings: Settings) -> Path:
 def open_journal(project: Path, settings: Settings) -> Journal:
     path = journal_path(project, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # What runs leave is no source: of a package in whose own checkout the farm works, nor to be committed.
+    with contextlib.suppress(OSError), (path.parent / ".gitignore").open("x", encoding="ascii") as file:
+        file.write("*\n")
     return Journal(path)

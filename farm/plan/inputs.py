@@ -11,7 +11,8 @@ from farm.compat.host import platform_of, redist_platform
 from farm.errors import UsageError
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
 from farm.platforms.facts import facts
-from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe, tree_digest
+from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
+from farm.tree import tree_digest
 from farm.variant import serves
 from farm.yamlfile import where
 

@@ -16,7 +16,7 @@ from farm.plan.inputs import source_folder
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
-from farm.recipe import tree_files
+from farm.tree import tree_files
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")

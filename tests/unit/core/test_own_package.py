@@ -19,13 +19,14 @@ from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.pipeline.needs import published
 from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
+from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.plan.inputs import build_requires
 from farm.platforms.facts import facts
 from farm.recipe import names, recipe, use_project
 from farm.render import render
 from farm.settings import Settings
+from farm.tree import tree_files
 from farm.variant import Variant
 from tests.schemas import valid
 
@@ -265,7 +266,13 @@ SDIST = "{kind: sdist, package: x, file: FILE, sha256: HASH}"
         ("{kind: path, path: src}", "{path: src}", 5, "source: the key 'kind' is missing"),
         ("path: src}", "path: srcs}", 5, "source.path: there is no folder "),
         ("path: src}", "path: /}", 5, "source.path: / is not below "),
-        ("path: src}", "path: ../..}", 5, "for a repository as a whole: kind: git"),
+        (
+            "path: src}",
+            "path: ../..}",
+            5,
+            "is the project itself; without git nothing tells its source from what builds",
+        ),
+        ("path: src}", "path: ../../..}", 5, "for another repository: kind: git"),
         (
             "{kind: path, path: src}",
             SDIST.replace("FILE", "x-1-py3-none-any.whl"),
@@ -501,3 +508,56 @@ def test_the_runners_of_a_project_without_github_are_checked(own, monkeypatch, c
     said = capsys.readouterr().err
     assert f"{own}/ci/runners.yaml: no key 'github'" in said
     assert "next: " in said
+
+
+def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_path):
+    """What builds leave there changes no plan; what the user writes does, committed or not."""
+
+    def git(*words):
+        # As an ordinary user's, whatever this machine is configured to.
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always"]
+        subprocess.run(["git", "-C", own, *identity, *words], check=True, capture_output=True)
+
+    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
+    recipe_file.write_text(recipe_file.read_text().replace("path: src}", "path: ../..}"))
+    other = tmp_path / "other"
+    other.mkdir()
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@e", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", other, *command], check=True, capture_output=True)
+    git("init", "-q")
+    (own / ".gitignore").write_text("*.o\n")
+    git("submodule", "--quiet", "add", str(other), "third party")
+    (own / "third party" / "in submodule.c").write_text("1")
+    git("-C", "third party", "add", ".")
+    (own / "naïve.c").write_text("1")
+    files = {path.relative_to(own).as_posix() for path in tree_files(own)}
+    assert {"naïve.c", ".gitignore", "ci/farm.yaml", "third party/in submodule.c"} <= files
+    assert not any(name.startswith(".git/") for name in files)
+    use_project(own)
+    first = plan_of(own)
+
+    open_journal(own, Settings()).close()  # `artifacts/` with all that builds leave
+    (own / "artifacts" / "index").mkdir()
+    (own / "artifacts" / "index" / "x.whl").write_text("1")
+    (own / "left.o").write_text("1")
+    assert plan_of(own) == first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_DIR", str(other / ".git"))  # as within a hook
+        assert plan_of(own) == first
+
+    changed = []
+    for name in ("naïve.c", "new.c", "third party/in submodule.c"):
+        (own / name).write_text("2")
+        changed.append(plan_of(own).source.digest)
+    assert len({first.source.digest, *changed}) == 4
+
+    (own / ".git" / "HEAD").write_text("damaged")
+    with pytest.raises(UsageError, match=r"git cannot list the files of .*not a git repository"):
+        plan_of(own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path / "none"))
+        with pytest.raises(UsageError, match="is a git checkout, and there is no git"):
+            plan_of(own)

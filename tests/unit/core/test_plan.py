@@ -15,8 +15,9 @@ from farm.errors import NotBuildableError, UsageError
 from farm.matrix import load_matrix
 from farm.options import from_environment
 from farm.plan import MAX_PLAN_BYTES, Plan, Selectors, arch_list, judge, resolve, wheel_version
-from farm.recipe import names, tree_digest
+from farm.recipe import names
 from farm.render import render
+from farm.tree import tree_digest
 from farm.variant import PYTHONS, Variant, cpus, gpus
 
 
