@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from farm.errors import InfrastructureError
@@ -222,19 +223,25 @@ def _alive(folder: Path) -> Iterator[Path]:
     while True:
         path = folder / uuid.uuid4().hex
         mark = path.with_suffix(_MARK)
-        descriptor = os.open(mark, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        file = mark.open("x+b")
         try:
-            lock(descriptor, wait=True)
-            if os.fstat(descriptor).st_nlink == 0:
+            lock(file.fileno(), wait=True)
+            if os.fstat(file.fileno()).st_nlink == 0:
                 continue  # a sweep came between the two calls
-            try:
-                yield path
-            finally:
-                _remove(path)
+            yield path
             return
         finally:
-            os.close(descriptor)
-            _remove(mark)
+            try:
+                _end(path, mark, file)
+            except KeyboardInterrupt:  # a file without its mark would stay for ever
+                _end(path, mark, file)
+                raise
+
+
+def _end(path: Path, mark: Path, file: IO[bytes]) -> None:
+    _remove(path)
+    file.close()
+    _remove(mark)
 
 
 def _remove(path: Path) -> None:

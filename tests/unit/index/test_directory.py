@@ -88,6 +88,51 @@ def test_a_kill_between_any_two_system_calls_leaves_old_or_new(what, tmp_path):
     assert found == sorted(found, key=lambda data: data == NEW)
 
 
+# Two operations in a child again and again, with Ctrl-C before its 1st, 2nd ... change of a file, until one child ends.
+INTERRUPTER = """
+import itertools, os, sys
+from pathlib import Path
+from farm.index.directory import DirectoryStore
+
+top = Path(sys.argv[1])
+CHANGES = {"open", "os.mkdir", "os.link", "os.rename", "os.remove", "os.truncate"}
+
+for n in itertools.count(1):
+    store = DirectoryStore(top / f"case-{n:03}")
+    old = store.create("whl/files/x", b"old", content_type="text/plain") and store.get("whl/files/x")
+    child = os.fork()
+    if child == 0:
+        seen = 0
+        def hook(event, arguments):
+            global seen
+            seen += event in CHANGES
+            if event in CHANGES and seen == n:
+                raise KeyboardInterrupt
+        sys.addaudithook(hook)
+        try:
+            store.replace("whl/files/x", b"new", old.etag, content_type="text/plain")
+            store.create("whl/files/y", b"new", content_type="text/plain")
+        except KeyboardInterrupt:
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+"""
+
+
+def test_ctrl_c_before_any_change_leaves_no_temporary_file(tmp_path):
+    subprocess.run(
+        [sys.executable, "-c", INTERRUPTER, str(tmp_path)],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
+    )
+    cases = sorted(tmp_path.glob("case-*"))
+    assert len(cases) > 10
+    assert {case.name: [path.name for path in (case / ".tmp").iterdir()] for case in cases} == {
+        case.name: [] for case in cases
+    }
+
+
 def test_the_sweep_leaves_the_files_of_living_writers(tmp_path):
     root, pipe = tmp_path / "index", tmp_path / "pipe"
     os.mkfifo(pipe)
