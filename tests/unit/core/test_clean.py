@@ -33,7 +33,12 @@ def _made(folder):
 
 
 def files(project):
-    return sorted(p.relative_to(project / "artifacts").as_posix() for p in project.rglob("*") if p.is_file())
+    """All but the file by which git ignores the folder, which comes with the journal."""
+    return sorted(
+        p.relative_to(project / "artifacts").as_posix()
+        for p in project.rglob("*")
+        if p.is_file() and p.name != ".gitignore"
+    )
 
 
 def clean(project, capsys, *options):
