@@ -20,7 +20,7 @@ from farm.variant import Variant, cpus
 from farm.yamlfile import Model, load, pattern
 
 _WEB = "the address of a folder, such as https://wheels.example.org"
-_MIRROR = "the address of a mirror as apt writes it, such as http://deb.debian.org/debian"
+_MIRROR = "the address of a mirror as apt writes it, such as http://mirror.example.org/debian"
 
 JobKind = Literal["build", "smoke"]
 

@@ -164,6 +164,6 @@ def test_addresses_of_an_index(url):
     assert Settings(index_public_url=url).index_public_url == url
 
 
-@pytest.mark.parametrize("url", ["http://deb.debian.org/debian", "http://[::1]:80/debian", "file:/srv/debian"])
+@pytest.mark.parametrize("url", ["http://mirror.example.org/debian", "http://[::1]:80/debian", "file:/srv/debian"])
 def test_addresses_of_a_mirror(url):
     assert Settings(debian_mirror=url).debian_mirror == url
