@@ -2,10 +2,13 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ParamSpec
 
 from farm import processes
+
+P = ParamSpec("P")
 
 
 @contextlib.contextmanager
@@ -19,8 +22,13 @@ def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Itera
     try:
         yield folder
     finally:
-        try:
-            processes.remove(folder)
-        except KeyboardInterrupt:
-            processes.remove(folder)
-            raise
+        to_its_end(processes.remove, folder)
+
+
+def to_its_end(removal: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Removes something, also where Ctrl-C comes meanwhile: then `removal` is begun again."""
+    try:
+        removal(*args, **kwargs)
+    except KeyboardInterrupt:
+        removal(*args, **kwargs)
+        raise

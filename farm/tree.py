@@ -8,7 +8,8 @@ from pathlib import Path
 
 from farm.errors import UsageError
 
-_OURS = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standard"])
+_LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standard"])
+"""What git tracks, and what it would add: it lists no submodules with the latter."""
 
 
 def tree_files(root: Path) -> list[Path]:
@@ -28,7 +29,7 @@ def _of_checkout(root: Path) -> set[Path]:
     # Those that a hook of git sets are about another checkout.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     found = set()
-    for which in _OURS:
+    for which in _LISTED:
         command = ["git", "-C", str(root), "ls-files", "-z", *which]
         try:
             done = subprocess.run(command, capture_output=True, check=False, env=environment)

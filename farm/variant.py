@@ -66,11 +66,8 @@ class Variant:
                 continue
             # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
             lower = part.lower()
-            near = (
-                [lower]
-                if lower in known
-                else _as_others_write(lower) or _same_kind(lower, known) or nearest(lower, known)
-            )
+            exact = [lower] if lower in known else _as_others_write(lower)
+            near = exact or _same_kind(lower, known) or nearest(lower, known)
             problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
             choices.append(near)
         if problems:
@@ -140,6 +137,12 @@ def sm_word(word: str) -> str:
     return f"sm{match[1]}{match[2]}" if match else ""
 
 
+def python_word(word: str) -> str:
+    """`py311` for 3.11, 311, cp311 or python3.11; `py313t` for 3.13t."""
+    match = re.fullmatch(r"(?:py|cp|python)?3[.]?([0-9]{1,2}t?)", word.lower())
+    return f"py3{match[1]}" if match else ""
+
+
 def _refuse_python(word: str) -> None:
     """Say why a Python that PyTorch is made for is not one of a variant.
 
@@ -187,9 +190,8 @@ def _card(word: str) -> tuple[str, list[str]] | None:
 
 def _as_others_write(word: str) -> list[str]:
     """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows name it."""
-    python = re.fullmatch(r"(?:py|cp|python)?3[.]?([0-9]{1,2}t?)", word)
-    if python:
-        return [name for name in PYTHONS if name == f"py3{python[1]}"]
+    if python := python_word(word):
+        return [python] if python in PYTHONS else []
     machine = {"amd64": "x86_64", "x86-64": "x86_64"}.get(word, word)
     return [name for name, level in catalog.cpu_levels().items() if level.machine == machine]
 

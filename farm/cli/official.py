@@ -2,7 +2,6 @@
 
 import argparse
 import platform as system
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from farm.compat import official
 from farm.compat.official import Answer
 from farm.compat.stack import number
 from farm.errors import UsageError
-from farm.variant import PYTHONS, Variant
+from farm.variant import PYTHONS, Variant, python_word
 
 NEWER_ARM = 90
 """The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
@@ -83,11 +82,10 @@ def _python(name: str | None) -> str | None:
         UsageError: No release of the catalogue has wheels for it.
     """
     known = {word for release in catalog.torch_releases().values() for word in release.pythons.linux}
-    if name is None or name in known:
-        return name
-    meant = re.sub("^(?:python|cp|py)?3[.]?", "py3", name.lower())
-    if meant in known:
-        return meant
+    if name is None:
+        return None
+    if (word := python_word(name)) in known:
+        return word
     names = sorted(known, key=lambda word: (int(word[3:].removesuffix("t")), word))
     raise UsageError(
         f"no release of PyTorch in the catalogue has wheels for {name!r}", hint=f"known: {', '.join(names)}"

@@ -37,6 +37,7 @@ from farm.index.stores import (
 )
 from farm.locks import lock
 from farm.retrying import retry_while_open
+from farm.temporary import to_its_end
 
 _MARK = ".alive"
 
@@ -231,11 +232,7 @@ def _alive(folder: Path) -> Iterator[Path]:
             yield path
             return
         finally:
-            try:
-                _end(path, mark, file)
-            except KeyboardInterrupt:  # a file without its mark would stay for ever
-                _end(path, mark, file)
-                raise
+            to_its_end(_end, path, mark, file)  # a file without its mark would stay for ever
 
 
 def _end(path: Path, mark: Path, file: IO[bytes]) -> None:

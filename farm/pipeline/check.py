@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,10 @@ def refusal(report: Report, report_file: Path | None = None) -> VerificationFail
     """The error that says everything that a report found."""
     lines: list[str] = []
     held = [finding for finding in report.findings if finding.waived is None]
-    for finding, following in zip(held, [*held[1:], None], strict=True):
-        lines.append(f"  - {finding.where}: {finding.what}")
-        # Said once of findings in a row that have it in common: a CPU's extensions are ten.
-        if following is None or (finding.why, finding.fix) != (following.why, following.fix):
-            lines.append(f"    why: {finding.why}\n    fix: {finding.fix}")
+    # Said once of findings in a row that have it in common: a CPU's extensions are ten.
+    for (why, fix), findings in groupby(held, key=lambda finding: (finding.why, finding.fix)):
+        lines += [f"  - {finding.where}: {finding.what}" for finding in findings]
+        lines.append(f"    why: {why}\n    fix: {fix}")
     return VerificationFailedError(
         f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),
         hint=f"the whole report: {report_file}" if report_file else None,
