@@ -10,6 +10,7 @@ below FOLDER, a folder if it ends in a slash. FOLDER/NAME.ok records what is the
 import errno
 import fnmatch
 import json
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -98,10 +99,13 @@ def main(argv: list[str]) -> int:
             if receipt.exists() and receipt.read_text() == tool["sha256"]:
                 toolkit.say(f"{tool['name']}: {tool['version']} is there already")
                 continue
-            with tempfile.TemporaryDirectory() as stage:
+            stage = tempfile.mkdtemp()
+            try:
                 archive = Path(stage, "archive")
                 download(tool, archive)
                 unpack(tool, archive, folder)
+            finally:
+                shutil.rmtree(stage, ignore_errors=True)  # a virus scanner may have it open; it lies in C:\farm\t
             receipt.write_text(tool["sha256"])
             toolkit.say(f"{tool['name']}: {tool['version']}, sha256 as pinned")
     except toolkit.InstallError as error:

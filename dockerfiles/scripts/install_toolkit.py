@@ -46,13 +46,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 SCHEMA = 1
 RECEIPT = ".redist.json"
 CHUNK = 1 << 20
 ATTEMPTS = 5
+HELD_S = 10.0  # how long a virus scanner may have a new file open
 TIMEOUT_S = 60.0
 MAX_WAIT_S = 60.0
 MAX_MEMBERS = 50_000
@@ -112,6 +113,22 @@ class Manifest:
     layout: str
     target: str
     archives: tuple[Archive, ...]
+
+
+def patiently(call: Callable[..., Any], *words: Any) -> Any:
+    """Calls it; on Windows again and again while it is refused: a virus scanner opens what is new, for seconds.
+
+    Raises:
+        PermissionError: Still refused after `HELD_S` seconds.
+    """
+    end = time.monotonic() + HELD_S
+    while True:
+        try:
+            return call(*words)
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 # --- the manifest ---------------------------------------------------------------------------------
@@ -275,7 +292,7 @@ def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
         else:
             shutil.copyfile(place, new)
         if digest(new) == sha256:
-            new.replace(target)
+            patiently(new.replace, target)
             say(f"{name}: from FARM_ARCHIVES, sha256 as pinned")
             return True
         say(f"{shown}: another sha256 than the pinned {sha256}; not used")
@@ -287,7 +304,7 @@ def from_archives(url: str, sha256: str, target: Path, limit: int) -> bool:
         else:
             say(f"{shown}: not there")
     finally:
-        new.unlink(missing_ok=True)
+        patiently(new.unlink, True)
     return False
 
 
@@ -428,7 +445,7 @@ def download(archive: Archive, cache: Path, wait: float) -> Path:
                 raise
         got = digest(part)
         if got == archive.sha256:
-            return part.replace(done)
+            return patiently(part.replace, done)  # type: ignore[no-any-return]
         part.unlink()
         if not resumed:
             raise ArchiveError(
@@ -605,7 +622,7 @@ class Tree:
             raise ArchiveError(f"{'/'.join(place)} is below what is a file elsewhere") from None
         if final.is_dir():
             raise ArchiveError(f"{'/'.join(place)} is a file here and a folder elsewhere")
-        incoming.replace(final)
+        patiently(incoming.replace, final)
         self.files[key] = (archive.component, final)
         return size
 
@@ -668,7 +685,7 @@ def merge(tree: Path, prefix: Path) -> None:
     """Moves the tree into the prefix: all of it or, on any failure, nothing. The receipt goes last."""
     if not prefix.exists():
         prefix.parent.mkdir(parents=True, exist_ok=True)
-        tree.replace(prefix)
+        patiently(tree.replace, prefix)
         return
     moves = []
     for folder, folders, names in os.walk(tree):
@@ -693,12 +710,12 @@ def merge(tree: Path, prefix: Path) -> None:
                 parent.mkdir()
                 made.append(parent)
             moved.append(old)
-            shutil.move(new, old)
+            patiently(new.replace, old)
         shutil.copy(tree / RECEIPT, receipt)
-        receipt.replace(prefix / RECEIPT)
+        patiently(receipt.replace, prefix / RECEIPT)
     except BaseException:
         for path in moved:
-            path.unlink(missing_ok=True)
+            patiently(path.unlink, True)
         for path in reversed(made):
             path.rmdir()
         receipt.unlink(missing_ok=True)
@@ -768,7 +785,7 @@ def install(manifest: Manifest, prefix: Path, cache: Path | None, keep: bool, wa
         merge(root, prefix)
         if cache is not None and not keep:
             for archive in todo:
-                _cached(archive, cache).unlink(missing_ok=True)
+                patiently(_cached(archive, cache).unlink, True)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     say(f"{prefix}: {len(todo)} components, {len(tree.files)} files")

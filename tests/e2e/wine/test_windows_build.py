@@ -466,9 +466,12 @@ def test_no_build_leaves_the_server_of_its_compiler_cache(machine):
     """It holds the folder of the build, and ends neither by itself nor with a build that fails or is killed."""
     assert machine.run()[0] == 0
     assert len(stops(machine)) == 1
-    machine.change("python.exe", "-m build", "exit=1")
-    assert machine.run()[0] == 5
+    machine.change("python.exe", "-m build", "run=cl.exe /c a.cpp", "exit=1")
+    assert machine.run(SCCACHE_SERVER_PORT="4226")[0] == 5
     first, last = stops(machine)
+    ports = {call["env"]["SCCACHE_SERVER_PORT"] for call in (first, last, *machine.calls("cl.exe"))}
+    assert len(ports) == 1
+    assert "4226" not in ports, "where the user's own server may be"
     calls = machine.calls()
     cleaned, built = (
         next(place for place, call in enumerate(calls) if part in call["command"])
@@ -689,14 +692,23 @@ def test_an_engine_for_linux_containers_is_refused(machine, image):
 
 
 def test_a_container_build_uses_limits_that_windows_engines_take_and_keeps_the_log(machine, image):
-    code, out = machine.run("container.cmd", FARM_MEMORY_GB="4")
+    code, out = machine.run("container.cmd", FARM_MEMORY_GB="4", FARM_ARCHIVES="https://mirror.example.org/a?b&c")
     assert code == 0, out
     commands = [call["command"] for call in machine.calls("docker.exe")]
-    [create] = [command for command in commands if " create " in command]
-    for part in ("--isolation=process", "--storage-opt size=150GB", "--memory 4g", "--cpu-count", "--env FARM_JOBS=1 "):
-        assert part in create
+    [create] = [call for call in machine.calls("docker.exe") if " create " in call["command"]]
+    for part in (
+        "--isolation=process",
+        "--storage-opt size=150GB",
+        "--memory 4g",
+        "--cpu-count",
+        "--env FARM_JOBS=1 --env FARM_ARCHIVES ",
+    ):
+        assert part in create["command"]
+    assert create["env"]["FARM_ARCHIVES"] == "https://mirror.example.org/a?b&c"
     assert not [
-        word for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount") if word in create
+        word
+        for word in ("ulimit", "memory-swap", "pids-limit", "cpuset", "--volume", "--mount")
+        if word in create["command"]
     ]
     steps = ["info", "build", "inspect", "rm --force", "create", "cp .", "start --attach", "cp farm-", "rm farm-"]
     assert [step for command, step in zip(commands, steps, strict=True) if step in command] == steps

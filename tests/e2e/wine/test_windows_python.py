@@ -1,5 +1,6 @@
 """The farm on Python for Windows (windows_python.py says what is real there), beside the same farm on this machine."""
 
+import hashlib
 import json
 import subprocess
 import zipfile
@@ -12,6 +13,7 @@ from farm.index.pages import json_key
 from tests.e2e.conftest import Farm, make_project
 from tests.e2e.wine.test_wine import ROOT, compile_c, pack
 from tests.e2e.wine.windows_python import PARTS, WindowsPython, windows_path
+from tests.integration.toolkit.conftest import zipped
 
 KEPLER = ("--variant", "sm35-avx-py311", "--channel", "kepler-2.0.1", "--platform", "windows")
 CANARY = ("--variant", "sm35-avx-py311", "--package", "canary")
@@ -225,3 +227,31 @@ def test_a_torch_that_hangs_is_ended(windows, tmp_path):
     ask = "import glob, os, shutil, sys; shutil.rmtree(sys.argv[1]); print(glob.glob(os.environ['TEMP'] + '/farm-*'))"
     done = windows.python.run("-c", ask, env)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_a_virus_scanner_has_each_new_file_open_for_a_while(windows, tmp_path):
+    """The installers of toolkit and tools try again, and do not fall over what they cannot remove."""
+    toolkit = zipped("cuda_nvcc-windows-x86_64-11.4.1-archive", {"bin/nvcc.exe": b"nvcc"})
+    tool = zipped("top", {"sccache.exe": b"sccache"})
+    row = {"component": "cuda_nvcc", "version": "11.4.1", "size": len(toolkit), "kind": "zip", "place": "toolkit"}
+    tools = {"name": "sccache", "version": "1", "max_mb": 1, "members": {"*sccache.exe": "sccache/"}}
+    for name, content, entry in (("nvcc", toolkit, row), ("sccache", tool, tools)):
+        (tmp_path / f"{name}.zip").write_bytes(content)
+        entry |= {"url": f"http://127.0.0.1:9/{name}.zip", "sha256": hashlib.sha256(content).hexdigest()}
+    (tmp_path / "toolkit.json").write_text(json.dumps({"schema": 1, "layout": "windows", "archives": [row]}))
+    (tmp_path / "tools.json").write_text(json.dumps([tools]))
+    (tmp_path / "cuda").mkdir()
+    scripts, environment = ROOT / "dockerfiles/scripts", {"FARM_ARCHIVES": windows_path(tmp_path)}
+
+    def scanned(script, *arguments):
+        done = windows.python.run(PARTS / "scanner.py", scripts / script, *arguments, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return set(done.stdout.splitlines()[-1].split()[1:])
+
+    seen = scanned("install_toolkit.py", "toolkit.json", "--prefix", "cuda", "--cache", "cache")
+    digest = row["sha256"]
+    assert {"incoming", "nvcc.exe", ".redist.json.new", f"{digest}.zip", f"{digest}.zip.own"} <= seen
+    assert (tmp_path / "cuda/bin/nvcc.exe").read_bytes() == b"nvcc"
+    assert not list((tmp_path / "cache").iterdir())
+    assert "archive" in scanned("fetch_tools.py", "tools.json", "tools")
+    assert (tmp_path / "tools/sccache/sccache.exe").read_bytes() == b"sccache"

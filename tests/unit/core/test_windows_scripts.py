@@ -245,6 +245,15 @@ def test_newer_releases_take_visual_studio_2022(torch, cuda, studio):
     assert visual_studio(stack)[0] == studio
 
 
+def test_a_container_gets_what_the_build_asks_for(root):
+    """Whatever a build's variables may be set to, beside its tools' own: a container has none of the host's."""
+    for package, names in (("torch", {"FARM_JOBS", "FARM_ARCHIVES"}), ("torchvision", {"FARM_INDEX_URL"})):
+        plan = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "windows", "kepler-2.0.1"))
+        job = render(root, plan).job
+        assert {name for name in names if f"--env {name}" not in job["container.cmd"]} == set()
+        assert {name for name in names if name not in job["build.cmd"]} == set()
+
+
 PASSED_ON = ("BUILD_", "USE_", "CMAKE_")
 """What PyTorch's tools/setup_helpers/cmake.py hands to CMake as -D, by the variable's name in os.environ."""
 

@@ -340,7 +340,9 @@ if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
 exit /b 0
 
 :stop
-rem The server of sccache goes on by itself, and holds the folder in which it was started.
+rem The server of sccache goes on by itself, and holds the folder in which it was started. It has a port of its own: at the
+rem usual one, 4226, the user's own server may run.
+set "SCCACHE_SERVER_PORT=4227"
 if exist C:\farm\tools\sccache\sccache.exe C:\farm\tools\sccache\sccache.exe --stop-server >nul 2>&1
 exit /b 0
 

@@ -1,6 +1,6 @@
 @echo off
 rem Builds torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39 in a Windows container, wheel and log into ..\out. Rendered by farm.
-rem Set before, if wanted: FARM_TAG, FARM_MEMORY_GB (default 16), FARM_DISK_GB (default 150), FARM_JOBS.
+rem Set before, if wanted: FARM_TAG, FARM_MEMORY_GB (default 16), FARM_DISK_GB (default 150), FARM_JOBS, FARM_ARCHIVES (a URL), FARM_INDEX_URL.
 rem The build runs in the container's own disk and is copied: bind mounts hang or lose files (docker/for-win#3274).
 setlocal EnableExtensions DisableDelayedExpansion
 pushd "%~dp0" 2>nul
@@ -22,7 +22,7 @@ popd
 set "FARM_NAME=farm-ba6bd3ca926a"
 docker rm --force %FARM_NAME% >nul 2>&1
 rem Windows engines refuse swap limits, ulimits, pids and cpuset limits.
-docker create --isolation=process --name %FARM_NAME% --storage-opt size=%FARM_DISK_GB%GB --memory %FARM_MEMORY_GB%g --cpu-count %NUMBER_OF_PROCESSORS% --env FARM_JOBS=%FARM_JOBS% %FARM_IMAGE% cmd /c C:\farm\job\build.cmd
+docker create --isolation=process --name %FARM_NAME% --storage-opt size=%FARM_DISK_GB%GB --memory %FARM_MEMORY_GB%g --cpu-count %NUMBER_OF_PROCESSORS% --env FARM_JOBS=%FARM_JOBS% --env FARM_ARCHIVES --env FARM_INDEX_URL %FARM_IMAGE% cmd /c C:\farm\job\build.cmd
 if not "%ERRORLEVEL%"=="0" exit /b 9
 docker cp . %FARM_NAME%:C:\farm\job
 if not "%ERRORLEVEL%"=="0" exit /b 9

@@ -16,10 +16,11 @@ set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCH
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=python packages"
 call :step
-set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 if exist C:\farm\venv\f1034f2dc98d.ok goto :packages_there
+set "FARM_NEXT=a program holds a file in C:\farm\venv open: close Python and terminals that are in it"
 if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
 if exist C:\farm\venv\ exit /b 9
+set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
 "%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt

@@ -2,6 +2,8 @@
 rem Compiles and links one C++ file and one CUDA file: an image that cannot is no toolchain image. Rendered by farm.
 setlocal EnableExtensions DisableDelayedExpansion
 set "FARM_VS="
+rem Where it cannot be written, cmd does not start the program and keeps the exit code of the last one.
+if exist C:\farm\t\vs.txt del /f /q C:\farm\t\vs.txt
 "%ProgramFiles(x86)%\Microsoft Visual Studio\Installer\vswhere.exe" -utf8 -nologo -products * -property installationPath > C:\farm\t\vs.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 for /f "usebackq delims=" %%i in ("C:\farm\t\vs.txt") do if exist "%%i\VC\Tools\MSVC\14.29*" set "FARM_VS=%%i"

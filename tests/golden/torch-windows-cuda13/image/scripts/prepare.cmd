@@ -11,10 +11,11 @@ set "FARM_NEXT=the last lines of the log name the archive; is C: full? FARM_ARCH
 if not "%ERRORLEVEL%"=="0" exit /b 9
 set "FARM_STEP=python packages"
 call :step
-set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 if exist C:\farm\venv\4b1172b68de7.ok goto :packages_there
+set "FARM_NEXT=a program holds a file in C:\farm\venv open: close Python and terminals that are in it"
 if exist C:\farm\venv\ rmdir /s /q C:\farm\venv
 if exist C:\farm\venv\ exit /b 9
+set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
 "%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt
@@ -26,8 +27,12 @@ rem The toolkit out of NVIDIA's wheels. pip puts them into one folder, whose par
 set "FARM_STEP=toolkit"
 call :step
 if exist C:\farm\cuda-13.0-9.13.0\b6e354239c8d.ok exit /b 0
+set "FARM_NEXT=a program holds a file in C:\farm\.cuda-wheels or C:\farm\cuda-13.0-9.13.0 open: close programs that are in it"
+rem pip replaces no folder that is there: what a killed build left would be taken for whole.
+if exist C:\farm\.cuda-wheels\ exit /b 9
 if exist C:\farm\cuda-13.0-9.13.0\ rmdir /s /q C:\farm\cuda-13.0-9.13.0
 if exist C:\farm\cuda-13.0-9.13.0\ exit /b 9
+set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 "%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: --target C:\farm\.cuda-wheels -r toolkit.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 xcopy C:\farm\.cuda-wheels\nvidia\cu13 C:\farm\cuda-13.0-9.13.0 /e /i /q /y >nul
