@@ -12,6 +12,8 @@ from farm.platforms.facts import DEFAULT
 
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
+SOCKET_HINT = "as root: usermod -aG docker USER; then log in again"
+"""For a user who may not use the socket of a Docker engine."""
 
 
 class Cause(Enum):

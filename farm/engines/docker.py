@@ -20,7 +20,7 @@ from docker.models.containers import Container
 from docker.types import LogConfig
 
 from farm.engines import profile, transfer
-from farm.engines.base import Capacity, Cause, Job, Observation, Traits
+from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
@@ -103,7 +103,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
                 f"this user may not use the Docker engine at {where}: no permission for its socket",
-                hint="as root: usermod -aG docker USER; then log in again",
+                hint=SOCKET_HINT,
             ) from error
         if "timed out" in str(error).lower():  # the reason is a text where the client is made
             raise NoRunnerError(

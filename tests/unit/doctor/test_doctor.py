@@ -16,6 +16,8 @@ from farm.variant import Variant
 VS = f"{VSWHERE} -utf8 -nologo -products *"
 CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
+DOCKER_INFO = "docker info --format {{json .}}"
+DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
 DEFENDER = "powershell -NoProfile -NonInteractive -Command (Get-MpPreference).ExclusionPath"
 
 
@@ -111,9 +113,9 @@ def test_kepler_compiles_for_the_cpu_alone(k40, findings):
 
 def test_linux_and_macos_say_what_applies_there(machine, findings):
     linux = machine("linux", gpu=None)
-    linux.commands["docker info --format {{.OSType}} {{.ServerVersion}} {{.Architecture}}"] = (
+    linux.commands[DOCKER_INFO] = (
         0,
-        "linux 20.10.24 x86_64\n",
+        '{"OSType":"linux","ServerVersion":"20.10.24","Architecture":"x86_64"}\nWARNING: No swap limit support\n',
     )
     linux.programs["g++"] = "/usr/bin/g++"
     found = findings(linux, None)
@@ -125,6 +127,28 @@ def test_linux_and_macos_say_what_applies_there(machine, findings):
     assert found["command line tools"][2] == "xcode-select --install"
     assert found["cmake"][0] == "missing"
     assert not {"Docker", "Visual Studio", "GPU", "GPU driver"} & set(found)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "found", "todo"),
+    [
+        (1, f'{{"ServerErrors":["{DENIED}"],"ClientInfo":{{"Context":"default"}}}}\n', "no permission", "usermod -aG"),
+        (1, '{"ServerErrors":["Cannot connect to the Docker daemon."]}\n', "Cannot connect", "systemctl start"),
+        (0, '{"ServerErrors":["Cannot connect to the Docker daemon."]}\n', "Cannot connect", "systemctl start"),
+        (0, '{"OSType":"windows","ServerVersion":"28"}\n', "runs windows containers", "Linux containers"),
+        (1, DENIED + "\n", "no permission", "usermod -aG"),
+        (0, "[]\n", "[]", "systemctl start"),
+        (0, "{\n", "{", "systemctl start"),
+        (1, "", "no answer", "systemctl start"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings, code, text, found, todo):
+    linux = machine("linux", gpu=None)
+    linux.commands[DOCKER_INFO] = (code, text)
+    state, seen, advice = findings(linux, None)["Docker"]
+    assert state == "missing"
+    assert found in seen
+    assert todo in advice
 
 
 def test_this_machine_is_read_rightly():
