@@ -1,6 +1,6 @@
 """Brings farm/catalog up to what a Python package index has: new releases of PyTorch, CUDA and cuDNN.
 
-    tools/refresh-catalogue [torch] [cuda] [cudnn] [official] [pythons] [--write] [--check]
+    tools/refresh-catalogue [torch] [cuda] [toolkits] [cudnn] [official] [pythons] [--write] [--check]
 
 Each record is read from published wheels and names its source. Without --write the difference is printed as a patch
 and nothing is changed. What no wheel says (drivers, the CUDA flavours that PyTorch publishes elsewhere) is left null or
@@ -22,7 +22,7 @@ from farm.errors import FarmError
 from farm.wheel import arch
 from farm.wheel.elf import read_elf
 from farm.wheel.fatbin import read_fatbins
-from tools import standalone_pythons
+from tools import standalone_pythons, wheel_toolkits
 from tools.package_index import PYPI, RemoteWheel, Wheel, release_key, wheels
 
 FOLDER = catalog.FOLDER
@@ -376,6 +376,10 @@ def refresh_official(index: str, notes: Notes) -> Iterator[Proposal]:
             yield "wheels", key[0], text
 
 
+def refresh_toolkits(index: str, notes: Notes) -> Iterator[Proposal]:
+    return wheel_toolkits.records(index, notes.add)
+
+
 def refresh_pythons(_index: str, _notes: Notes) -> Iterator[Proposal]:
     """Written whole: see `refreshed`."""
     return iter(())
@@ -384,6 +388,7 @@ def refresh_pythons(_index: str, _notes: Notes) -> Iterator[Proposal]:
 PARTS: dict[str, tuple[str, Callable[[str, Notes], Iterator[Proposal]]]] = {
     "torch": ("torch.yaml", refresh_torch),
     "cuda": ("cuda.yaml", refresh_cuda),
+    "toolkits": ("toolkit_wheels.yaml", refresh_toolkits),
     "cudnn": ("cudnn.yaml", refresh_cudnn),
     "official": ("official.yaml", refresh_official),
     "pythons": ("standalone_pythons.yaml", refresh_pythons),

@@ -135,8 +135,12 @@ def library_wheels(cuda: str, cudnn: str | None) -> list[LibraryWheel]:
 
     Of cuDNN alone there is no use: both or none.
     """
-    found = _library_wheels().cuda.get(cuda, [])
+    toolkit = wheel_toolkits().get(cuda)
+    # Where a toolkit can be made of wheels, those that a build links are those that it then needs.
+    found = toolkit.library_wheels() if toolkit else _library_wheels().cuda.get(cuda, [])
     own = cudnn_wheel(cudnn, cuda) if cudnn else None
+    if cudnn and own is None and toolkit:
+        own = toolkit.cudnn.get(cudnn, {}).get("linux-x86_64")
     if not found or (cudnn and own is None):
         return []
     if own is None:

@@ -187,8 +187,15 @@ class LibraryWheels(Model):
     cuda: dict[str, list[LibraryWheel]]
 
 
-class WheelToolkit(Model):
-    """One CUDA version in NVIDIA's wheels: packages by component, the pinned files by platform (`linux-x86_64`).
+class LibraryFiles(Model):
+    """What a wheel of a toolkit's libraries holds for a build that needs it; fields as in `LibraryWheel`."""
+
+    files: list[str]
+    requires: list[str] = []
+
+
+class WheelLayout(Model):
+    """How NVIDIA divides a toolkit into wheels: packages by component, those that a build may need at run time.
 
     A toolkit lies below `folder` in each wheel, cuDNN below `cudnn_folder`; `cudnn` are its wheels by release.
     """
@@ -196,8 +203,15 @@ class WheelToolkit(Model):
     folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
     cudnn_folder: str = Field(pattern=r"^nvidia/[a-z0-9_]{1,40}$")
     components: dict[str, list[str]]
-    wheels: dict[str, list[PinnedWheel]]
+    libraries: dict[str, LibraryFiles]
     cudnn: dict[str, dict[str, PinnedWheel]]
+
+
+class WheelToolkit(WheelLayout):
+    """One CUDA version in NVIDIA's wheels, with what its layout says: the pinned files by platform (`linux-x86_64`)."""
+
+    layout: str
+    wheels: dict[str, list[PinnedWheel]]
 
     def pinned(self, components: Sequence[str], cudnn: str | None, platform: str) -> list[PinnedWheel]:
         """The wheels of some components, and of a cuDNN where one is wanted, for a platform."""
@@ -209,12 +223,43 @@ class WheelToolkit(Model):
         """Below which folder the wheel of a package holds what belongs to the toolkit."""
         return self.cudnn_folder if package.startswith("nvidia-cudnn-") else self.folder
 
+    def library_wheels(self) -> list[LibraryWheel]:
+        """The wheels for Linux on x86-64 that a build may need instead of holding the libraries itself."""
+        return [
+            LibraryWheel(
+                **wheel.model_dump(), folder=f"{self.folder}/lib", libraries=held.files, requires=held.requires
+            )
+            for wheel in self.wheels["linux-x86_64"]
+            if (held := self.libraries.get(wheel.package))
+        ]
+
 
 class WheelToolkits(Model):
     """`toolkit_wheels.yaml`: by CUDA version."""
 
     sources: dict[str, str]
+    layouts: dict[str, WheelLayout]
     toolkits: dict[str, WheelToolkit]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hand_down_layouts(cls, data: Any) -> Any:
+        return cls.completed(data)
+
+    @classmethod
+    def completed(cls, data: Any) -> Any:
+        """The data with each toolkit's layout in it; a toolkit of no known layout is left as it is, and refused."""
+        layouts = data.get("layouts") if isinstance(data, dict) else None
+        toolkits = data.get("toolkits") if isinstance(data, dict) else None
+        if not isinstance(layouts, dict) or not isinstance(toolkits, dict):
+            return data
+
+        def complete(toolkit: Any) -> Any:
+            named = toolkit.get("layout") if isinstance(toolkit, dict) else None
+            layout = layouts.get(named) if isinstance(named, str) else None
+            return layout | toolkit if isinstance(layout, dict) else toolkit
+
+        return data | {"toolkits": {cuda: complete(toolkit) for cuda, toolkit in toolkits.items()}}
 
 
 class CudnnRelease(Facts):

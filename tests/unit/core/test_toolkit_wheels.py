@@ -72,8 +72,8 @@ def test_channels_of_pytorch_with_cuda_13_may_choose_it(variant, channel, torch)
 @pytest.mark.parametrize(
     ("variant", "platform", "options", "message"),
     [
-        ("sm90-avx-py311", "linux", {"cuda": "12.8"}, "the wheels toolkit has CUDA 13.0, not 12.8"),
-        ("sm35-avx-py311", "linux", {"cuda": "11.8"}, "the wheels toolkit has CUDA 13.0, not 11.8"),
+        ("sm90-avx-py311", "linux", {"cuda": "12.8"}, "the wheels toolkit has CUDA 13.0, .*13.5, not 12.8"),
+        ("sm35-avx-py311", "linux", {"cuda": "11.8"}, "the wheels toolkit has CUDA 13.0, .*, not 11.8"),
         ("sm70-avx-py311", "linux", {}, "CUDA 13.0 cannot compile for sm70"),
     ],
 )
@@ -273,10 +273,24 @@ def test_a_library_has_the_name_that_a_linker_is_given(libraries, name, linked):
 def test_what_is_linked_from_a_toolkit_of_wheels_is_needed_from_the_same_files(cuda):
     """Else a wheel would be linked against one cuBLAS and installed with another."""
     linked = {wheel.package: wheel for wheel in catalog.wheel_toolkits()[cuda].wheels["linux-x86_64"]}
-    folder = catalog.wheel_toolkits()[cuda].folder
-    known = catalog.library_wheels(cuda, None)
-    assert {"nvidia-cublas", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc"} <= {wheel.package for wheel in known}
-    for wheel in known:
+    known = catalog.library_wheels(cuda, "9.13.0")
+    names = {wheel.package for wheel in known}
+    assert names >= {"nvidia-cublas", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cufft", "nvidia-cudnn-cu13"}
+    for wheel in known[:-1]:
         assert (wheel.file, wheel.sha256) == (linked[wheel.package].file, linked[wheel.package].sha256)
-        assert wheel.folder == f"{folder}/lib"
-        assert {*wheel.requires} <= {other.package for other in known}
+        assert wheel.folder == "nvidia/cu13/lib"
+        assert {*wheel.requires} <= names
+
+
+@pytest.mark.parametrize("cuda", sorted(catalog.wheel_toolkits()))
+@pytest.mark.parametrize(
+    ("variant", "platform"),
+    [("sm75-avx-py311", "linux"), ("sm121-armv9-py313", "linux"), ("sm120-avx2-py313", "windows")],
+)
+def test_every_minor_has_a_compiler_of_its_own_release(cuda, variant, platform):
+    made = plan(variant, platform=platform, cuda=cuda)
+    assert made.version.startswith(f"0.1.0+cu{cuda.replace('.', '')}.")
+    assert packages(made) == {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime"}
+    assert {str(wheel.file).split("-")[1].rpartition(".")[0] for wheel in made.toolkit.wheels} == {cuda}
+    assert len({wheel.sha256 for wheel in made.toolkit.wheels}) == len(made.toolkit.wheels)
+    assert render(ROOT, made).job

@@ -219,6 +219,69 @@ def test_a_new_cuda_is_read_from_its_own_assembler_and_its_drivers_are_left_to_a
     assert "CUDA 99.1: drivers" in said.err
 
 
+TAGS = {
+    "linux-x86_64": "manylinux_2_27_x86_64",
+    "linux-aarch64": "manylinux2014_aarch64.manylinux_2_17_aarch64",
+    "windows-x86_64": "win_amd64",
+    "windows-arm64": "win_arm64",
+}
+
+
+def toolkit_of_wheels(index, lost=(), moved=None):
+    """CUDA 13.9.2 in wheels, as NVIDIA's of 13.4: without the files `lost`, the package `moved` in another folder."""
+    known = catalog.wheel_toolkits()["13.5"]
+    packages = sorted({package for names in known.components.values() for package in names})
+    asked = {package: f"13.9.{number}" for number, package in enumerate(packages)}
+    lines = [f"Requires-Dist: {name}=={version}.*; extra == 'all'" for name, version in asked.items()]
+    # As cuda-toolkit asks for nvJitLink: any that is new enough.
+    lines = [re.sub(r"nvjitlink==([\d.]+)\.\*", r"nvjitlink<14,>=\1", line) for line in lines]
+    meta = {"cuda_toolkit-13.9.2.0.dist-info/METADATA": "\n".join(lines) + "\n"}
+    index.add("cuda-toolkit", "cuda_toolkit-13.9.2.0-py2.py3-none-any.whl", meta)
+    for package, version in asked.items():
+        folder = "nvidia/cu14" if package == moved else "nvidia/cu13"
+        held = known.libraries[package].files if package in known.libraries else ["x.so"]
+        names = [one.replace("*", "9") for one in held if one not in lost]
+        members = {f"{folder}/lib/{name}": "" for name in names} | {f"{package}.dist-info/METADATA": ""}
+        for tag in TAGS.values():
+            file = f"{package.replace('-', '_')}-{version}-py3-none-{tag}.whl"
+            index.add(package, file, members)
+
+
+@pytest.fixture
+def cuda_13_9(monkeypatch):
+    kit = catalog.toolkits()["13.5"].model_copy(update={"release": "13.9.2"})
+    monkeypatch.setitem(catalog.toolkits(), "13.9", kit)
+
+
+@pytest.mark.usefixtures("cuda_13_9")
+def test_a_toolkit_in_wheels_is_pinned_for_each_platform(refresh, index, folder):
+    toolkit_of_wheels(index)
+    assert refresh("toolkits", "--write")[::2] == (0, {"toolkit_wheels.yaml"})
+    made = load(folder / "toolkit_wheels.yaml", models.WheelToolkits).toolkits["13.9"]
+    assert made.layout == "cu13"
+    assert set(made.wheels) == {"linux-x86_64", "linux-aarch64", "windows-x86_64"}
+    for platform, found in made.wheels.items():
+        assert {wheel.package for wheel in found} == {name for names in made.components.values() for name in names}
+        assert all(TAGS[platform] in str(wheel.file) for wheel in found)
+        assert all(wheel.sha256 == hashlib.sha256(index.files[str(wheel.file)]).hexdigest() for wheel in found)
+
+
+@pytest.mark.usefixtures("cuda_13_9")
+@pytest.mark.parametrize(
+    ("change", "said_of_it"),
+    [
+        ({"lost": ["libcufft.so.12"]}, "nvidia_cufft-13.9.8-py3-none-manylinux_2_27_x86_64.whl has no libcufft.so.12"),
+        ({"moved": "nvidia-nvvm"}, "nvidia_nvvm-13.9.15-py3-none-manylinux_2_27_x86_64.whl has nvidia/cu14/lib/x.so"),
+    ],
+)
+def test_a_toolkit_that_lies_otherwise_is_left_to_a_person(refresh, index, change, said_of_it):
+    toolkit_of_wheels(index, **change)
+    code, said, changed = refresh("toolkits", "--write", "--check")
+    assert (code, changed) == (1, set())
+    assert said_of_it in said.err
+    assert said.err.rstrip().endswith("write a layout")
+
+
 def test_code_for_one_gpu_counts_for_a_cudnns_sms(refresh, index, folder):
     """Kernels for sm_90a and sm_103a stand beside others in cuDNN 9.28.1."""
     specific = 0x100011  # the flag of the "a"
