@@ -105,7 +105,21 @@ class InfrastructureError(FarmError):
     exit_code = ExitCode.INFRASTRUCTURE
 
 
-def of_system(error: OSError) -> InfrastructureError:
-    """What the system refused: no space, no permission, a file where a folder should be."""
-    where = f"{error.filename}: " if error.filename else ""
-    return InfrastructureError(f"{where}{error.strerror or error}")
+MEMORY_LIMITS = "ulimit -v, the container's, the unit's or the job's"
+
+
+def of_system(error: Exception) -> InfrastructureError | None:
+    """What the system refused: space, permission, a folder, memory, threads. None: it is another error."""
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return InfrastructureError(f"{where}{error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return InfrastructureError(
+            "the system gave no more memory", hint=f"free some, or raise a limit: {MEMORY_LIMITS}"
+        )
+    if str(error) == "can't start new thread":  # a RuntimeError; memory may lack, for its stack
+        return InfrastructureError(
+            "the system started no more threads",
+            hint=f"limits: ulimit -u, the container's pids, or of memory: {MEMORY_LIMITS}",
+        )
+    return None

@@ -238,10 +238,11 @@ def _main(given: Sequence[str]) -> int:
         if args.traceback:
             raise
         return _failed(error)
-    except OSError as error:
-        if args.traceback:
+    except Exception as error:
+        found = of_system(error)
+        if args.traceback or found is None:
             raise
-        return _failed(of_system(error))
+        return _failed(found)
 
 
 def _require_folder() -> None:

@@ -66,8 +66,10 @@ def submit(
             if not isinstance(error, StillRunningError):
                 finish(journal, run.id, error)
             raise
-        except OSError as error:  # this machine is out of something
-            found = of_system(error)
+        except Exception as error:
+            found = of_system(error)  # this machine is out of something
+            if found is None:
+                raise
             note_error(journal, run.id, found)
             if not under_way(journal, run.id):  # else the next submit follows the build, which goes on
                 finish(journal, run.id, found)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,41 @@ def test_an_interrupt_is_exit_code_130():
     assert process.stdout.readline() == b"go\n"
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")
+
+
+# A command that has run once, so that all is imported, and runs again with a limit little above what the process has.
+LIMITED = """
+import resource, sys, threading
+from pathlib import Path
+from farm.cli.main import main
+command = sys.argv[2:]
+code = main(command)
+assert code == 0, code
+threading.stack_size(256 << 20)  # more than the limit leaves, and than a stack that the C library kept
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (24 << 20), resource.RLIM_INFINITY))
+sys.stdout.flush()
+sys.exit(main(command))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited and read as Linux does")
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("inspect", "{}/example-1.0-py3-none-any.whl"), "farm: the system started no more threads"),
+        (("index", "check", "--index", "{}"), "farm: the system gave no more memory"),  # a read of 64 MiB at most
+    ],
+    ids=["threads", "memory"],
+)
+def test_a_limit_of_threads_or_memory_is_no_traceback(tmp_path, command, said):
+    with zipfile.ZipFile(tmp_path / "example-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("example/__init__.py", "")
+        wheel.writestr("example-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
+        wheel.writestr("example-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("example-1.0.dist-info/RECORD", "")
+    (tmp_path / "catalog.json").write_text("{}")
+    process = start("-c", LIMITED, "_", *(word.format(tmp_path) for word in command), stdout=subprocess.PIPE)
+    code, err = ended(process)
+    assert (code, err.splitlines()[0]) == (9, said)
+    assert "limit" in err.splitlines()[1]
