@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import TextIO, cast
+from typing import Never, TextIO, cast
 
 from farm.errors import InfrastructureError
 
@@ -76,6 +76,12 @@ def prepare() -> None:
     if in_main and sys.platform != "win32" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A background job ignores Ctrl-C, and goes on doing so; a thread's closed pipe must end it still.
         signal.signal(signal.SIGINT, _only_our_own)
+    # CI systems and `systemctl stop` send SIGTERM, a terminal that is closed SIGHUP. Both are like Ctrl-C: containers
+    # and temporary files must not stay. `nohup` has SIGHUP ignored, which stays so.
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if in_main and number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
 
 
 def _open_closed() -> None:
@@ -84,6 +90,10 @@ def _open_closed() -> None:
             os.fstat(descriptor)
         except OSError:
             _to_nowhere(descriptor)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> Never:
+    raise KeyboardInterrupt
 
 
 def _only_our_own(_number: int, _frame: FrameType | None) -> None:

@@ -6,12 +6,10 @@ was collected, is taken up; the short steps after it are done again, since each 
 
 import contextlib
 import json
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, Never
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -45,7 +43,7 @@ def submit(
     Raises:
         FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
             is not published.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; the container was removed.
+        KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
     """
     # Both before the run is written down: what cannot work leaves no run behind.
     check_engine(workspace, on, plan)
@@ -56,8 +54,6 @@ def submit(
         )
         outcomes = Outcomes(run=run.id)
         job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), pieces=pieces)
-        # As Ctrl-C: CI systems and `systemctl stop` send SIGTERM, and the container must not stay.
-        before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             job.steps(until)
         except FarmError as error:
@@ -78,7 +74,6 @@ def submit(
             journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
             raise
         finally:
-            signal.signal(signal.SIGTERM, before)
             # Of a run that failed as well: the steps say how far it came.
             note_steps(journal, run.id, job.outcomes)
         journal.finish_run(run.id, "success", ExitCode.DONE)
@@ -126,10 +121,6 @@ def finish(journal: Journal, run_id: str, error: FarmError) -> None:
 def under_way(journal: Journal, run_id: str) -> list[Attempt]:
     """The attempts of a run that an engine has and that have not ended."""
     return [a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL]
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> Never:
-    raise KeyboardInterrupt
 
 
 def _take_up(journal: Journal, plan: Plan) -> Run | None:

@@ -149,7 +149,8 @@ def test_a_folder_that_was_removed(tmp_path, command):
     ]
 
 
-def test_an_interrupt_is_exit_code_130():
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupt_is_exit_code_130(name):
     # Short sleeps: Python does not see a signal that comes just before a sleep until that is over.
     process = start(
         "-c",
@@ -157,7 +158,7 @@ def test_an_interrupt_is_exit_code_130():
         stdout=subprocess.PIPE,
     )
     assert process.stdout.readline() == b"go\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(getattr(signal, name))
     assert ended(process) == (130, "farm: interrupted; nothing half-done was published\n")
 
 
@@ -197,3 +198,16 @@ def test_a_limit_of_threads_or_memory_is_no_traceback(tmp_path, command, said):
     code, err = ended(process)
     assert (code, err.splitlines()[0]) == (9, said)
     assert "limit" in err.splitlines()[1]
+
+
+def test_nohup_outlives_its_terminal():
+    body = "print('go', flush=True); sys.stdin.readline(); print('here still')"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = start(
+        "-c", f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{ENDLESS.format(body=body)}", **pipes
+    )
+    assert process.stdout.readline() == b"go\n"
+    process.send_signal(signal.SIGHUP)
+    process.stdin.close()
+    assert process.stdout.readline() == b"here still\n"
+    assert ended(process)[1] == ""
