@@ -12,7 +12,7 @@ from typing import Self
 TICK_S = 2.0
 """A line that is overwritten is passed on at most this often."""
 ASK_S = 6.0
-"""Seconds without any line after which `ask` is called; well below the ten that a screen may stand still."""
+"""Well below the ten seconds that a screen may stand still."""
 
 Line = Callable[[str], object]
 Ask = Callable[[float], str | None]
@@ -27,10 +27,11 @@ class Pulse:
         out: Gets the lines.
         ask: What goes on, in words, from the seconds without a line; None where nothing is known. It is called in the
             thread, and whatever it raises ends the asking: it must not end the work.
+        ask_s: Seconds without any line after which `ask` is called.
     """
 
-    def __init__(self, out: Line, ask: Ask) -> None:
-        self._out, self._ask = out, ask
+    def __init__(self, out: Line, ask: Ask, ask_s: float = ASK_S) -> None:
+        self._out, self._ask, self._ask_s = out, ask, ask_s
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._passing: str | None = None
@@ -54,7 +55,7 @@ class Pulse:
         with self._lock:
             text, self._passing = self._passing, None
             heard = self._heard
-            asks = text is None and now - self._spoke >= ASK_S
+            asks = text is None and now - self._spoke >= self._ask_s
         if asks:
             text = self._ask(now - heard)
         with self._lock:

@@ -4,19 +4,19 @@ import argparse
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from farm.cli.show import console, note, on_terminal
 from farm.pipeline.report import Silent, Step, Watcher
+from farm.pulse import Pulse
 from farm.text import duration, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-EVERY = 10
-"""Percent of a build between two lines of progress in a log."""
-ALIVE_S = 60.0
-"""Seconds after which a log gets the newest line of output, where nothing else was printed."""
+ALIVE_S = 8.0
+"""Seconds without a line after which a log says what goes on; as `Pulse` looks every two seconds, ten at most."""
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_FRAMES = "|/-\\"
 SILENT_S = 10.0
@@ -29,17 +29,60 @@ def watching(args: argparse.Namespace, usual: Mapping[str, float] | None = None)
     if args.quiet:
         yield Silent()
     elif args.verbose or not on_terminal():
-        yield LogWatcher(verbose=args.verbose)
-    else:
-        watcher = TerminalWatcher(usual or {})
-        try:
+        with LogWatcher(verbose=args.verbose) as watcher:
             yield watcher
+    else:
+        drawn = TerminalWatcher(usual or {})
+        try:
+            yield drawn
         finally:
-            watcher.close()
+            drawn.close()
+
+
+class Position:
+    """Where a step is: its newest line, steps of ninja or packages done and in all, and the rate that follows."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name, self.newest = name, ""
+        self.began = self.heard = time.monotonic()
+        self._first: tuple[float, int] | None = None
+        self._done = self._total = 0
+
+    def line(self, text: str) -> None:
+        self.newest, self.heard = plain(text), time.monotonic()
+
+    def progress(self, done: int, total: int) -> None:
+        if total != self._total or done < self._done:  # another phase counts anew
+            self._first = None
+        # The rate counts from the first step that was seen: a build that is taken up again begins in the middle.
+        self._first = self._first or (time.monotonic(), done)
+        self._done, self._total = done, total
+        self.heard = time.monotonic()
+
+    def counted(self, now: float) -> str:
+        """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where nothing is counted."""
+        if not self._total:
+            return ""
+        text = f"{self._done}/{self._total} ({self._done * 100 // self._total} %)"
+        assert self._first is not None
+        seconds, steps = now - self._first[0], self._done - self._first[1]
+        # A rate of the first moments would be off by hours.
+        if seconds < 1 or steps < 1:
+            return text
+        left = (self._total - self._done) * seconds / steps
+        text += f", {steps / seconds * 60:.0f} a minute"
+        return text if left < 1 else f"{text}, about {duration(left)} left"
+
+    def output(self, now: float) -> str:
+        """The newest line; before it, as a narrow terminal cuts off the end, how long none came."""
+        silent = now - self.heard
+        return f"(no output for {duration(silent)}) {self.newest}".rstrip() if silent >= SILENT_S else self.newest
 
 
 class LogWatcher:
-    """For CI: a line for each step, and one for every tenth of a build; output goes to the run's log files.
+    """For CI: a line for each step and for what the farm does; where neither comes, one that says how far the step is.
+
+    Output goes to the run's log files. Used as a context: outside of one it says nothing by itself.
 
     Args:
         verbose: Print the output as well.
@@ -47,33 +90,46 @@ class LogWatcher:
 
     def __init__(self, *, verbose: bool = False) -> None:
         self._verbose = verbose
-        self._shown = -1
-        self._printed = time.monotonic()
+        self._at = Position()
+        self._pulse = Pulse(note, lambda _: self.view(), ALIVE_S)
+
+    def __enter__(self) -> Self:
+        self._pulse.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pulse.__exit__(kind, error, trace)
 
     def step(self, name: str) -> None:
-        self._shown = -1
-        self._print(f"==> {name}")
+        self._at = Position(name)
+        self._pulse.line(f"==> {name}")
 
     def ended(self, step: Step) -> None:
-        self._print(f"    {step.outcome} after {duration(step.seconds)}" + (f": {step.result}" if step.result else ""))
+        self._at = Position()
+        result = f": {step.result}" if step.result else ""
+        self._pulse.line(f"    {step.outcome} after {duration(step.seconds)}{result}")
 
     def line(self, text: str) -> None:
-        # CI systems end a job that prints nothing for long.
-        if self._verbose or time.monotonic() - self._printed > ALIVE_S:
-            self._print(f"    {text}")
+        self._at.line(text)
+        if self._verbose:
+            self._pulse.line(f"    {text}")
 
     def note(self, text: str) -> None:
-        self._print(f"    {text}")
+        self._at.line(text)
+        self._pulse.line(f"    {text}")
 
     def progress(self, done: int, total: int) -> None:
-        tenth = done * 100 // max(total, 1) // EVERY
-        if tenth != self._shown and not self._verbose:
-            self._shown = tenth
-            self._print(f"    [{done}/{total}]")
+        self._at.progress(done, total)
 
-    def _print(self, text: str) -> None:
-        self._printed = time.monotonic()
-        note(text)
+    def view(self) -> str | None:
+        """One line about the step under way; None between two steps."""
+        at, now = self._at, time.monotonic()
+        if not at.name:
+            return None
+        words = [part for part in (at.counted(now), at.output(now)) if part]
+        return f"    {': '.join(words) or duration(now - at.began)}"
 
 
 class TerminalWatcher:
@@ -89,18 +145,13 @@ class TerminalWatcher:
         self._usual = usual
         self._console = console()
         self._unicode = self._console.encoding.lower().startswith("utf")
-        self._name = self._newest = ""
-        self._began = self._heard = time.monotonic()
-        self._first: tuple[float, int] | None = None
-        self._done = self._total = 0
+        self._at = Position()
         # Transient: at the end only the lines of the steps stay, which are printed above it.
         self._live = Live(console=self._console, get_renderable=self.view, refresh_per_second=4, transient=True)
         self._live.start()
 
     def step(self, name: str) -> None:
-        self._name, self._newest, self._began = name, "", time.monotonic()
-        self._heard = self._began
-        self._first, self._done, self._total = None, 0, 0
+        self._at = Position(name)
 
     def ended(self, step: Step) -> None:
         from rich.text import Text
@@ -111,52 +162,33 @@ class TerminalWatcher:
             sign = {"✓": "+", "✗": "x"}.get(sign, sign)
         line = Text.assemble((sign, style), f" {step.name}  {duration(step.seconds)}  ", (plain(step.result), "dim"))
         self._console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-        self._name = ""
+        self._at = Position()
 
     def line(self, text: str) -> None:
-        self._newest, self._heard = plain(text), time.monotonic()
+        self._at.line(text)
 
     def note(self, text: str) -> None:
-        self.line(text)
+        self._at.line(text)
 
     def progress(self, done: int, total: int) -> None:
-        if total != self._total:  # another phase counts anew
-            self._first = None
-        # The rate counts from the first step that was seen: a build that is taken up again begins in the middle.
-        self._first = self._first or (time.monotonic(), done)
-        self._done, self._total = done, total
-        self._heard = time.monotonic()
+        self._at.progress(done, total)
 
     def view(self) -> "RenderableType":
         """What stands below the steps that ended: one line about the step, one with its newest output."""
         from rich.console import Group
         from rich.text import Text
 
-        if not self._name:
+        at, now = self._at, time.monotonic()
+        if not at.name:
             return Text("")
         frames = FRAMES if self._unicode else ASCII_FRAMES
-        now = time.monotonic()
-        words = [f"{frames[int(now * 4) % len(frames)]} {self._name}", duration(now - self._began)]
-        if self._total:
-            words.append(f"{self._done}/{self._total} ({self._done * 100 // self._total} %){self._rate(now)}")
-        elif self._name in self._usual:
-            words.append(f"of about {duration(self._usual[self._name])} as the last time")
+        words = [f"{frames[int(now * 4) % len(frames)]} {at.name}", duration(now - at.began)]
+        if counted := at.counted(now):
+            words.append(counted)
+        elif at.name in self._usual:
+            words.append(f"of about {duration(self._usual[at.name])} as the last time")
         head = Text("  ".join(words), no_wrap=True, overflow="ellipsis")
-        newest = f"  {self._newest}"
-        if now - self._heard >= SILENT_S:
-            # Before the line, whose end a narrow terminal cuts off.
-            newest = f"  (no output for {duration(now - self._heard)}) {self._newest}"
-        return Group(head, Text(newest, style="dim", no_wrap=True, overflow="ellipsis"))
-
-    def _rate(self, now: float) -> str:
-        """`, 12 a minute, about 3 min left`; empty while it is unknown."""
-        assert self._first is not None
-        seconds, steps = now - self._first[0], self._done - self._first[1]
-        # A rate of the first moments would be off by hours.
-        if seconds < 1 or steps < 1:
-            return ""
-        left = (self._total - self._done) * seconds / steps
-        return f", {steps / seconds * 60:.0f} a minute, about {duration(left)} left"
+        return Group(head, Text(f"  {at.output(now)}", style="dim", no_wrap=True, overflow="ellipsis"))
 
     def close(self) -> None:
         self._live.stop()

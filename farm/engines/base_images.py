@@ -3,6 +3,7 @@
 Farms are often cut off from registries.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,12 +18,14 @@ import requests
 
 from farm import failures
 from farm.catalog import DebianRelease
+from farm.engines.package_counts import PackageCounts
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
 from farm.temporary import temporary_folder
 from farm.text import duration, plain
 
 Line = Callable[[str], None]
+Progress = Callable[[int, int], object]
 
 KEPT_LINES = 5000
 """Of debootstrap's output, for the search for its first error."""
@@ -40,31 +43,36 @@ def base_image(
     pull_timeout_s: int,
     mirror: str | None,
     line: Line,
+    note: Line | None = None,
+    progress: Progress = lambda *_: None,
 ) -> str:
-    """The id of a base image for `release`; `line` gets a line for each thing that happens.
+    """The id of a base image for `release`.
+
+    What the farm does goes to `note`, output and bytes to `line`, the count of debootstrap's packages to `progress`.
 
     Raises:
         InfrastructureError: None of the three ways works; the message says what was tried.
     """
+    note = note or line
     own = f"farm/base:{name}"
     for tag in (release.image, own):
         try:
             image = client.images.get(tag)
         except docker.errors.ImageNotFound:
             continue
-        line(f"base image: {tag} is here")
+        note(f"base image: {tag} is here")
         return str(image.id)
     tried = [f"no local tag {release.image} or {own}"]
-    line(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
+    note(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
     problem = _pull(client, release.image, pull_timeout_s, line)
     if problem is None:
         return str(client.images.get(release.image).id)
-    line(f"base image: {problem}")
+    note(f"base image: {problem}")
     tried.append(problem)
     problem = _cannot_debootstrap(release)
     if problem is None:
-        line(f"base image: making {own} with debootstrap (about 30 s)")
-        return _debootstrap(client, own, release, mirror, line)
+        note(f"base image: making {own} with debootstrap (about 30 s)")
+        return _debootstrap(client, own, release, mirror, line, progress)
     tried.append(problem)
     raise InfrastructureError(
         "no base image: " + "; ".join(tried),
@@ -106,15 +114,22 @@ def _cannot_debootstrap(release: DebianRelease) -> str | None:
     return None
 
 
-def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None, line: Line) -> str:
+def _debootstrap(
+    client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None, line: Line, progress: Progress
+) -> str:
     with temporary_folder("farm-base-") as folder:
         root = folder / "root"
         command = ["debootstrap", "--variant=minbase", f"--keyring={release.keyring}"]
         command += [f"--components={','.join(release.sections)}", release.suite, str(root)]
         # The setting names a mirror of Debian; empty is the script's own.
         command += [(mirror if release.distribution == "debian" else None) or "", SCRIPTS[release.distribution]]
-        with Pulse(line, lambda silent: f"debootstrap: no output for {duration(silent)}") as pulse:
-            code, output = _said(command, pulse)
+
+        def silence(silent: float) -> str:
+            return f"debootstrap: no output for {duration(silent)}; {megabytes(_size(root))} written so far"
+
+        with Pulse(line, silence) as pulse:
+            code, output = _said(command, pulse, progress)
+        progress(0, 0)
         if code:
             failure = failures.read(output)
             raise InfrastructureError(
@@ -141,14 +156,28 @@ def _debootstrap(client: docker.DockerClient, tag: str, release: DebianRelease, 
     return str(client.images.get(tag).id)
 
 
-def _said(command: list[str], pulse: Pulse) -> tuple[int, deque[str]]:
-    """Runs a program: its exit code and the newest lines of its output, which go to `pulse`."""
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder, in which another program makes and removes files meanwhile."""
+    size = 0
+    for top, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                size += Path(top, name).lstat().st_size
+    return size
+
+
+def _said(command: list[str], pulse: Pulse, progress: Progress) -> tuple[int, deque[str]]:
+    """Runs debootstrap: its exit code and the newest lines of its output, which go to `pulse`."""
     kept: deque[str] = deque(maxlen=KEPT_LINES)
+    counts = PackageCounts()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:
         assert child.stdout
         for text in child.stdout:
             kept.append(text.rstrip("\n"))
-            pulse.passing(f"debootstrap: {plain(text)}")
+            if counted := counts.line(kept[-1]):
+                progress(*counted)
+            number = f"package {counted[0]}: " if counted and not counted[1] else ""
+            pulse.passing(f"debootstrap: {number}{plain(text)}")
     return child.returncode, kept

@@ -19,6 +19,7 @@ import docker.errors
 from docker.utils.build import create_archive
 
 from farm import failures
+from farm.engines.package_counts import PackageCounts
 from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.platforms.facts import DEFAULT, facts
 from farm.pulse import Pulse, megabytes
@@ -26,6 +27,7 @@ from farm.temporary import temporary_folder
 from farm.text import duration
 
 Line = Callable[[str], None]
+Progress = Callable[[int, int], object]
 
 KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
@@ -75,12 +77,14 @@ def ensure_image(
     log: Path,
     line: Line,
     note: Line | None = None,
+    progress: Progress = lambda *_: None,
     archives: str | None = None,
     wheels: Callable[[], Mapping[str, Path]] = dict,
 ) -> Image:
     """The toolchain image of a rendered context (path -> text) on the base image id `base`.
 
-    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`.
+    The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`, the
+    count of apt's packages to `progress`.
     `archives` is the URL of a folder that steps of the Dockerfile ask first for what they download.
     `wheels` gives, when there is no image yet, where the wheels are (by file name) that the context's
     `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
@@ -122,7 +126,7 @@ def ensure_image(
             forcerm=True,
             decode=True,
         )
-        _follow(events, stream, doing, note, log)
+        _follow(events, stream, doing, note, log, progress)
     return Image(tag, str(client.images.get(tag).id), reused=False)
 
 
@@ -199,19 +203,30 @@ class _Doing(Pulse):
         return f"no output for {duration(silent)}; received {megabytes(received)}, {duration(cpu)} of CPU so far"
 
 
-def _follow(events: Iterator[dict[str, Any]], stream: io.TextIOBase, doing: _Doing, note: Line, log: Path) -> None:
+def _follow(
+    events: Iterator[dict[str, Any]],
+    stream: io.TextIOBase,
+    doing: _Doing,
+    note: Line,
+    log: Path,
+    progress: Progress = lambda *_: None,
+) -> None:
     lines: deque[str] = deque(maxlen=KEPT_LINES)
     step = "?"
+    counts = PackageCounts()
     for text, event in _lines(events, doing.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
         if re.match(r"Step \d+/\d+ :", text):
             step = text
             lines.clear()
+            progress(0, 0)
             note(text)
         elif text.strip():
             if started := re.fullmatch(r" ---> Running in ([0-9a-f]{12,64})", text):
                 doing.container = started[1]
+            if counted := counts.line(text):
+                progress(*counted)
             doing.line(text)
         if text.strip():
             lines.append(text)

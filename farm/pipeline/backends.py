@@ -300,7 +300,9 @@ def toolchain(
             catalog.debian_releases()[plan.base],
             pull_timeout_s=workspace.settings.pull_timeout_s,
             mirror=workspace.settings.debian_mirror,
-            line=watcher.note,
+            line=watcher.line,
+            note=watcher.note,
+            progress=watcher.progress,
         )
         image = images.ensure_image(
             client,
@@ -312,6 +314,7 @@ def toolchain(
             log=folder / "image.log",
             line=watcher.line,
             note=watcher.note,
+            progress=watcher.progress,
             archives=workspace.settings.archives_url,
             wheels=lambda: _toolkit_wheels(workspace, plan),
         )

@@ -25,7 +25,7 @@ class Watcher(Protocol):
         """A line worth a place in a short log: what the farm does, and which command of a build starts."""
 
     def progress(self, done: int, total: int) -> None:
-        """How far the step is, in steps of ninja."""
+        """How far the step is, in steps of ninja, packages of apt, mebibytes of a wheel; 0 of 0: it is not known."""
 
 
 class Silent:

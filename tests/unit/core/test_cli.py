@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from farm.cli import columns as narrow
 from farm.cli import show, watchers
 from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
 from farm.errors import UsageError
-from farm.pipeline.report import Outcomes
+from farm.pipeline.report import Outcomes, Step
 from farm.text import duration
 
 CANARY = ("--variant", "sm35-avx-py311", "--package", "canary")
@@ -353,19 +354,52 @@ def test_the_end_of_a_run(capsys):
     assert not control(out)
 
 
-def test_a_log_gets_a_line_for_each_tenth(capsys):
+def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
     watcher = watchers.LogWatcher()
     watcher.step("build")
-    for done in range(201):
-        watcher.progress(done, 200)
-    watcher.progress(1, 0)
+    watcher.progress(1, 200)
     watcher.line("cc -c x.c")
     watcher.note(f"+ git clone {HOSTILE}")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "==> build"
-    assert lines[1:12] == [f"    [{done}/200]" for done in range(0, 201, 20)]
-    assert lines[-1] == "    + git clone red2J"
-    assert "cc -c x.c" not in "".join(lines)
+    assert capsys.readouterr().err.splitlines() == ["==> build", "    + git clone red2J"]
+
+
+def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):
+    """Between two lines of a log are at most ten seconds; here `Pulse` waits for none of them."""
+    monkeypatch.setattr("farm.pulse.TICK_S", 0.001)
+    monkeypatch.setattr(watchers, "ALIVE_S", 0.0)
+    said = threading.Event()
+    monkeypatch.setattr(watchers, "note", lambda text: (print(text, file=sys.stderr), said.set()))
+    with watchers.watching(parse(["submit", "--variant", "x"])) as watcher:
+        watcher.step("build")
+        watcher.progress(3, 7)
+        watcher.line("[3/7] cc -c x.c")
+        said.clear()
+        assert said.wait(60)
+    assert "    3/7 (42 %): [3/7] cc -c x.c" in capsys.readouterr().err.splitlines()
+
+
+def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(watchers.time, "monotonic", lambda: now)
+    watcher = watchers.LogWatcher()
+    assert watcher.view() is None
+    watcher.step("repair")
+    now += 20
+    assert watcher.view() == "    (no output for 20 s)"
+    watcher.line("Get:1 gcc")
+    assert watcher.view() == "    Get:1 gcc"
+    watcher.progress(10, 40)
+    now += 10
+    watcher.progress(20, 40)
+    assert watcher.view() == "    20/40 (50 %), 60 a minute, about 20 s left: Get:1 gcc"
+    # The next phase of as many packages has a rate of its own, and after the last one nothing is counted.
+    watcher.progress(1, 40)
+    assert watcher.view().startswith("    1/40 (2 %): ")
+    watcher.progress(0, 0)
+    watcher.line("ldconfig")
+    assert watcher.view() == "    ldconfig"
+    watcher.ended(Step("repair"))
+    assert watcher.view() is None
 
 
 @pytest.fixture

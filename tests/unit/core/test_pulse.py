@@ -58,14 +58,14 @@ def test_what_came_while_it_asked_is_newer():
 
 def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
     monkeypatch.setattr("farm.pulse.TICK_S", 0.001)
-    monkeypatch.setattr("farm.pulse.ASK_S", 0.0)
     asked = threading.Event()
 
     def fails(silent):
         asked.set()
         raise OSError("gone")
 
-    each, shown = pulse(fails)
+    shown = []
+    each = Pulse(shown.append, fails, ask_s=0.0)
     with each:
         assert asked.wait(30)
         each.line("done")
