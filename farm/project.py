@@ -14,6 +14,9 @@ PROJECT_FILES = ("ci/matrix.yaml", "ci/farm.yaml", "ci/runners.yaml")
 LOCAL = "local"
 """The runner that `farm submit` builds on."""
 
+MAX_CHARACTERS = 1 << 16
+"""Of ci/farm.yaml where it is read for one key; of a longer file `farm.settings` says whether it is too long."""
+
 JOURNAL = "farm.db"
 """The journal's file, in the folder of the artifacts."""
 
@@ -42,8 +45,9 @@ def journal_path(project: Path) -> Path | None:
     import yaml  # noqa: PLC0415 not what imports this for the names
 
     try:
-        text = shipped.default(project, "ci/farm.yaml").read_text(encoding="utf-8")
-        found = _values(text, "artifacts")
+        with shipped.default(project, "ci/farm.yaml").open(encoding="utf-8", newline="") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+        found = _values(text, "artifacts") if len(text) <= MAX_CHARACTERS else None
     except (OSError, ValueError, yaml.YAMLError):
         return None
     if found is None or len(found) > 1 or None in found:

@@ -12,12 +12,13 @@ from pydantic_core import PydanticCustomError
 from farm import catalog, shipped
 from farm.catalog import gpus as cards
 from farm.errors import UsageError
+from farm.options import OPTIONS
 from farm.platforms.facts import DEFAULT
 from farm.platforms.shape import Machine, PlatformMachine, PlatformName
 from farm.project import LOCAL
 from farm.text import nearest, parse_age
 from farm.variant import Variant, cpus
-from farm.yamlfile import Model, load, pattern
+from farm.yamlfile import Model, load, pattern, word_of
 
 _WEB = "the address of a folder, such as https://wheels.example.org"
 _MIRROR = "the address of a mirror as apt writes it, such as http://mirror.example.org/debian"
@@ -79,7 +80,7 @@ class Settings(Model):
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
     debian_mirror: Annotated[str, pattern(r"^[a-z+]{2,20}:/[!-~]+$", _MIRROR)] | None = None
     smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
-    options: dict[str, str | bool | int] = {}
+    options: dict[Annotated[str, word_of("option", lambda: list(OPTIONS))], str | bool | int] = {}
     swarm: Swarm | None = None
     grace_s: int = Field(default=600, ge=0)
 

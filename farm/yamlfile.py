@@ -53,8 +53,13 @@ def pattern(expression: str, meaning: str) -> Any:
     return Field(pattern=expression)
 
 
-def word_of(kind: str, known: Callable[[], Sequence[str]]) -> WrapValidator:
-    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`."""
+def word_of(
+    kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
+) -> WrapValidator:
+    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`.
+
+    `meant` gives the known words that another name stands for.
+    """
 
     def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -63,7 +68,11 @@ def word_of(kind: str, known: Callable[[], Sequence[str]]) -> WrapValidator:
         if word in names:
             return word
         digits = re.sub(r"\D", "", word)
-        near = [name for name in names if digits and re.sub(r"\D", "", name) == digits] or nearest(word, names)
+        near = (
+            list(meant(word))
+            or [name for name in names if digits and re.sub(r"\D", "", name) == digits]
+            or nearest(word, names)
+        )
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
         raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
 
@@ -298,51 +307,94 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
 
 
 def _explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
-    lines = []
-    for problem in error.errors():
-        loc = problem["loc"]
-        line, node = _find(root, loc)
-        where = ".".join(str(part) for part in loc if part != "[key]")
-        text = ": ".join(part for part in (f"{path}:{line}", where, _said(problem)) if part)
+    lines: dict[tuple[int | str, ...], str] = {}
+    meant: set[tuple[int | str, ...]] = set()
+    problems = error.errors()
+    for problem in problems:
         if problem["type"] == "extra_forbidden":
-            known = sorted(_fields_at(model, loc[:-1]))
-            near = nearest(str(loc[-1]), known)
-            text = f"{path}:{line}: unknown key {where!r}"
-            text += f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(known)}"
-        elif problem["type"] == "string_type" and isinstance(problem["input"], int | float):
+            *folder, name = problem["loc"]
+            known = sorted(_fields_at(model, tuple(folder)))
+            near = nearest(str(name), known)
+            meant.update((*folder, other) for other in near[:1])
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+            lines[problem["loc"]] = f"unknown key {_dotted(problem['loc'])!r}; {hint}"
+    for problem in problems:
+        # A required key that was misspelt is one mistake.
+        if problem["type"] == "extra_forbidden" or (problem["type"] == "missing" and problem["loc"] in meant):
+            continue
+        _, node, at = _find(root, problem["loc"])
+        text = ": ".join(part for part in (_dotted(at), _said(problem)) if part)
+        if problem["type"] == "string_type" and isinstance(problem["input"], int | float):
             # the word as it is written: 11.10 would be shown as 11.1
-            word = str(loc[-2]) if loc[-1] == "[key]" else node.value
+            word = str(at[-2]) if at[-1] == "[key]" else node.value
             kind = "a truth value" if isinstance(problem["input"], bool) else "a number"
-            text = f'{path}:{line}: {where}: {word} is {kind} here; write it in quotes: "{word}"'
-        lines.append(text)
-    return lines
+            text = f'{_dotted(at)}: {word} is {kind} here; write it in quotes: "{word}"'
+        # Of a value that may be of several types, what keeps it from being the first of them.
+        lines.setdefault(at, text)
+    placed = sorted((_find(root, loc)[0], text) for loc, text in lines.items())
+    return [f"{path}:{line}: {text}" for line, text in placed]
+
+
+def _dotted(loc: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in loc if part != "[key]")
+
+
+_NEEDED = {
+    "dict_type": "keys and values are needed here, such as {key: value}",
+    "model_type": "keys and values are needed here, such as {key: value}",
+    "model_attributes_type": "keys and values are needed here, such as {key: value}",
+    "list_type": "a list is needed here, such as [one, two]",
+    "string_type": "text is needed here",
+    "int_type": "a whole number is needed here",
+    "float_type": "a number is needed here",
+    "finite_number": "a number is needed here",
+    "bool_type": "true or false is needed here",
+    "missing": "this key is missing",
+}
+"""By kind of error, what to write, in the words of YAML and not of Python."""
 
 
 def _said(problem: ErrorDetails) -> str:
-    """What is wrong with a value, in the words of YAML and not of Python."""
+    """What is wrong with a value."""
     kind, context = problem["type"], problem.get("ctx", {})
-    if kind in ("dict_type", "model_type", "model_attributes_type"):
-        return "keys and values are needed here, such as {key: value}"
+    if kind in _NEEDED:
+        return _NEEDED[kind]
     if kind == "union_tag_not_found":
         return f"the key {context['discriminator']} is missing"
     if kind == "string_pattern_mismatch" and (meaning := _MEANINGS.get(context["pattern"])):
         return f"{short(problem['input'])!r} is not {meaning}"
+    if kind in ("literal_error", "union_tag_invalid"):
+        # Both hold the words as Python writes them, in quotes.
+        words = re.findall(r"'([^']*)'", context.get("expected", context.get("expected_tags", "")))
+        word = short(context.get("tag", problem["input"]))
+        near = nearest(word, words)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(words)}"
+        return f"unknown word {word!r}; {hint}"
     return str(problem["msg"]).removeprefix("Value error, ")
 
 
-def _find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node]:
-    """The line and the node of a pydantic location; parts that name no key (the tag of a union) are skipped."""
-    line = node.start_mark.line + 1
+def _find(node: yaml.Node, loc: tuple[int | str, ...]) -> tuple[int, yaml.Node, tuple[int | str, ...]]:
+    """The line and the node of a pydantic location, and the location without the parts that name no key: unions' tags.
+
+    The last part may name a key that is missing.
+    """
+    line, found = node.start_mark.line + 1, []
     for part in loc:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if key.value == str(part):
-                    line, node = key.start_mark.line + 1, value
-                    break
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-    return int(line), node
+        inner = _inside(node, part)
+        if inner:
+            line, node = inner
+        if inner or part == "[key]" or (part == loc[-1] and isinstance(node, yaml.MappingNode)):
+            found.append(part)
+    return int(line), node, tuple(found)
+
+
+def _inside(node: yaml.Node, part: int | str) -> tuple[int, yaml.Node] | None:
+    """The line and the node of one key of a mapping, or of one item of a list."""
+    if isinstance(node, yaml.MappingNode):
+        return next(((key.start_mark.line + 1, value) for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark.line + 1, node.value[part]
+    return None
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> set[str]:

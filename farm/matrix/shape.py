@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, create_model, model
 from pydantic_core import PydanticCustomError
 
 from farm import catalog
+from farm.catalog import gpus as cards
 from farm.options import OPTIONS, Option, Value
 from farm.platforms.shape import PlatformName
 from farm.recipe import VerifyRules
@@ -27,7 +28,14 @@ def _one_or_many(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Gpu = Annotated[str, word_of("GPU", gpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))]
+def _of_card(name: str) -> list[str]:
+    """The words of variants for a card's name: `sm35` for a K40."""
+    return sorted({cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(name)} & set(gpus()))
+
+
+Gpu = Annotated[
+    str, word_of("GPU", gpus, _of_card), Field(json_schema_extra=lambda schema: schema.update(enum=list(gpus())))
+]
 Cpu = Annotated[str, word_of("CPU", cpus), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
 Python = Annotated[str, word_of("Python", lambda: PYTHONS), WithJsonSchema({"type": "string", "enum": list(PYTHONS)})]
 Base = Annotated[str, word_of("base image", lambda: list(catalog.debian_releases()))]

@@ -188,7 +188,7 @@ avx512_leak: {first: "14.30", last: "14.39", text: a, source: b}
             "sources names 'chanel', which no record has",
         ),
         (', channel: "where from"', "", "no source for channel"),
-        ("channel: 16}", 'channel: "16"}', r":4: products.2019.channel: Input should be a valid integer"),
+        ("channel: 16}", 'channel: "16"}', r":4: products.2019.channel: a whole number is needed here"),
         ('first: "14.20"', "first: 14.20", r":4: products.2019.first"),
         ("channel: 16}", "channel: 16, chanel: 2}", r":4: unknown key 'products.2019.chanel'; did you mean 'channel'"),
         ("channel: 16}", "channel: 16, unconfirmed: {colour: x}}", "unconfirmed names 'colour', which is not a fact"),

@@ -9,8 +9,7 @@ import sys
 import pytest
 import yaml
 
-from farm.errors import UsageError
-from farm.options import OPTIONS, Choice, from_arguments, from_file
+from farm.options import OPTIONS, Choice, from_arguments
 from tools.options_page import OUT, PAGE, markdown
 
 NEW = """
@@ -101,11 +100,6 @@ def test_an_unknown_word_is_refused_also_where_it_would_mean_nothing(farm, packa
     assert answer.returncode == 2
     assert "unknown blas 'opnblas' (from --blas)" in answer.stderr
     assert "nearest: openblas" in answer.stderr
-
-
-def test_an_unknown_option_of_the_file_is_refused():
-    with pytest.raises(UsageError, match=r"ci/farm\.yaml: unknown option 'blass'"):
-        from_file({"blass": "mkl"}, "ci/farm.yaml")
 
 
 def test_what_was_not_given_is_no_choice():

@@ -95,3 +95,11 @@ def test_settings_that_are_wrong_are_named_as_ever(tmp_path, text, capsys):
     (tmp_path / "ci" / "farm.yaml").write_text(text)
     assert main(["--project", str(tmp_path), "status"]) == 2
     assert "farm.yaml" in capsys.readouterr().err
+
+
+def test_a_file_without_end_is_not_read_for_one_key(tmp_path, monkeypatch):
+    """It is `farm.settings` that says what is wrong with it, within its own bounds."""
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "farm.yaml").write_text("retention: [" + "{keep: 1}, " * 10_000 + "]\n")
+    monkeypatch.setattr("farm.project._values", lambda *_: pytest.fail("parsed"))
+    assert journal_path(tmp_path) is None

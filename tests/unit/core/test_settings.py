@@ -52,8 +52,10 @@ def test_the_configuration_of_the_project_is_read(project):
     [
         ({"pull_timeout_s": 0}, "pull_timeout_s: Input should be greater than 0"),
         ({"pull_timeout_s": 601}, "pull_timeout_s: Input should be less than or equal to 600"),
-        ({"smoke_timeout_s": "300"}, "smoke_timeout_s: Input should be a valid integer"),
-        ({"options": {"cuda": 11.7}}, "options.cuda"),
+        ({"smoke_timeout_s": "300"}, "smoke_timeout_s: a whole number is needed here"),
+        ({"options": {"cuda": 11.7}}, 'options.cuda: 11.7 is a number here; write it in quotes: "11.7"'),
+        ({"options": {"cuda": ["11.7"]}}, "options.cuda: text is needed here"),
+        ({"options": {"blass": "mkl"}}, "options.blass: unknown option 'blass'; did you mean 'blas'?"),
         ({"artefacts": "x"}, "unknown key 'artefacts'; did you mean 'artifacts'?"),
     ],
 )
@@ -72,9 +74,10 @@ def test_wrong_settings_name_the_file_and_the_line(project, values, message):
 @pytest.mark.parametrize(
     ("runner", "message"),
     [
-        ({"engine": "podman"}, "engine: Input should be 'docker'"),
+        ({"engine": "podman"}, "engine: unknown word 'podman'; known: docker, github"),
         ({"engine": "docker", "cpus": 0}, "cpus: Input should be greater than 0"),
-        ({"engine": "docker", "memory_gb": float("inf")}, "memory_gb: Input should be a finite number"),
+        ({"engine": "docker", "memory_gb": float("inf")}, "memory_gb: a number is needed here"),
+        ({"engine": "dokcer"}, "engine: unknown word 'dokcer'; did you mean 'docker'?"),
         ({"engine": "docker", "host": "x"}, "unknown key 'runners.local.host'"),
     ],
 )

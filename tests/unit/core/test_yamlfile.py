@@ -77,12 +77,13 @@ def test_a_word_that_is_a_truth_value_is_explained(file):
 @pytest.mark.parametrize(
     ("content", "line", "part"),
     [
-        ('stacks:\n  a:\n    cuda: "1"\n    jobs: "two"\n', 4, "stacks.a.jobs: Input should be a valid integer"),
-        ('stacks:\n  a:\n    cuda: "1"\n    share: .inf\n', 4, "stacks.a.share: Input should be a finite number"),
+        ('stacks:\n  a:\n    cuda: "1"\n    jobs: "two"\n', 4, "stacks.a.jobs: a whole number is needed here"),
+        ('stacks:\n  a:\n    cuda: "1"\n    share: .inf\n', 4, "stacks.a.share: a number is needed here"),
         ('stacks:\n  a:\n    cuda: "1"\n    job: 2\n', 4, "unknown key 'stacks.a.job'; did you mean 'jobs'?"),
         ('stacks:\n  a:\n    cuda: "1"\n    zzz: 2\n', 4, "known here: cuda, jobs, share, wanted"),
         ("source:\n  kind: git\n  remote: x\n  remte: x\n", 4, "did you mean 'remote'?"),
-        ("source:\n  kind: gti\n", 1, "source"),
+        ("source:\n  kind: gti\n", 1, "source: unknown word 'gti'; did you mean 'git'?"),
+        ("source:\n  kind: git\n", 1, "source.remote: this key is missing"),
         ("words: []\n\nwords: [a]\n", 3, "key 'words' appears twice (first on line 1)"),
         ("words: &a [x]\nstacks: *a\n", 2, "aliases are not supported"),
         ("words:\n  - 2024-01-31\n", 2, "a value of kind 'timestamp' is not supported; write text in quotes"),
@@ -106,9 +107,22 @@ def test_the_error_names_the_line_and_what_is_wrong(file, content, line, part):
     assert part in text
 
 
+def test_a_required_key_that_is_misspelt_is_one_mistake(file):
+    one = "FILE:3: unknown key 'stacks.a.cdua'; did you mean 'cuda'?"
+    assert refusal(file, "stacks:\n  a:\n    cdua: '1'\n") == one
+    assert refusal(file, "stacks:\n  a:\n    cdua: '1'\n    job: 1\n").splitlines() == [
+        one,
+        "FILE:4: unknown key 'stacks.a.job'; did you mean 'jobs'?",
+    ]
+    assert refusal(file, "stacks:\n  a:\n    zzz: '1'\n").splitlines() == [
+        "FILE:2: stacks.a.cuda: this key is missing",
+        "FILE:3: unknown key 'stacks.a.zzz'; known here: cuda, jobs, share, wanted",
+    ]
+
+
 def test_every_error_of_a_file_is_told_at_once(file):
     text = refusal(file, "words: [1]\nstacks:\n  a: {cuda: 2, jbs: 3}\n")
-    assert [row.split(": ")[0] for row in text.splitlines()] == ["FILE:3", "FILE:3", "FILE:1"]
+    assert [row.split(": ")[0] for row in text.splitlines()] == ["FILE:1", "FILE:3", "FILE:3"]
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "---\n"])

@@ -10,7 +10,7 @@ from farm.matrix import load_matrix
     ("old", "new", "line", "text"),
     [
         # wrong types
-        ("gpus: [cpu, sm80, sm90]", "gpus: sm80", 10, "channels.one.gpus: Input should be a valid list"),
+        ("gpus: [cpu, sm80, sm90]", "gpus: sm80", 10, "channels.one.gpus: a list is needed here, such as [one, two]"),
         ("gpus: [cpu, sm80, sm90]", "gpus: []", 10, "channels.one.gpus: List should have at least 1 item"),
         (
             "cpus: [avx2, avx512]",
@@ -25,9 +25,9 @@ from farm.matrix import load_matrix
             "toolkit: nvidia",
             "toolkit: conda",
             7,
-            "channels.one.toolkit: Input should be 'debian', 'nvidia' or 'wheels'",
+            "channels.one.toolkit: unknown word 'conda'; known: debian, nvidia, wheels",
         ),
-        ("summary: a channel", "summary: [a]", 3, "channels.one.summary: Input should be a valid string"),
+        ("summary: a channel", "summary: [a]", 3, "channels.one.summary: text is needed here"),
         ("  one:\n", "  One:\n", 2, "channels.One: 'One' is not a name for a channel"),
         # unknown keys and words
         ("gpus:", "gpu:", 10, "unknown key 'channels.one.gpu'; did you mean 'gpus'?"),
@@ -35,6 +35,8 @@ from farm.matrix import load_matrix
         ("channels:", "chanels:", 1, "unknown key 'chanels'; did you mean 'channels'?"),
         ("sm90]", "sm09]", 10, "channels.one.gpus.2: unknown GPU 'sm09'; did you mean 'sm90'"),
         ("sm90]", "9.0]", 10, "channels.one.gpus.2: unknown GPU '9.0'; did you mean 'sm90'?"),
+        ("sm90]", "K40]", 10, "channels.one.gpus.2: unknown GPU 'K40'; did you mean 'sm35'?"),
+        ("sm90]", "GT 730]", 10, "channels.one.gpus.2: unknown GPU 'GT 730'; did you mean 'sm35'?"),
         ("py312]", "3.12]", 12, "channels.one.pythons.1: unknown Python '3.12'; did you mean 'py312'?"),
         ("avx512]", "avx521]", 11, "channels.one.cpus.1: unknown CPU 'avx521'; did you mean 'avx512'"),
         ("py312]", "py3.12]", 12, "channels.one.pythons.1: unknown Python 'py3.12'; did you mean 'py312'"),
