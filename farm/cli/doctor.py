@@ -20,11 +20,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--build",
         action="store_true",
-        help="check what building wheels needs as well (default in a project, and with --variant, --cuda or --channel)",
+        help="check what building wheels needs as well (default in a project, and with --variant, --package, --cuda or "
+        "--channel)",
     )
     parser.add_argument(
         "--variant", metavar="GPU-CPU-PYTHON", help="check for this build (default: for this machine's own wheels)"
     )
+    parser.add_argument("--package", help="what is to be built (default: torch, or a project's own)")
     parser.add_argument("--cuda", metavar="X.Y", help="CUDA version to check (default: the channel's)")
     parser.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
 
@@ -33,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 if nothing is missing, else 4."""
     site = ThisSite()
     readings = take(site)
-    build = args.build or bool(args.variant or args.cuda or args.channel) or _in_project(args)
+    named = args.variant or args.package or args.cuda or args.channel
+    build = args.build or bool(named) or _in_project(args)
     plan = _plan(args, readings) if build else None
     findings = examine(site, readings, plan, build=build)
     if args.json:
@@ -77,11 +80,11 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
     try:
         project = find_project(args.project or Path.cwd())
         options = {"cuda": Choice(args.cuda, "--cuda")} if args.cuda else {}
-        own = _own_build(project, args.channel)
+        own = None if args.package else _own_build(project, args.channel)
         variant = Variant.parse(name) if args.variant or own is None else own.variant
-        package = own.package if own else "torch"
+        package = own.package if own else args.package or "torch"
         return resolve(project, Selectors(variant, package, platform=system, channel=args.channel, options=options))
     except FarmError:
-        if args.variant:
+        if args.variant or args.package:
             raise  # what was asked for by name must be possible
         return None

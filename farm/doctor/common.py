@@ -9,6 +9,9 @@ from farm.detect.machine import NoReadingError
 from farm.doctor.findings import GB, Finding, Patient, missing, needs, ok, warning
 from farm.recipe import recipe
 
+GIT = r"C:\Program Files\Git\cmd\git.exe"
+"""Where Git for Windows lies, whatever it did to PATH."""
+
 
 def memory(patient: Patient) -> Iterator[Finding]:
     """Physical memory, what it and the page file allow together, and the number of compilers."""
@@ -50,7 +53,9 @@ def disk(patient: Patient) -> Iterator[Finding]:
     if free >= wanted * GB:
         yield ok("disk", found)
     elif patient.platform.limits_paths:
-        yield missing("disk", found, rf"{wanted:g} GB are needed: make room, or mklink /J C:\farm D:\farm")
+        yield missing(
+            "disk", found, rf"{wanted:g} GB are needed: make room, or mkdir D:\farm, then mklink /J C:\farm D:\farm"
+        )
     else:
         yield missing("disk", found, f"{wanted:g} GB are needed for a build of {what}: make room")
 
@@ -77,7 +82,13 @@ def git(patient: Patient) -> Iterator[Finding]:
     try:
         reported = patient.site.run("git", "--version")
     except NoReadingError:
-        yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
+        # build.cmd looks there too.
+        if patient.platform.limits_paths and patient.site.exists(GIT):
+            yield ok("Git", GIT)
+        elif patient.plan is not None and patient.plan.source.kind != "git":
+            yield ok("Git", f"not on PATH; {patient.plan.package} needs none")
+        else:
+            yield missing("Git", "not on PATH", "install Git (Windows: Git for Windows)")
         return
     yield ok("Git", reported.text.strip())
     if patient.platform.limits_paths:

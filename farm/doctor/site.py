@@ -23,7 +23,7 @@ class Site(Machine, Protocol):
         """Physical memory and the commit limit (memory and page file or swap together), in bytes."""
 
     def free(self, path: str) -> int:
-        """Free bytes on the disk of a path."""
+        """Free bytes on the disk of a path, or of what will hold it."""
 
     def cores(self) -> int: ...
 
@@ -78,8 +78,11 @@ class ThisSite(ThisMachine):
         return sizes[0] << 10 if sizes else 0
 
     def free(self, path: str) -> int:
+        place = Path(path)
+        while not place.exists() and place != place.parent:
+            place = place.parent
         try:
-            return shutil.disk_usage(path).free
+            return shutil.disk_usage(place).free
         except OSError as error:
             raise NoReadingError(f"{path}: {error.strerror}") from error
 

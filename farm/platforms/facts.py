@@ -125,7 +125,7 @@ _TABLE = (
         in_alias="windows",
         python="Scripts/python.exe",
         swap="page file",
-        build_root="C:\\",
+        build_root="C:\\farm",
         limits_paths=True,
         hardware_from="registry",
     ),

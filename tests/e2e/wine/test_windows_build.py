@@ -363,6 +363,20 @@ def test_the_python_may_be_given(machine):
     assert machine.calls("python.exe")[0]["path"] == r"C:\tools\pythonhome\python.exe"
 
 
+def test_a_python_that_makes_no_environments_is_named(machine):
+    machine.change("python.exe", "sys.exit(sys.version_info", "exit=2")
+    code, out = machine.run()
+    assert (code, r"C:\tools\pythonhome\python.exe makes no virtual environments" in out) == (3, True), out
+
+
+def test_a_compiler_without_memory_is_named(machine, windows_python):
+    with_real_logged(machine, windows_python)
+    said = "x.cpp: fatal error C1060: Kein Heapspeicher mehr im Compiler"
+    machine.change("python.exe", "-m build", f"print={said}", "exit=1")
+    code, out = machine.run()
+    assert (code, "too little memory (C1060): set FARM_JOBS to less than 7" in out) == (5, True), out
+
+
 def test_another_toolset_than_the_pinned_one_is_refused(machine):
     build = machine.c / INSTALLED / "VC/Auxiliary/Build/vcvarsall.bat"
     build.write_text(build.read_text().replace("VCToolsVersion=14.29", "VCToolsVersion=14.44"))
@@ -554,8 +568,11 @@ def test_a_held_file_is_waited_for_then_named(machine):
 
 def test_the_number_of_jobs_may_be_given(machine):
     machine.change("python.exe", "count_jobs.py", "exit=1")
-    assert machine.run(FARM_JOBS="3")[0] == 0
+    assert machine.run(FARM_JOBS='"3"')[0] == 0
     assert machine.calls("cl.exe")[-1]["env"]["MAX_JOBS"] == "3"
+    for given in ("four", "0", "2 & exit"):
+        code, out = machine.run(FARM_JOBS=given)
+        assert (code, "next: set FARM_JOBS to the number" in out) == (3, True), out
 
 
 def test_companions_build_against_the_torch_of_the_variant(tools, wine, tmp_path):

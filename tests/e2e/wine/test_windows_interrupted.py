@@ -406,7 +406,7 @@ def test_the_place_of_python_is_written_as_utf8(machine):
 
     That cmd finds such a Python is not tried: Wine's cmd without a console has no code page.
     """
-    code, out = machine.run()
+    code, out = machine.run(PYTHONHOME=r"C:\another")
     assert code == 0, out
     [py] = machine.calls("py.exe")
-    assert py["env"]["PYTHONUTF8"] == "1"
+    assert (py["env"]["PYTHONUTF8"], py["env"].get("PYTHONHOME")) == ("1", None)

@@ -72,6 +72,15 @@ def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen
     assert todo in told[2]
 
 
+def test_git_is_found_where_build_cmd_finds_it_and_asked_for_where_it_is_needed(k40, findings):
+    k40.commands.pop("git --version")
+    chosen = Selectors(Variant.parse("sm35-avx-py311"), "canary", "windows")
+    plan = resolve(Path(__file__).parents[3], chosen)
+    assert findings(k40, plan)["Git"] == ("ok", "not on PATH; canary needs none", "")
+    k40.paths.add(r"C:\Program Files\Git\cmd\git.exe")
+    assert findings(k40)["Git"] == ("ok", r"C:\Program Files\Git\cmd\git.exe", "")
+
+
 def test_a_toolkit_of_wheels_has_no_size_to_tell(k40, findings):
     chosen = Selectors(Variant.parse("sm120-avx2-py311"), "torch", "windows", "windows-2.10.0")
     state, _, todo = findings(k40, resolve(Path(__file__).parents[3], chosen))["toolkit"]
@@ -151,7 +160,7 @@ def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findin
     assert todo in advice
 
 
-def test_this_machine_is_read_rightly():
+def test_this_machine_is_read_rightly(tmp_path):
     site = ThisSite()
     total, commit = site.memory()
     told = {line.split(":")[0]: int(line.split()[1]) << 10 for line in site.read("/proc/meminfo").splitlines()[:20]}
@@ -160,6 +169,7 @@ def test_this_machine_is_read_rightly():
     assert site.which("sh")
     assert site.exists(sys.executable)
     assert site.free(".") > 0
+    assert site.free(str(tmp_path / "not/there")) > 0
     assert site.package("pytest")
     assert site.package("no-such-package") is None
 

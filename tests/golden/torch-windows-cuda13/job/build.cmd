@@ -22,7 +22,7 @@ if not exist plan.json popd
 if not exist plan.json goto :failed
 set "FARM_NEXT=the path of this folder is too long for Windows: copy the folder to a shorter one, such as C:\job"
 if not "%CD:~180%"=="" goto :failed
-set "FARM_NEXT=is C: writable and not full?"
+set "FARM_NEXT=is C: writable and not full? if C:\farm is a junction, is the folder there to which it leads?"
 for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\f5e84624feab) do if not exist "%%d\" mkdir "%%d"
 set "FARM_OUT=C:\farm\out\f5e84624feab"
 if not exist "%FARM_OUT%\" goto :failed
@@ -56,6 +56,7 @@ mkdir %FARM_SAID%
 if not exist %FARM_SAID%\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
+if defined FARM_ARCHIVES set "FARM_ARCHIVES=%FARM_ARCHIVES:"=%"
 set "FARM_TEXT=torch 2.10.0+cu130.sm120.avx2 for sm120-avx2-py313, plan f5e84624feab; log: %FARM_LOG%"
 call :say
 
@@ -69,28 +70,28 @@ if not defined FARM_GIT if exist C:\farm\git\cmd\git.exe set "FARM_GIT=C:\farm\g
 if not defined FARM_GIT if exist "%ProgramFiles%\Git\cmd\git.exe" set "FARM_GIT=%ProgramFiles%\Git\cmd\git.exe"
 set "FARM_NEXT=Git is missing: install Git for Windows"
 if not defined FARM_GIT goto :failed
+for %%v in (PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT PYTHONDEVMODE) do set "%%v="
+rem It writes its place to a file, and a user's name may hold any letter.
+set "PYTHONUTF8=1"
 if defined FARM_PYTHON goto :python
 if exist C:\farm\python\python.exe set "FARM_PYTHON=C:\farm\python\python.exe"
 if defined FARM_PYTHON goto :python
-rem Before py: it writes to a file, and a user's name may hold any letter.
-set "PYTHONUTF8=1"
 py -3.13 -c "import sys; print(sys.executable)" > %FARM_SAID%\python.txt 2>nul
 if "%ERRORLEVEL%"=="0" for /f "usebackq delims=" %%p in ("%FARM_SAID%\python.txt") do set "FARM_PYTHON=%%p"
 if defined FARM_PYTHON goto :python
 for %%p in (python.exe) do set "FARM_PYTHON=%%~$PATH:p"
 :python
-set "PYTHONUTF8=1"
 set "FARM_NEXT=Python 3.13 is missing: install it from python.org, or set FARM_PYTHON to its python.exe"
 if not defined FARM_PYTHON goto :failed
 rem Given with quotes, as it would be typed as a command.
 set "FARM_PYTHON=%FARM_PYTHON:"=%"
-for %%v in (PYTHONHOME PYTHONPATH PYTHONSAFEPATH PYTHONOPTIMIZE PYTHONWARNINGS PYTHONSTARTUP PYTHONINSPECT PYTHONDEVMODE) do set "%%v="
 set "FARM_NEXT=FARM_PYTHON, py or PATH leads to another Python: 64-bit 3.13 is needed"
-"%FARM_PYTHON%" -c "import sys; print(sys.executable); sys.exit(sys.version_info[:2] != (3, 13) or sys.maxsize < 2**32)" > %FARM_SAID%\place.txt 2> %FARM_SAID%\found.txt
+"%FARM_PYTHON%" -c "import importlib.util as u, sys; print(sys.executable); sys.exit(sys.version_info[:2] != (3, 13) or sys.maxsize < 2**32 or 2 * (not u.find_spec('ensurepip')))" > %FARM_SAID%\place.txt 2> %FARM_SAID%\found.txt
 set "FARM_EXIT=%ERRORLEVEL%"
 type %FARM_SAID%\found.txt >> "%FARM_LOG%"
 rem 9009: there is no such program, or the stub of Microsoft's Store, which stands on PATH where no Python is installed.
 if "%FARM_EXIT%"=="9009" set "FARM_NEXT=%FARM_PYTHON% is no Python (the Microsoft Store's stub is none): install Python 3.13 from python.org, or set FARM_PYTHON to its python.exe"
+if "%FARM_EXIT%"=="2" set "FARM_NEXT=%FARM_PYTHON% makes no virtual environments (the embeddable Python makes none): install Python 3.13 from python.org, or set FARM_PYTHON to its python.exe"
 if not "%FARM_EXIT%"=="0" goto :failed
 rem Its place: it may have been given as a name on PATH, which is made anew.
 for /f "usebackq delims=" %%p in ("%FARM_SAID%\place.txt") do if exist "%%p" set "FARM_PYTHON=%%p"
@@ -98,6 +99,8 @@ for /f "usebackq delims=" %%p in ("%FARM_SAID%\place.txt") do if exist "%%p" set
 rem --- a clean environment: nothing of other compilers, toolkits and builds --------------------------------------
 for %%v in (BLAS CC CFLAGS CL _CL_ CPPFLAGS CXX CXXFLAGS INCLUDE LDFLAGS LIB LIBPATH LINK _LINK_ MAX_JOBS MAKEFLAGS NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS WERROR DISTUTILS_USE_SDK MSSdk GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE) do set "%%v="
 call :clear 2>nul
+rem pip.ini may ask for it, which no virtual environment does.
+set "PIP_USER=0"
 set "PATH=%SystemRoot%\System32;%SystemRoot%;%SystemRoot%\System32\Wbem;%SystemRoot%\System32\WindowsPowerShell\v1.0"
 rem The user's own folder may have blanks or letters that nvcc does not take.
 set "TEMP=C:\farm\t"
@@ -198,12 +201,16 @@ set "SOURCE_DATE_EPOCH=315532800"
 set "PYTHONDONTWRITEBYTECODE=1"
 set "FARM_STEP=jobs"
 set "FARM_NEXT=set FARM_JOBS to the number of parallel compilers"
+call :step
 if defined FARM_JOBS goto :jobs
 C:\farm\venv\Scripts\python.exe count_jobs.py 2.2 > %FARM_SAID%\jobs.txt
 if not "%ERRORLEVEL%"=="0" goto :failed
 for /f "usebackq delims=" %%j in ("%FARM_SAID%\jobs.txt") do set "FARM_JOBS=%%j"
 if not defined FARM_JOBS goto :failed
 :jobs
+set "FARM_JOBS=%FARM_JOBS:"=%"
+for /f "delims=0123456789" %%c in ("%FARM_JOBS%") do goto :failed
+if %FARM_JOBS% LSS 1 goto :failed
 set "MAX_JOBS=%FARM_JOBS%"
 set "CMAKE_BUILD_PARALLEL_LEVEL=%FARM_JOBS%"
 set "FARM_TEXT=%MAX_JOBS% parallel compilers"
@@ -279,7 +286,10 @@ if not exist "%FARM_OUT%\lib\" goto :failed
 cd /d C:\farm\src
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\src" goto :failed
 "%FARM_PYTHON%" C:\farm\job\logged.py C:\farm\venv\Scripts\python.exe -m build --wheel --no-isolation --skip-dependency-check --outdir "%FARM_OUT%\wheel" .
-if not "%ERRORLEVEL%"=="0" goto :failed
+set "FARM_EXIT=%ERRORLEVEL%"
+rem By number: cl.exe and link.exe may speak another language. C1076 and C3859 are of precompiled headers.
+if not "%FARM_EXIT%"=="0" for %%e in (C1060 C1002 C1076 C3859 LNK1102) do call :memory %%e
+if not "%FARM_EXIT%"=="0" goto :failed
 cd /d C:\farm\job
 for %%k in (.) do if /i not "%%~fk"=="C:\farm\job" goto :failed
 set "FARM_WHEEL="
@@ -344,6 +354,11 @@ rem Copies the DLLs of a folder; FARM_SHORT says that one could not be copied.
 if not exist %1\*.dll exit /b 0
 copy /y /b %1\*.dll "%FARM_OUT%\lib\" >nul
 if not "%ERRORLEVEL%"=="0" set "FARM_SHORT=%1"
+exit /b 0
+
+:memory
+find "%1:" "%FARM_LOG%" >nul
+if "%ERRORLEVEL%"=="0" set "FARM_NEXT=a compiler had too little memory (%1): set FARM_JOBS to less than %MAX_JOBS%, or enlarge the page file, and run this again"
 exit /b 0
 
 :stop

@@ -8,6 +8,7 @@ if not exist image.cmd popd
 if not exist image.cmd exit /b 9
 if not defined FARM_MEMORY_GB set "FARM_MEMORY_GB=16"
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
+if defined FARM_ARCHIVES set "FARM_ARCHIVES=%FARM_ARCHIVES:"=%"
 set "FARM_OS="
 for /f "delims=" %%o in ('docker info --format "{{.OSType}}"') do set "FARM_OS=%%o"
 if "%FARM_OS%"=="windows" goto :engine
