@@ -102,6 +102,7 @@ def main() -> int:
     parser.add_argument("--load", type=int, default=20)
     parser.add_argument("--integration", type=int, help="runs of `make integration` (as many as of `make test`)")
     parser.add_argument("--workers", type=int, default=2 * (os.cpu_count() or 1), help="of pytest-xdist")
+    parser.add_argument("--first", type=int, default=1, help="the first order: 3 to go on with a table of two runs")
     parser.add_argument("--no-folders", action="store_true", help="not each folder alone")
     args = parser.parse_args()
     integration = args.runs if args.integration is None else args.integration
@@ -109,7 +110,7 @@ def main() -> int:
     runs = []
     print("| run | passed | failed | seconds | load at its end |\n| --- | ---: | ---: | ---: | ---: |", flush=True)
     with kept_at(args.load):
-        for number, (name, kinds) in enumerate(rounds, 1):
+        for number, (name, kinds) in enumerate(rounds, args.first):
             seed = str(number)
             together = ("--dist", "worksteal", "-n", str(args.workers), *(f"tests/{kind}" for kind in kinds))
             runs.append(pytest(f"`{name}`, order {seed}", *together, FARM_TEST_ORDER=seed, FARM_HYPOTHESIS="random"))
