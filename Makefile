@@ -13,14 +13,15 @@ export PYTHONDONTWRITEBYTECODE =
 help:  ## what there is
 	@grep -E '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 8
 
+# --no-compile: what is imported is compiled then.
 $(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-build.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --require-hashes -r requirements.lock -r requirements-build.lock
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.installed requirements-dev.lock
-	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	touch $@
 
 demo:  ## from nothing to a smoke-tested wheel: the main job, end to end

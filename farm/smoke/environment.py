@@ -150,8 +150,8 @@ def install(
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
-    # No cache: the wheel must come from the index under test.
-    words = ["install", "--isolated", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
+    # No cache: the wheel must come from the index under test. As with uv, what is imported is compiled then.
+    words = ["install", "--isolated", "--no-cache-dir", "--no-compile", "--no-input", "--disable-pip-version-check"]
     words += ["--only-binary=:all:", *source, requirement]
     command = [sys.executable, "-I", "-m", "pip", f"--python={python}", *words]
     if uv is not None:

@@ -24,7 +24,7 @@ from tests.larger_canary import larger_canary
 from tests.servers import moto
 from tests.servers.buckets import make_bucket
 
-FILES = 6
+FILES = 3
 ARGUMENTS = ("submit", "--variant", "cpu-avx-py311", "--package", "canary", "--no-smoke", "--json", "--rebuild")
 Machines = Callable[..., Farm]
 

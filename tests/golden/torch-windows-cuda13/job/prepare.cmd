@@ -18,7 +18,7 @@ if exist C:\farm\venv\ exit /b 9
 set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
-"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-compile --no-deps --require-hashes --only-binary :all: -r requirements.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 copy /y nul C:\farm\venv\4b1172b68de7.ok >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
@@ -33,7 +33,7 @@ if exist C:\farm\.cuda-wheels\ exit /b 9
 if exist C:\farm\cuda-13.0-9.13.0\ rmdir /s /q C:\farm\cuda-13.0-9.13.0
 if exist C:\farm\cuda-13.0-9.13.0\ exit /b 9
 set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
-"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: --target C:\farm\.cuda-wheels -r toolkit.txt
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-compile --no-deps --require-hashes --only-binary :all: --target C:\farm\.cuda-wheels -r toolkit.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 xcopy C:\farm\.cuda-wheels\nvidia\cu13 C:\farm\cuda-13.0-9.13.0 /e /i /q /y >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9

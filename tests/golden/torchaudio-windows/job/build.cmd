@@ -263,7 +263,7 @@ rem By variables: a URL may hold characters that mean something to cmd.
 if exist C:\farm\job\needs\*.whl set "PIP_NO_INDEX=1"
 if exist C:\farm\job\needs\*.whl set "PIP_FIND_LINKS=C:\farm\job\needs"
 if not defined PIP_NO_INDEX set "PIP_INDEX_URL=%FARM_INDEX_URL%"
-"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --quiet --disable-pip-version-check --no-deps --target C:\farm\needs torch==2.0.1+cu114.sm35.avx
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target C:\farm\needs torch==2.0.1+cu114.sm35.avx
 if not "%ERRORLEVEL%"=="0" goto :failed
 set "PYTHONPATH=C:\farm\needs"
 

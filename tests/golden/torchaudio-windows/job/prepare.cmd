@@ -23,7 +23,7 @@ if exist C:\farm\venv\ exit /b 9
 set "FARM_NEXT=the last lines of the log name the package; is C: full, does pip reach its index?"
 "%FARM_PYTHON%" logged.py "%FARM_PYTHON%" -m venv C:\farm\venv
 if not "%ERRORLEVEL%"=="0" exit /b 9
-"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --only-binary :all: -r requirements.txt
+"%FARM_PYTHON%" logged.py C:\farm\venv\Scripts\python.exe -m pip install --disable-pip-version-check --quiet --no-compile --no-deps --require-hashes --only-binary :all: -r requirements.txt
 if not "%ERRORLEVEL%"=="0" exit /b 9
 copy /y nul C:\farm\venv\f1034f2dc98d.ok >nul
 if not "%ERRORLEVEL%"=="0" exit /b 9
