@@ -21,7 +21,7 @@ from urllib.parse import unquote, urljoin
 
 import requests
 
-from farm.errors import BuildFailedError, InfrastructureError
+from farm.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
 from farm.pulse import Pulse, megabytes
@@ -29,7 +29,7 @@ from farm.recipe import recipe
 from farm.render import EPOCH
 from farm.retrying import retry_while_open
 from farm.temporary import temporary_folder
-from farm.text import duration, plain
+from farm.text import duration, nearest, plain, short
 from farm.tree import tree_files
 
 TIMEOUT_S = 60
@@ -189,16 +189,21 @@ def index_address(package: str, file: str) -> str:
     """Where the Python index that pip is set to has a file.
 
     Raises:
-        InfrastructureError: The index cannot be read, or has no such file.
+        InfrastructureError: The index cannot be read.
+        BuildFailedError: It has no such file.
     """
     index = pip_index()
     page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
-    for match in re.finditer(r'href="([^"]+)"', text):
-        address = urljoin(page, unescape(match[1])).partition("#")[0]
-        if address.rpartition("/")[2] == file:
-            return address
-    raise InfrastructureError(f"the Python index has no {file}", hint=f"looked at {page}")
+    addresses = [urljoin(page, unescape(match[1])).partition("#")[0] for match in re.finditer(r'href="([^"]+)"', text)]
+    by_name = {address.rpartition("/")[2]: address for address in addresses}
+    if file in by_name:
+        return by_name[file]
+    near = nearest(file, list(by_name)) or list(by_name)[-3:]
+    raise BuildFailedError(
+        f"the Python index has no {file}",
+        hint=f"correct the recipe; {page} has {', '.join(map(short, near)) or 'no files'}",
+    )
 
 
 def pip_index() -> str:
@@ -227,7 +232,20 @@ def _get(address: str, limit: int) -> bytes:
                     raise InfrastructureError(f"{address}: larger than {limit >> 20} MiB")
             return bytes(data)
     except requests.exceptions.RequestException as error:
-        raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
+        raise _not_fetched(address, error) from error
+
+
+_CORRECT = "correct the name or the version in the recipe, or name a mirror that still has it"
+
+
+def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
+    """What it means that a file did not come: the recipe names one that there is not, or something is in the way."""
+    if error.response is not None and error.response.status_code in (404, 410):
+        return BuildFailedError(
+            f"{address} is not there: the server answers {error.response.status_code}",
+            hint=_CORRECT,
+        )
+    return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
 
 
 def _download(address: str, path: Path, sha256: str, line: Line) -> None:
@@ -237,7 +255,10 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
     total, size = hashlib.sha256(), 0
     try:
         if address.startswith("file://"):
-            shutil.copyfile(_file_of(address), part)
+            try:
+                shutil.copyfile(_file_of(address), part)
+            except FileNotFoundError as error:
+                raise BuildFailedError(f"{address} is not there", hint=_CORRECT) from error
             found = _sha256(part)
         else:
             with (
@@ -262,7 +283,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
             )
         retry_while_open(part.replace, path)
     except requests.exceptions.RequestException as error:
-        raise InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?") from error
+        raise _not_fetched(address, error) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -298,13 +319,16 @@ def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
     command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
     command += ["--shallow-submodules", "--", url, str(tree)]
     line("+ " + " ".join(command))
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # a farm has nobody to type a password
+    # A farm has nobody to type a password; what git says is read below.
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
     except FileNotFoundError as error:
         raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
     if result.returncode:
         tail = "\n".join(plain(text) for text in result.stderr.splitlines()[-5:])
+        if "not found in upstream" in result.stderr:
+            raise BuildFailedError(f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe")
         raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
     head = subprocess.run(
         ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True

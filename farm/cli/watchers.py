@@ -129,7 +129,7 @@ class LogWatcher:
         if not at.name:
             return None
         words = [part for part in (at.counted(now), at.output(now)) if part]
-        return f"    {': '.join(words) or duration(now - at.began)}"
+        return f"    {': '.join(words) or f'{at.name} for {duration(now - at.began)}'}"
 
 
 class TerminalWatcher:

@@ -384,7 +384,9 @@ def test_the_line_of_a_log_about_a_step_under_way(monkeypatch):
     watcher = watchers.LogWatcher()
     assert watcher.view() is None
     watcher.step("repair")
-    now += 20
+    now += 7
+    assert watcher.view() == "    repair for 7.0 s"
+    now += 13
     assert watcher.view() == "    (no output for 20 s)"
     watcher.line("Get:1 gcc")
     assert watcher.view() == "    Get:1 gcc"

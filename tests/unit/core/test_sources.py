@@ -105,6 +105,19 @@ def test_a_tag_that_moved_is_refused(repository, cache):
     assert list(cache.iterdir()) == []
 
 
+def test_a_tag_that_there_is_not_is_the_recipes_mistake(repository, cache):
+    source = of_git(repository).model_copy(update={"tag": "v99"})
+    with pytest.raises(BuildFailedError, match=r"upstream has no tag v99:\n(.*\n)?.*Remote branch v99 not found"):
+        fetch(source, cache, mirror=None, line=print)
+
+
+def test_an_archive_that_is_not_there(cache, tmp_path):
+    gone = SourcePlan(kind="archive", url=f"file://{tmp_path}/a.tar.gz", sha256="0" * 64)
+    with pytest.raises(BuildFailedError, match=r"a\.tar\.gz is not there") as error:
+        fetch(gone, cache, mirror=None, line=print)
+    assert "correct the name" in error.value.hint
+
+
 def test_a_repository_that_cannot_be_reached_is_infrastructure(repository, cache, tmp_path):
     source = of_git(repository)
     repository.rename(tmp_path / "gone")
@@ -178,8 +191,14 @@ def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
     source = SourcePlan(kind="wheel", package="Some_Maths", file="b.whl", sha256=hashlib.sha256(b"wheel").hexdigest())
     found = fetch(source, cache, mirror=None, line=print)
     assert (found.name, found.read_bytes()) == (f"{source.sha256}.whl", b"wheel")
-    with pytest.raises(InfrastructureError, match=r"the Python index has no c\.whl"):
-        fetch(source.model_copy(update={"file": "c.whl", "sha256": "0" * 64}), cache, mirror=None, line=print)
+    absent = source.model_copy(update={"file": "c.whl", "sha256": "0" * 64})
+    with pytest.raises(BuildFailedError, match=r"the Python index has no c\.whl") as error:
+        fetch(absent, cache, mirror=None, line=print)
+    assert "/simple/some-maths/ has b.whl" in error.value.hint
+    # A mistake in the recipe, which trying again does not mend; not an index that is away.
+    with pytest.raises(BuildFailedError, match=r"/simple/some-math/ is not there: the server answers 404") as error:
+        fetch(absent.model_copy(update={"package": "some-math"}), cache, mirror=None, line=print)
+    assert "correct the name" in error.value.hint
 
 
 @pytest.mark.parametrize(
@@ -245,9 +264,11 @@ def test_a_part_that_is_gone_names_itself_and_what_else_holds_it(root, index, ca
     page = index / "simple/pybind11"
     page.mkdir()
     (page / "index.html").write_text("nothing here")
-    with pytest.raises(InfrastructureError, match=r"third_party/pybind11 of torch, from pybind11: ") as error:
+    with pytest.raises(BuildFailedError, match=r"third_party/pybind11 of torch, from pybind11: ") as error:
         gather(plan, cache, tmp_path / "out", mirror=None, line=print)
-    assert error.value.hint.endswith("/simple/pybind11/; instead of it: any pybind11 from 2.13 on, as wheel or sdist")
+    assert error.value.hint.endswith(
+        "/simple/pybind11/ has no files; instead of it: any pybind11 from 2.13 on, as wheel or sdist"
+    )
 
 
 def test_with_the_registries_away_the_cache_serves_and_a_missing_part_names_itself(root, cache, tmp_path, monkeypatch):
