@@ -28,6 +28,7 @@ NAMES = re.compile(
 )
 SINGLE_FILES = {"patches.py"}  # copied to machines without the farm: it imports nothing of it
 FOREIGN = {  # words of other formats that look like a platform's name
+    ("doctor/unix.py", "linux"),  # what Docker calls the system of its containers
     ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
     ("wheel/metadata.py", "win32"),  # the wheel tag of 32-bit Windows
     ("wheel/abi.py", "win32"),
