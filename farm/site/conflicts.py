@@ -4,7 +4,7 @@ A pair is judged by trying it within builds that the farm offers: those that hav
 rule holds against every one of them is the reason that a user is shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
@@ -38,35 +38,37 @@ def conflicts(offers: Sequence[Offer]) -> list[Conflict]:
 
 
 def _conflicts(offers: Sequence[Offer]) -> Iterator[Conflict]:
+    samples = {axis: _samples(offers, axis) for axis in AXES}
     for axis, other in combinations(AXES, 2):
         joined = {(getattr(offer, axis), getattr(offer, other)) for offer in offers}
-        values = _values(offers, axis)
-        for value in values:
-            for other_value in _values(offers, other):
+        for value, having in samples[axis].items():
+            for other_value, having_other in samples[other].items():
                 # An offer has both, so nothing is to be explained.
                 if (value, other_value) in joined:
                     continue
-                why = _why(offers, {axis: value, other: other_value})
+                why = _why([*having, *having_other], {axis: value, other: other_value})
                 if why:
                     yield Conflict(axis, value, other, other_value, why)
 
 
-def _values(offers: Sequence[Offer], axis: str) -> list[str]:
-    return list(dict.fromkeys(value for offer in offers if (value := getattr(offer, axis)) is not None))
+def _samples(offers: Sequence[Offer], axis: str) -> dict[str, list[Offer]]:
+    """A few offers of each value of an axis: one build without a reason already shows that two values can be joined."""
+    having: dict[str, list[Offer]] = {}
+    for offer in offers:
+        if (value := getattr(offer, axis)) is not None:
+            having.setdefault(value, []).append(offer)
+    return {value: list(islice(_spread(those), SAMPLES)) for value, those in having.items()}
 
 
-def _why(offers: Sequence[Offer], pair: dict[str, str]) -> str | None:
+def _why(samples: Sequence[Offer], pair: dict[str, str]) -> str | None:
     """The first error that every sample has; None: no rule forbids the pair by itself."""
     reasons: dict[str, str] | None = None
-    for axis, value in pair.items():
-        having = (offer for offer in offers if getattr(offer, axis) == value)
-        # A few are enough: one build without a reason already shows that the two values can be joined.
-        for offer in islice(_spread(having), SAMPLES):
-            # By rule: the texts differ from sample to sample, since they name the other choices.
-            found = {r.rule: r.text for r in check(_stack(_with(offer, pair))) if r.severity == "error"}
-            reasons = found if reasons is None else {rule: text for rule, text in reasons.items() if rule in found}
-            if not reasons:
-                return None
+    for offer in samples:
+        # By rule: the texts differ from sample to sample, since they name the other choices.
+        found = {r.rule: r.text for r in check(_stack(_with(offer, pair))) if r.severity == "error"}
+        reasons = found if reasons is None else {rule: text for rule, text in reasons.items() if rule in found}
+        if not reasons:
+            return None
     return next(iter(reasons.values()), None) if reasons else None
 
 
@@ -74,7 +76,7 @@ def _with(offer: Offer, values: Mapping[str, Any]) -> Offer:
     return replace(offer, **values)
 
 
-def _spread(offers: Iterator[Offer]) -> Iterator[Offer]:
+def _spread(offers: Iterable[Offer]) -> Iterator[Offer]:
     """Offers of different releases first: those of one release say the same."""
     seen: set[tuple[str | None, str | None, str]] = set()
     for offer in offers:

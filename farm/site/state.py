@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -295,7 +295,12 @@ class Known:
 
 def _keys(offer: Offer) -> tuple[str, ...]:
     """The keys of the wheels that serve an offer, its own first."""
-    pythons = [offer.python, ANY]
-    if not offer.python.endswith("t"):  # a free-threaded Python does not load the stable ABI
-        pythons += [f"cp3{minor}-{STABLE}" for minor in range(int(offer.python[3:]), 1, -1)]
-    return tuple(wheel_key(offer.package, offer.version, python, offer.platform) for python in pythons)
+    return _keys_of(offer.package, offer.version, offer.python, offer.platform)
+
+
+@lru_cache(maxsize=4096)  # every page asks for the state of every offer
+def _keys_of(package: str, version: str, python: str, platform: str) -> tuple[str, ...]:
+    pythons = [python, ANY]
+    if not python.endswith("t"):  # a free-threaded Python does not load the stable ABI
+        pythons += [f"cp3{minor}-{STABLE}" for minor in range(int(python[3:]), 1, -1)]
+    return tuple(wheel_key(package, version, each, platform) for each in pythons)

@@ -1,4 +1,4 @@
-"""Runs verify, inspect and repair on files named on stdin, each in a fork of its own with little memory and time.
+"""Runs verify, inspect and repair on files named on stdin, in a fork for each file with little memory and time.
 
 A line in: the folder of a case, which holds `in/`, `out/`, `tmp/`. A line out: JSON, operation to [outcome, text].
 """
@@ -50,8 +50,8 @@ def operations(wheel: Path, out: Path) -> dict[str, Callable[[], tuple[str, str]
     return {"verify": verified, "inspect": inspected, "repair": repaired}
 
 
-def limited(case: Path, run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
-    """The outcome of `run` in a fork that may take `MEMORY` bytes and `SECONDS` of CPU more than it has.
+def limited(case: Path, runs: dict[str, Callable[[], tuple[str, str]]]) -> dict[str, tuple[str, str]]:
+    """The outcomes of `runs` in one fork that may take `MEMORY` bytes and `SECONDS` of CPU more than it has.
 
     Memory is what the process can write to (RLIMIT_DATA): address space that a thread's allocator merely reserves,
     64 MB each, and files that are mapped to be read do not count.
@@ -66,25 +66,29 @@ def limited(case: Path, run: Callable[[], tuple[str, str]]) -> tuple[str, str]:
         limit = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        os.write(write, json.dumps(attempt(run)).encode()[:60_000])
+        with os.fdopen(write, "w") as answers:
+            for name, run in runs.items():
+                kind, text = attempt(run)
+                print(json.dumps([name, kind, text[:60_000]]), file=answers, flush=True)
         os._exit(0)
     os.close(write)
-    with os.fdopen(read, "rb") as answers:
-        answer = answers.read()
+    with os.fdopen(read) as lines:
+        found = {name: (kind, text) for name, kind, text in map(json.loads, lines)}
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return "KILLED", signal.Signals(os.WTERMSIG(status)).name
-    kind, text = json.loads(answer)
-    return kind, text
+    how = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
+    return {name: found.get(name, ("KILLED", how)) for name in runs}
 
 
 def main() -> None:
+    """`python hostile_child.py WHEEL`: a good wheel, so that what the operations import and read first is there."""
     policies()
+    with tempfile.TemporaryDirectory() as out:
+        for run in operations(Path(sys.argv[1]), Path(out)).values():
+            run()
     for line in sys.stdin:
         case = Path(line.strip())
         [wheel] = (case / "in").iterdir()
-        found = {name: limited(case, run) for name, run in operations(wheel, case / "out").items()}
-        print(json.dumps(found), flush=True)
+        print(json.dumps(limited(case, operations(wheel, case / "out"))), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,11 @@ def kit(make_elf, make_container, make_entry, make_digest):
 
 
 @pytest.fixture(scope="session")
-def child():
+def child(kit, tmp_path_factory):
     environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
-    command = [sys.executable, str(HERE / "hostile_child.py")]
+    good = tmp_path_factory.mktemp("good") / f"canary-1.0-{make.TAG}.whl"
+    good.write_bytes(make.pack(kit.members()))
+    command = [sys.executable, str(HERE / "hostile_child.py"), str(good)]
     with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
