@@ -46,6 +46,8 @@ def without_controls(text: str) -> str:
 
     Newlines and tabs stay.
     """
+    if text.isprintable():  # most are, and this takes a tenth of the time
+        return text
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
