@@ -5,9 +5,10 @@ switched off and all retries are made here, bounded, with full jitter. `farm.ind
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import boto3
@@ -78,6 +79,8 @@ class Bucket:
             )
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
+        if endpoint_url:  # AWS redirects between its regions, which botocore follows
+            self.client.meta.events.register("before-parse.s3", self._check_spoken)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url('')!r})"
@@ -117,6 +120,33 @@ class Bucket:
             retry=retry_if_exception(_may_pass),
             reraise=True,
         )(once)
+
+    def _check_spoken(self, response_dict: dict[str, Any], operation_model: Any, **_: object) -> None:
+        """Refuses answers that no S3 server gives: a web server or a login page, which is none.
+
+        botocore would ask for the region of a bucket that is redirected, be redirected, ask again without end; and it
+        reads a web page as a listing without objects.
+        """
+        status, headers, asked = response_dict["status_code"], response_dict["headers"], operation_model.name
+        body = response_dict["body"]  # of an object: a stream
+        said, hint = None, "is endpoint_url the address of the store's API, not of its console or of a web server?"
+        if status in {301, 302, 303, 307, 308} and "x-amz-bucket-region" not in headers:
+            target = headers.get("location", "").split("?")[0]
+            said = "the server redirects" + (f" to {target:.200}" if target else "")
+            hint = "give endpoint_url the address of the store itself (https:// in place of http://?)"
+        elif (
+            status == 200
+            and (
+                (asked in {"GetObject", "HeadObject"} and "etag" not in headers)
+                # An error under way may come with status 200; it is tried again.
+                or (asked == "ListObjectsV2" and not re.search(rb"ListBucketResult|<Error", body[:1000]))
+            )
+        ):
+            said = f"what answers there is no S3 store ({headers.get('content-type', 'without a type'):.60})"
+        if said:
+            if not isinstance(body, bytes):
+                body.close()  # what nobody reads to its end keeps its connection
+            raise InfrastructureError(f"{self.url('')}: {said}", hint=hint)
 
     @contextlib.contextmanager
     def failures(self, key: str) -> Iterator[None]:

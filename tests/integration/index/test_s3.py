@@ -5,6 +5,8 @@ and, where the request goes on, the real server.
 """
 
 import io
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -143,6 +145,57 @@ def test_a_dead_endpoint_is_infrastructure(aws):
     store = open_store("s3://wheels?endpoint_url=http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match="EndpointConnectionError"):
         store.get("a")
+
+
+PAGE = b"<html><body>Log in</body></html>"
+
+
+def elsewhere(status, headers, body):
+    """What stands at an endpoint that is no store: each request gets this answer."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815 (http.server's name)
+
+        def log_message(self, *_args):
+            pass
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "said"),
+    [
+        (301, {"Location": "https://store.example.org/?token=1"}, b"", "redirects to https://store.example.org/$"),
+        (307, {"Location": "/login"}, PAGE, "redirects to /login$"),
+        (308, {}, b"", "redirects$"),
+        (200, {"Content-Type": "text/html"}, PAGE, r"no S3 store \(text/html\)"),
+        (200, {}, b"", r"no S3 store \(without a type\)"),
+    ],
+    ids=["https", "login", "nowhere", "page", "empty"],
+)
+def test_what_answers_and_is_no_store_is_named(aws, status, headers, body, said):
+    """Not an empty index: a page reads as a listing without objects."""
+    with elsewhere(status, headers, body) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            store = open_store(f"s3://wheels?endpoint_url=http://127.0.0.1:{server.server_port}")
+            for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
+                with pytest.raises(InfrastructureError, match=said) as caught:
+                    operate()
+                assert caught.value.hint
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_objects_say_what_they_are(store):
