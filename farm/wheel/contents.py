@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.needs import installed_path
 from farm.wheel.partial import PartialMember, TooFarInsideError
 from farm.wheel.zipformat import Entry
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # What no loader is ever pointed at, and most of a wheel: not worth a look at the first bytes.
 _NO_LIBRARIES = (".py", ".pyi", ".h", ".hpp", ".cuh", ".cmake", ".lib", ".a", ".txt", ".exe")
+_WORTH_COMPARING = 64 << 10
 _MAX_LIBRARIES = 5000  # each pair of them may be compared; the largest known wheels hold some hundred
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -60,23 +62,41 @@ def read_contents(
     """
     from farm.wheel.isolated import read_in_process  # noqa: PLC0415 (slow to import, and repair does without)
     from farm.wheel.link import read_link  # noqa: PLC0415 (as above)
+    from farm.wheel.streamed import read_streamed  # noqa: PLC0415 (as above)
 
     symbols: dict[str, Symbols | DllSymbols] = {}
 
+    def dispatches(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in dispatching)
+
     def read(name: str) -> tuple[str, Library | None]:
+        level = level_of(name)
+        if archive.lenient and not level and not with_symbols and archive.is_long(name, ELF_MAGIC):
+            library = read_streamed(archive, name)
+            if library is not None:
+                return library.sha256, library
         with archive.content(name, magics(name)) as (sha256, data):
             if data is None:
                 return sha256, None
             if with_symbols:
                 symbols[name] = read_link(data)
-            on_load = any(fnmatchcase(name, pattern) for pattern in dispatching)
-            level = level_of(name)
+            on_load = dispatches(name)
             # POSIX alone: the other process inherits the open file.
             if level and isinstance(data, Spooled) and os.name == "posix":
                 return sha256, read_in_process(name, sha256, data, level, on_load=on_load)
             return sha256, read_library(name, sha256, data, level, on_load=on_load)
 
-    found = _in_threads(archive, read)
+    twins = {
+        name: twin
+        for name, twin in _twins(archive).items()
+        if (level_of(name), dispatches(name)) == (level_of(twin), dispatches(twin))
+    }
+    found = _in_threads(archive, read, [name for name in archive.members if name not in twins])
+    for name, twin in twins.items():
+        sha256, library = found[twin]
+        found[name] = sha256, library and replace(library, path=name)
+        if twin in symbols:
+            symbols[name] = symbols[twin]
     _check_count(sum(library is not None for _, library in found.values()))
     order = [name for name, entry in archive.members.items() if not entry.is_dir]
     return Contents(
@@ -91,17 +111,35 @@ def _check_count(libraries: int) -> None:
         raise VerificationFailedError(f"more than {_MAX_LIBRARIES} libraries; such a wheel is not inspected")
 
 
+def _twins(archive: Archive) -> dict[str, str]:
+    """Libraries that have the same bytes as one before them, and that one: torch's build puts some into two folders.
+
+    Their last names are the same too: these decide what is looked for.
+    """
+    first: dict[tuple[str, int, int, int], str] = {}
+    twins = {}
+    for name, entry in archive.members.items():
+        if entry.size < _WORTH_COMPARING or name.endswith(_NO_LIBRARIES):
+            continue
+        other = first.setdefault(_likeness(entry), name)
+        if other != name and _same_bytes(archive, archive.entry(other), entry):
+            twins[name] = other
+    return twins
+
+
+def _likeness(entry: Entry) -> tuple[str, int, int, int]:
+    return entry.name.rpartition("/")[2], entry.crc, entry.size, entry.compressed
+
+
 def _in_threads(
-    archive: Archive, read: Callable[[str], tuple[str, Library | None]]
+    archive: Archive, read: Callable[[str], tuple[str, Library | None]], names: list[str]
 ) -> dict[str, tuple[str, Library | None]]:
     """`read` of every file, what may be a library first, the large before the small.
 
     Unpacking and hashing leave Python's lock to the other threads, following a small library's code does not: so there
     had better be files left for them to unpack meanwhile.
     """
-    waiting = deque(
-        sorted(archive.members, key=lambda name: (name.endswith(_NO_LIBRARIES), -archive.members[name].size))
-    )
+    waiting = deque(sorted(names, key=lambda name: (name.endswith(_NO_LIBRARIES), -archive.members[name].size)))
     found: dict[str, tuple[str, Library | None]] = {}
 
     def work() -> None:
@@ -163,7 +201,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
         files[name] = known
         if not name.endswith(_NO_LIBRARIES) and archive.starts_with(name, magics(name)):
             # torch's build puts some DLLs into two folders. The name counts too: it decides what is looked for.
-            key = name.rpartition("/")[2], entry.crc, entry.size, entry.compressed
+            key = _likeness(entry)
             twin = seen.get(key)
             if twin is not None and _same_bytes(archive, archive.entry(twin.path), entry):
                 libraries.append(replace(twin, path=name, sha256=known[0]))

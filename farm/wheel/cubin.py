@@ -6,6 +6,7 @@ cubin without either into every library. Read off files of CUDA 10.2 to 13.0.
 """
 
 import struct
+from functools import lru_cache
 
 from farm.wheel.magic import ELF_MAGIC
 
@@ -55,6 +56,7 @@ def has_kernel(cubin: bytes) -> bool:
     return False
 
 
+@lru_cache(maxsize=512)  # linkers put the same empty cubin into every library, a thousand times
 def unpack(data: bytes, size: int, *, zstd: bool) -> bytes | None:
     """The `size` bytes that were compressed; None if these are no such data."""
     return _unpack_zstd(data, size) if zstd else _unpack_lz4(data, size)
@@ -90,9 +92,11 @@ def _unpack_lz4(data: bytes, size: int) -> bytes | None:
             match, at = _length(data, at, token & 15)
             if not 0 < distance <= len(out) or len(out) + match + 4 > size:
                 break
-            # Byte by byte: a match may overlap what it writes, which repeats it. Four is the shortest match.
-            for _ in range(match + 4):
-                out.append(out[-distance])
+            # Four is the shortest match. One that overlaps what it writes repeats it.
+            match += 4
+            start = len(out) - distance
+            repeated = out[start:]
+            out += repeated[:match] if match <= distance else (repeated * (match // distance + 1))[:match]
     except IndexError:
         return None
     return bytes(out) if len(out) == size else None

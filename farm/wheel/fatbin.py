@@ -14,13 +14,14 @@ that no program loads; it is not read. One container holds the same kernels for 
 library can run on must be judged container by container: a library with sm_35 somewhere may lack it elsewhere.
 """
 
+import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from farm.errors import VerificationFailedError
-from farm.wheel.archive import Buffer
+from farm.wheel.archive import View
 from farm.wheel.cubin import LOOKED_INTO, architecture, has_kernel, unpack
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC
 
@@ -80,7 +81,7 @@ class Container:
         return frozenset(entry.sm for entry in self.entries if entry.kind == "ptx" and not entry.is_stub)
 
 
-def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
+def read_fatbins(data: View, start: int, end: int) -> list[Container]:
     """The containers between two offsets of a file, which is where its `.nv_fatbin` section lies.
 
     Raises:
@@ -92,7 +93,7 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
     while (position := _skip_padding(data, position, end)) < end:
         if position + _CONTAINER.size > end:
             raise _damaged(position - start, "cut off")
-        magic, version, header, length = _CONTAINER.unpack_from(data, position)
+        magic, version, header, length = _CONTAINER.unpack(data[position : position + _CONTAINER.size])
         if magic != _MAGIC or version != 1 or header < _CONTAINER.size:
             raise _damaged(position - start, "no container begins here")
         first = position + header
@@ -112,11 +113,12 @@ def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
     return containers
 
 
-def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatEntry]:
+def _entries(data: View, position: int, end: int, start: int) -> Iterator[FatEntry]:
     while position < end:
         if position + _ENTRY.size > end:
             raise _damaged(position - start, "an entry is cut off")
-        kind, _, header, length, packed, _, _, _, sm, _, _, flags = _ENTRY.unpack_from(data, position)
+        raw = data[position : position + _ENTRY.size]
+        kind, _, header, length, packed, _, _, _, sm, _, _, flags = _ENTRY.unpack(raw)
         body = position + header
         if header < _ENTRY.size or body + length > end or packed > length:
             raise _damaged(position - start, "an entry reaches beyond its container")
@@ -138,7 +140,7 @@ def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatE
         position = body + length
 
 
-def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
+def _looked_into(data: View, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
     """(Whether machine code holds no kernel, the architecture that it names itself.)
 
     What cannot be unpacked holds none that anything could load.
@@ -158,7 +160,40 @@ def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int)
     return content is None or not has_kernel(content), architecture(content or b"")
 
 
-def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Container]:
+@dataclass(frozen=True)
+class Found:
+    """A container with its place in the file, in bytes; `following` is the first byte behind it that is not zero."""
+
+    container: Container
+    offset: int
+    end: int
+    following: int
+
+
+def all_fatbins(data: View) -> list[Found]:
+    """All that looks like a container, wherever it lies; `data` is read once, from its beginning to its end.
+
+    Raises:
+        VerificationFailedError: What looks like a container is damaged.
+    """
+    found: list[Found] = []
+    position = 0
+    search = _Search(data)
+    while (position := search.next(position)) >= 0:
+        length = int.from_bytes(data[position + 8 : position + 16], "little")
+        end = position + 16 + length
+        if not length or end > len(data):
+            position += 1
+            continue
+        [container] = read_fatbins(data, position, end)
+        found.append(Found(container, position, end, _skip_padding(data, end, len(data))))
+        if len(found) > _MAX_ENTRIES:
+            raise _damaged(position, f"more than {_MAX_ENTRIES} containers")
+        position = end
+    return found
+
+
+def find_fatbins(data: View, known: Sequence[tuple[int, int]]) -> list[Container]:
     """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
 
     Raises:
@@ -183,21 +218,30 @@ def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Contain
 
 
 class _Search:
-    """Where containers may begin. Block by block: `mmap.find` of Python 3.11 takes twice as long."""
+    """Where containers may begin. In an mmap block by block: its own `find` takes twice as long in Python 3.11."""
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: View) -> None:
         self._data = data
         self._block = b""
         self._at = 0
 
     def next(self, position: int) -> int:
         """The first place from `position` on; -1: none."""
+        if isinstance(self._data, mmap.mmap):
+            return self._by_blocks(position)
+        # Four bytes are found faster than eight.
+        while (position := self._data.find(FATBIN_MAGIC, position, len(self._data))) >= 0:
+            if self._data[position : position + len(_START)] == _START:
+                return position
+            position += 1
+        return -1
+
+    def _by_blocks(self, position: int) -> int:
         while position < len(self._data):
             whole = len(self._block) - len(_START) + 1  # places at which all of it lies in the block
             if not self._at <= position < self._at + whole:
                 self._at, self._block = position, self._data[position : position + _BLOCK]
                 whole = max(len(self._block) - len(_START) + 1, 1)
-            # Four bytes are found faster than eight.
             place = self._block.find(FATBIN_MAGIC, position - self._at)
             if place >= 0 and self._block.startswith(_START, place):
                 return self._at + place
@@ -205,7 +249,7 @@ class _Search:
         return -1
 
 
-def _skip_padding(data: Buffer, position: int, end: int) -> int:
+def _skip_padding(data: View, position: int, end: int) -> int:
     """Containers are aligned with zeros: the offset of the next byte that is not zero."""
     while position < end:
         block = data[position : min(position + 4096, end)]

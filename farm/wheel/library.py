@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from farm.errors import VerificationFailedError
 from farm.wheel.arch import order
-from farm.wheel.archive import Buffer
+from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC
 from farm.wheel.partial import PartialMember
 from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
@@ -119,8 +119,7 @@ def read_library(
             return _read_dll(path, sha256, data, level, on_load)
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
-        from farm.wheel.elf import read_elf  # noqa: PLC0415 (as below: wheels for Windows do without)
-        from farm.wheel.elfload import cpu_level, refusal  # noqa: PLC0415
+        from farm.wheel.elf import read_elf  # noqa: PLC0415 (wheels for Windows do without)
 
         elf = read_elf(data)
         sets: tuple[FatbinSet, ...] = ()
@@ -129,8 +128,23 @@ def read_library(
         if not isinstance(data, PartialMember):
             sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
             instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
+        return elf_library(path, sha256, data, elf, sets, empty, instructions)
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
+
+
+def elf_library(
+    path: str,
+    sha256: str,
+    data: View,
+    elf: "Elf",
+    sets: tuple[FatbinSet, ...],
+    empty: int,
+    instructions: Instructions | None,
+) -> Library:
+    """The facts of an ELF file, given its device code (`sets`, `empty`: as `group` gives them) and its instructions."""
+    from farm.wheel.elfload import cpu_level, refusal  # noqa: PLC0415 (wheels for Windows do without)
+
     return Library(
         path=path,
         sha256=sha256,
@@ -153,7 +167,7 @@ def read_library(
     )
 
 
-def _internals(data: Buffer | PartialMember, elf: "Elf") -> tuple[str, ...]:
+def _internals(data: View, elf: "Elf") -> tuple[str, ...]:
     from farm.wheel.manylinux import NARROW_UNICODE, internal_symbols  # noqa: PLC0415 (as above)
     from farm.wheel.symbols import taken  # noqa: PLC0415
 
@@ -180,8 +194,7 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
 
 
 def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:
-    # Its metadata lie among the constants, far in front of the imports: to unpack those takes longer than all the rest.
-    pe = read_pe(data, hybrid=not isinstance(data, PartialMember) or data.is_small)
+    pe = read_pe(data, hybrid=not isinstance(data, PartialMember))
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
     refused = None

@@ -24,7 +24,7 @@ from farm.wheel.archive import Archive
 from farm.wheel.inflate import InflateErrors, inflater
 from farm.wheel.zipformat import DEFLATED, Entry
 
-_WHOLE = 8 << 20  # smaller members are simply unpacked
+_WHOLE = 1 << 20  # smaller members are simply unpacked
 _HEAD = 32 << 20  # of this much is kept in memory
 _TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
 _IN_MEMORY = 48 << 20  # a file takes a third longer
@@ -116,11 +116,6 @@ class PartialMember:
             self._more: Iterator[bytes] = archive.inflate(entry, _PIECE)
         else:
             self._more = archive.chunks(entry.name)
-
-    @property
-    def is_small(self) -> bool:
-        """All of it may be had for little."""
-        return len(self) <= _WHOLE
 
     def close(self) -> None:
         if self._tail is not None:

@@ -19,6 +19,8 @@ _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
 _PE32, _PE64 = 0x10B, 0x20B
 _IMPORTS, _LOAD_CONFIG, _DELAYED = 1, 10, 13
 _HYBRID = 200  # CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64 (winnt.h)
+# Entry thunks and redirections, which linkers (link.exe, LLD) give every ARM64EC file that x86-64 code can call.
+_HYBRID_SECTIONS = frozenset((".hexpthk", ".a64xrm"))
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
@@ -90,7 +92,10 @@ class Pe:
 
 
 def read_pe(data: View, *, hybrid: bool = True) -> Pe:
-    """Read the facts of a PE file. Without `hybrid`, ARM64EC is not told from AMD64, whose header it has.
+    """Read the facts of a PE file.
+
+    ARM64EC has the header of AMD64 and is told from it by metadata. Without `hybrid` these are read only in files with
+    sections that such code has: they lie among the constants, which may be costly to get.
 
     Raises:
         VerificationFailedError: It is not a PE file, or damaged.
@@ -144,6 +149,7 @@ class _Reader:
         places += [(0, 0)] * (16 - len(places))
         self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
         called = MACHINES.get(machine, f"pe0x{machine:x}")
+        hybrid = hybrid or any(part.name in _HYBRID_SECTIONS for part in self.sections)
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(

@@ -1,6 +1,7 @@
 """What a repair costs beside other tools: `python tests/bench/repair.py CACHE [ROUNDS [WORD...]]`.
 
-CACHE is a folder for downloads and a virtual environment of the tools: about 1 GB, made at the first run. Jobs:
+CACHE is a folder for downloads and virtual environments of the tools and of the farm: about 1 GB, made at the first
+run. Jobs:
 
 1. The official PyTorch 2.0.1 wheel for Windows with libiomp5md.dll taken out: put it back.
 2. A Linux PyTorch wheel without CUDA: find that all is there, set its tags.
@@ -62,6 +63,16 @@ def tools(cache: Path) -> Path:
     return python.parent
 
 
+def installed_farm(cache: Path) -> Path:
+    """The farm as its users have it: installed, with the extra `fast`, in an environment of its own."""
+    python = cache / "farm" / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", cache / "farm"], check=True)
+        pip(python, "install", f"{ROOT}[fast]")
+    pip(python, "install", "--no-deps", "--force-reinstall", str(ROOT))  # as the sources are now
+    return python.parent / "farm"
+
+
 def without_dll(wheel: Path, folder: Path) -> Path:
     """The wheel as a build leaves it: without the library, and with a RECORD that does not name it."""
     target = folder / wheel.name
@@ -92,8 +103,9 @@ json.dump([status, used.ru_utime + used.ru_stime, used.ru_maxrss], open(sys.argv
 def measure(command: list[str], output: Path) -> Cost:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{Path(command[0]).parent}:{os.environ['PATH']}"}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # every tool runs as it does once it is installed
+    environ.pop("PYTHONPATH", None)
     used = output.with_suffix(".json")
     with (output / "log").open("wb") as log:
         starter = [sys.executable, "-S", "-c", STARTER, str(used), *command]
@@ -128,9 +140,9 @@ def compare(title: str, jobs: dict[str, Callable[[Path], list[str]]], folder: Pa
     Console(width=100).print(table)
 
 
-def farm(wheel: Path, *libraries: Path) -> Callable[[Path], list[str]]:
+def farm(program: Path, wheel: Path, *libraries: Path) -> Callable[[Path], list[str]]:
     options = [option for library in libraries for option in ("--lib-dir", str(library))]
-    command = [sys.executable, "-m", "farm.cli.main", "repair", str(wheel), "--into", "torch/lib", *options]
+    command = [str(program), "repair", str(wheel), "--into", "torch/lib", *options]
     return lambda output: [*command, "-o", str(output)]
 
 
@@ -148,6 +160,7 @@ def main() -> None:
     cache = Path(sys.argv[1]).resolve()
     cache.mkdir(parents=True, exist_ok=True)
     bin_folder = tools(cache)
+    program = installed_farm(cache)
     openmp, torch = download(cache / "windows", *WINDOWS)
     [linux] = download(cache / "linux", *LINUX)
     libraries = cache / "libraries"
@@ -161,7 +174,7 @@ def main() -> None:
     delvewheel = [tool["delvewheel"], "repair", "--ignore-existing", "--exclude", "msvcp140.dll"]
     nothing = ["-e", "*.dll"]
     windows: dict[str, Callable[[Path], list[str]]] = {
-        "farm repair": farm(broken, libraries),
+        "farm repair": farm(program, broken, libraries),
         "delvewheel repair": lambda out: [*delvewheel, "--add-path", str(libraries), "-w", str(out), str(broken)],
         "repairwheel (nothing added)": lambda out: [tool["repairwheel"], *nothing, "-o", str(out), str(broken)],
         "wheel unpack, wheel pack": lambda _: ["/bin/sh", "-c", unpack, str(broken)],
@@ -173,7 +186,7 @@ def main() -> None:
     audit = [tool["auditwheel"], "repair", "--plat", "manylinux_2_28_x86_64", *kept, str(linux)]
     own = [option for name in ("libtorch*.so", "libc10.so", "libshm.so") for option in ("-e", name)]
     both: dict[str, Callable[[Path], list[str]]] = {
-        "farm repair": farm(linux),
+        "farm repair": farm(program, linux),
         "auditwheel repair": lambda out: [*audit, "-w", str(out)],
         "repairwheel": lambda out: [tool["repairwheel"], *own, "-o", str(out), str(linux)],
         "wheel unpack, wheel pack": lambda _: ["/bin/sh", "-c", unpack, str(linux)],
