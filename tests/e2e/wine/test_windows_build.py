@@ -90,7 +90,7 @@ class Machine:
         self.environment = environment | {
             "FARM_TEST_RECORD": f"Z:{self.record}".replace("/", "\\"),
             "FARM_TEST_RULES": f"Z:{self.rules_file}".replace("/", "\\"),
-            "WINEPATH": r"C:\tools;C:\other toolkit\bin",
+            "WINEPATH": '"C:\\in quotes\\";C:\\tools\\;C:\\other toolkit\\bin;C:\\a & b (x86)\\',
         }
         self.tool(
             "tools/git.exe",
@@ -196,7 +196,7 @@ def test_a_compiler_sees_what_the_plan_promises_and_nothing_stale(machine):
         path = seen["PATH"].split(";")
         assert path[:2] == [r"C:\farm\venv\Scripts", cuda + r"\bin"]
         assert r"C:\vc\bin" in path
-        assert not [entry for entry in path if "other toolkit" in entry or "sccache" in entry]
+        assert not [entry for entry in path if "other toolkit" in entry or "a & b" in entry or "sccache" in entry]
         assert (
             machine.calls(compiler)[-1]["path"].lower()
             == {
@@ -493,6 +493,14 @@ def test_no_build_leaves_the_server_of_its_compiler_cache(machine):
     )
     assert calls.index(first) < cleaned, "before the folder is removed"
     assert calls.index(last) > built
+
+
+def test_a_path_that_cmd_does_not_take_is_named(machine):
+    """PATH above 8,191 characters: cmd finds no program any more."""
+    folders = (rf"C:\Program Files\application {number}\bin" for number in range(300))
+    code, out = machine.run(WINEPATH=";".join([r"C:\tools", *folders]))
+    assert (code, "next: cmd finds no programs: PATH is longer than 8191 characters" in out) == (3, True), out
+    assert not (machine.c / "farm").exists()
 
 
 def test_one_build_at_a_time(machine):

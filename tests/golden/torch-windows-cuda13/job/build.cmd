@@ -11,8 +11,11 @@ set "FARM_EXIT=0"
 set "FARM_CODE=9"
 set "FARM_LOG=nul"
 set "FARM_STEP=folders"
-set "FARM_NEXT=is C: writable and not full?"
+set "FARM_CODEPAGE="
 for /f "tokens=2 delims=:." %%c in ('chcp') do set "FARM_CODEPAGE=%%c"
+set "FARM_NEXT=cmd finds no programs: PATH is longer than 8191 characters, or lacks %SystemRoot%\System32. Shorten it, or in this window: set PATH=%SystemRoot%\System32, and FARM_PYTHON to python.exe"
+if not defined FARM_CODEPAGE set "FARM_CODE=3"
+if not defined FARM_CODEPAGE goto :failed
 chcp 65001 >nul
 rem pushd gives a folder of the network a drive letter, which cd cannot. This folder goes before the current one: that may
 rem be the kit of another plan.
