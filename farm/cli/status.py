@@ -86,8 +86,14 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
     engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
     started = _time(row["created"]).astimezone().strftime("%Y-%m-%d %H:%M")
-    why = plain(row["why"] or "").split("\n")[0][:WHY_WIDTH]
+    why = _short(row["why"] or "")[:WHY_WIDTH]
     return (row["id"], row["package"], row["variant"], row["state"], started, duration(row["seconds"]), engine, why)
+
+
+def _short(why: str) -> str:
+    """The first line of an error; where that only announces what follows, with the first line of that."""
+    first, *more = [plain(text) for text in why.splitlines()] or [""]
+    return f"{first} {more[0].strip(' -')}" if more and first.endswith(":") else first
 
 
 def _watch(args: argparse.Namespace, journal: "Journal") -> None:

@@ -81,6 +81,26 @@ def test_status_tells_the_state_and_the_why_of_each(project, journal, run, capsy
     assert "\x1b" not in said
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "the build failed with exit code 1:\n    a.cpp:3: error: no x\n  cause: y",
+            "exit code 1: a.cpp:3: error: no x\n",
+        ),
+        ("x.whl does not hold what its name promises:\n  - a.so: no sm_35\n", "its name promises: a.so: no sm_35\n"),
+        ("one sentence\nand more", "one sentence\n"),
+        ("the build failed:", "the build failed:\n"),
+        ("", "swarm"),
+    ],
+)
+def test_status_names_the_first_error_of_a_failed_run(project, journal, run, capsys, text, shown):
+    journal.event(run.id, "error", text=text, hint=None)
+    journal.finish_run(run.id, "failure", 5)
+    assert farm(project, "status") == 0
+    assert shown in capsys.readouterr().out
+
+
 def test_status_of_one_with_watch_ends_when_it_has_ended(project, journal, run, capsys):
     journal.finish_run(run.id, "success", 0)
     assert farm(project, "status", run.id, "--watch", "--json") == 0
