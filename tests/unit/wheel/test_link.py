@@ -167,3 +167,31 @@ def test_names_of_the_cxx_runtime_may_lack_a_version(found, tmp_path):
 
 def test_names_that_glibc_gives_without_a_version(found, make_elf):
     assert found({"canary/_C.so": make_elf(needed=["libc.so.6"])}) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "tag", "refused"),
+    [
+        (183, "android_24_arm64_v8a", []),
+        (62, "android_24_x86_64", []),
+        (62, "android_24_arm64_v8a", ["platform"]),
+        (183, "any", ["imports", "platform"]),
+    ],
+)
+def test_a_wheel_for_android_holds_libraries_of_its_machine(tmp_path, make_wheel, make_elf, machine, tag, refused):
+    """libpython and Android's own libraries are not looked up."""
+    library = make_elf(machine=machine, needed=["libc.so", "libpython3.13.so"])
+    tag = f"py3-none-{tag}" if tag == "any" else f"cp313-cp313-{tag}"
+    path = make_wheel(tmp_path, {"canary/_C.so": library}, tag=tag)
+    found = {f.check for f in verify(path, Policy()).findings}
+    assert sorted(found & {"imports", "platform"}) == refused
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_names_of_pypy_and_graalpy_come_from_the_interpreter(tmp_path, found):
+    source = tmp_path / "take.c"
+    for name, wrong in [("pypy_carefully_make_gil", []), ("GraalPyList_SET_ITEM", []), ("unknown_function", [1])]:
+        source.write_text(f"int {name}(void); int own(void) {{ return {name}(); }}")
+        command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "take.so", source]
+        subprocess.run([*command, "-Wl,--no-as-needed", "-lc"], check=True)
+        assert len(found({"canary/take.so": (tmp_path / "take.so").read_bytes()})) == len(wrong), name
