@@ -110,14 +110,18 @@ class WheelSource(Model):
 
 
 class BuildWheel(Model):
-    """A wheel of the Python index that is installed for the build, such as its build backend."""
+    """A wheel of the Python index that is installed for the build, such as its build backend; `bases` as in `Part`."""
 
+    bases: list[str] = []
     package: PackageName
     file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
     sha256: Sha256
 
 
 AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
+
+
+Repair = Literal["beside", "tools"]
 
 
 class Part(Model):
@@ -174,7 +178,7 @@ class Recipe(Model):
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `requires` are requirements that repair adds to METADATA where the build did not write them.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
-    delvewheel put them into `<name>.libs`. `opens`: libraries that those of CUDA and of cuDNN open by name on
+    delvewheel put them into `<name>.libs`; by platform where that differs. `opens`: libraries that those of CUDA and of cuDNN open by name on
     Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported names (patterns) that are there
     only if it was compiled: verify refuses them where the variant's CPU level leaves the tier out.
 
@@ -207,7 +211,7 @@ class Recipe(Model):
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
     vendor_into: str
-    repair: Literal["beside", "tools"] = "beside"
+    repair: Repair | dict[PlatformName, Repair] = "beside"
     exclude: list[str] = []
     opens: dict[Literal["cuda", "cudnn"], list[str]] = {}
     tiers: dict[str, list[str]] = {}
@@ -220,6 +224,9 @@ class Recipe(Model):
         if self.build_requires and "python3-pip" not in self.apt:
             raise PydanticCustomError("pip", "build_requires are installed with pip: add python3-pip to apt")
         return self
+
+    def repair_on(self, platform: PlatformName) -> Repair:
+        return self.repair if isinstance(self.repair, str) else self.repair.get(platform, "beside")
 
 
 class Edit(Model):

@@ -14,7 +14,7 @@ from farm.options import Choice
 from farm.parsed import is_own
 from farm.plan import inputs
 from farm.plan.environment import environment, filled, needs, placeholders
-from farm.plan.file import Plan
+from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.pythons import debian_packages, python_plan, wheels
 from farm.plan.selectors import Candidate, Selectors, candidate
@@ -117,9 +117,9 @@ def _plan(wanted: Candidate) -> Plan:
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),
-        build_requires=[*wheels(stack), *inputs.build_requires(pins.recipe, recipe, stack)],
+        build_requires=_build_requires(wanted),
         vendor_into=recipe.vendor_into,
-        repair=recipe.repair,
+        repair=recipe.repair_on(stack.platform),
         exclude=recipe.exclude,
         opens=system.opens(recipe, stack),
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
@@ -161,6 +161,14 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
         own = f"an outdated {base.python}" if base.outdated else base.python
         origins["python"] = f"standalone: {wanted.pins.base} has {own}"
     return origins | {f"env.{name}": choice.origin for name, choice in env.items()}
+
+
+def _build_requires(wanted: Candidate) -> list[SourcePlan]:
+    """What a standalone Python needs for the build, and of what the recipe names the rest."""
+    own = wheels(wanted.stack)
+    there = {wheel.package for wheel in own}
+    named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
+    return [*own, *(wheel for wheel in named if wheel.package not in there)]
 
 
 def _policy(wanted: Candidate, version: str) -> Policy:

@@ -58,7 +58,7 @@ def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
     ]
 
 
-def build_requires(name: str, recipe_: Recipe, stack: Stack) -> list[SourcePlan]:
+def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:
     """The wheels of the Python index that the build imports. A machine that is not an image has what `wheels` names.
 
     Raises:
@@ -76,7 +76,8 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack) -> list[SourcePlan]
         )
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 slow to import
 
-    for index, wheel in enumerate(recipe_.build_requires):
+    wanted = [(n, wheel) for n, wheel in enumerate(recipe_.build_requires) if not wheel.bases or base in wheel.bases]
+    for index, wheel in wanted:
         try:
             tags = parse_wheel_filename(wheel.file)[3]
         except InvalidWheelFilename:
@@ -91,7 +92,7 @@ def build_requires(name: str, recipe_: Recipe, stack: Stack) -> list[SourcePlan]
                 f"{line}: build_requires.{index}.file: {wheel.file} is not for Python {stack.variant.python_version} "
                 f"on {stack.platform} {stack.variant.machine}"
             )
-    return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in recipe_.build_requires]
+    return [SourcePlan(kind="wheel", **wheel.model_dump(exclude={"bases"})) for _, wheel in wanted]
 
 
 def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
@@ -100,7 +101,7 @@ def _fixed(origin: AnySource | WheelSource) -> SourcePlan:
 
 def library_wheels(recipe_: Recipe, stack: Stack, form: object) -> list[LibraryWheelPlan]:
     """The wheels to need instead of vendoring what they hold; by default wherever the catalogue knows them."""
-    if recipe_.repair != "tools" or not stack.cuda or form == "vendored":
+    if recipe_.repair_on(stack.platform) != "tools" or not stack.cuda or form == "vendored":
         return []
     known = catalog.library_wheels(stack.cuda, stack.cudnn)
     machine, target = stack.variant.machine, facts(stack.platform)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan 0b1cb1921c57; runs in the
+# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan fcd83f6d3a40; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
@@ -13,6 +13,7 @@ export CXX=g++-14
 export CXXFLAGS='-mavx2 -mfma -mf16c'
 export PYTORCH_BUILD_NUMBER=1
 export PYTORCH_BUILD_VERSION=2.8.0+cpu.avx2
+export USE_CCACHE=0
 export USE_CUDA=0
 export USE_CUDNN=0
 export USE_DISTRIBUTED=0
@@ -35,6 +36,9 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
+[ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
+export CMAKE_C_COMPILER_LAUNCHER=ccache
 packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
     [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
 }

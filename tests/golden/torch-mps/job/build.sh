@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+mps.arm64 for mps-arm64-py313. Rendered by farm from plan 0c5dacdd5576; runs on a Mac
+# Builds torch 2.8.0+mps.arm64 for mps-arm64-py313. Rendered by farm from plan bd8ccf094d96; runs on a Mac
 # (arm64) that has Apple's command line tools, Python 3.13 with the package build, cmake and ninja.
 # This file stands in job/; reads ../src, writes ../out/wheel.
 set -euo pipefail

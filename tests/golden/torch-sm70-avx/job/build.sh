@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan 1fc05d1f3dc4; runs in the
+# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan 1dfdbbdec0a5; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
@@ -18,6 +18,7 @@ export PYTORCH_BUILD_NUMBER=1
 export PYTORCH_BUILD_VERSION=2.9.1+cu129.sm70.avx
 export TORCH_CUDA_ARCH_LIST=7.0
 export TORCH_NVCC_FLAGS='-Xfatbin -compress-all'
+export USE_CCACHE=0
 export USE_CUDA=1
 export USE_CUDNN=0
 export USE_CUFILE=0
@@ -43,6 +44,12 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
+[ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
+export CMAKE_C_COMPILER_LAUNCHER=ccache
+export CMAKE_CUDA_COMPILER_LAUNCHER=ccache PYTORCH_NVCC="ccache $(command -v nvcc)"
+# ccache keeps no list of headers that nvcc writes by this option; a build compiles each file once.
+export TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1
 packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
     [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
 }
@@ -67,5 +74,5 @@ if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi
 echo "farm: step libraries"
-python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc-builtins.so.*'
+python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*'
 echo "farm: done"

@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan f869f548851740f57a785a887b7258ba7a57d523438ec048073e6749cba25e80
+> %FARM_REPORT% echo plan 045aeba831f866f20fbcc353430e547de527c16f7be0d06aa73f6303f2cbe507
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.7.1+cu117.sm35.avx for sm35-avx-py311
@@ -24,19 +24,19 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\f869f5488517) do dir /s %%d >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\045aeba831f8) do dir /s %%d >> %FARM_REPORT% 2>&1
 rem Python makes the zip: that of the build, or the machine's.
 if not defined FARM_PYTHON if exist C:\farm\venv\Scripts\python.exe set "FARM_PYTHON=C:\farm\venv\Scripts\python.exe"
 if not defined FARM_PYTHON for %%p in (py.exe python.exe) do if not defined FARM_PYTHON set "FARM_PYTHON=%%~$PATH:p"
 set "FARM_CMAKE=C:\farm\src\build\CMakeFiles"
-if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\f869f5488517\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
+if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\045aeba831f8\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
 exit /b %FARM_EXIT%
 :text
 rem Without Python nothing was built: the log ends where Python was looked for.
-if exist C:\farm\out\f869f5488517\build.log type C:\farm\out\f869f5488517\build.log >> %FARM_REPORT%
+if exist C:\farm\out\045aeba831f8\build.log type C:\farm\out\045aeba831f8\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%
 :unwritable

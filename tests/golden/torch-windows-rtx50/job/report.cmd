@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan 11694e15b4dc5ab7eb53ac7621a41c049d684c033c165559ba796a2abe2b8b04
+> %FARM_REPORT% echo plan ecace9e4e68cd4dc2f5492518d2279f9bfe4ae4b6b07238ba9c4ddded38c0fef
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.7.1+cu128.sm120.avx2 for sm120-avx2-py311
@@ -24,19 +24,19 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\11694e15b4dc) do dir /s %%d >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\ecace9e4e68c) do dir /s %%d >> %FARM_REPORT% 2>&1
 rem Python makes the zip: that of the build, or the machine's.
 if not defined FARM_PYTHON if exist C:\farm\venv\Scripts\python.exe set "FARM_PYTHON=C:\farm\venv\Scripts\python.exe"
 if not defined FARM_PYTHON for %%p in (py.exe python.exe) do if not defined FARM_PYTHON set "FARM_PYTHON=%%~$PATH:p"
 set "FARM_CMAKE=C:\farm\src\build\CMakeFiles"
-if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\11694e15b4dc\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
+if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\ecace9e4e68c\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
 exit /b %FARM_EXIT%
 :text
 rem Without Python nothing was built: the log ends where Python was looked for.
-if exist C:\farm\out\11694e15b4dc\build.log type C:\farm\out\11694e15b4dc\build.log >> %FARM_REPORT%
+if exist C:\farm\out\ecace9e4e68c\build.log type C:\farm\out\ecace9e4e68c\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%
 :unwritable

@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan ba6bd3ca926aefa4d0660e01d39c46bd40779999dd6d2653a2bab4bd4778e738
+> %FARM_REPORT% echo plan d3bf52147be52d17bc705365000200a8d85bc4569b50757910c7516e91dc7e2d
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torchaudio 2.0.2+cu114.sm35.avx for sm35-avx-py39
@@ -24,19 +24,19 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\ba6bd3ca926a) do dir /s %%d >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\d3bf52147be5) do dir /s %%d >> %FARM_REPORT% 2>&1
 rem Python makes the zip: that of the build, or the machine's.
 if not defined FARM_PYTHON if exist C:\farm\venv\Scripts\python.exe set "FARM_PYTHON=C:\farm\venv\Scripts\python.exe"
 if not defined FARM_PYTHON for %%p in (py.exe python.exe) do if not defined FARM_PYTHON set "FARM_PYTHON=%%~$PATH:p"
 set "FARM_CMAKE=C:\farm\src\build\CMakeFiles"
-if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\ba6bd3ca926a\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
+if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\d3bf52147be5\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
 exit /b %FARM_EXIT%
 :text
 rem Without Python nothing was built: the log ends where Python was looked for.
-if exist C:\farm\out\ba6bd3ca926a\build.log type C:\farm\out\ba6bd3ca926a\build.log >> %FARM_REPORT%
+if exist C:\farm\out\d3bf52147be5\build.log type C:\farm\out\d3bf52147be5\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%
 :unwritable

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan 24c36064db51; runs in the
+# Builds torchvision 0.23.0+cu128.sm61.avx for sm61-avx-py313. Rendered by farm from plan ff50b9f4cba2; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail
@@ -30,6 +30,12 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
+# ccache, for recipes that name it and no launcher: $CXX counts for CMake, setuptools and torch's extensions.
+[ ! -x "/usr/lib/ccache/$CXX" ] || export CXX="/usr/lib/ccache/$CXX"
+export CMAKE_C_COMPILER_LAUNCHER=ccache
+export CMAKE_CUDA_COMPILER_LAUNCHER=ccache PYTORCH_NVCC="ccache $(command -v nvcc)"
+# ccache keeps no list of headers that nvcc writes by this option; a build compiles each file once.
+export TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1
 packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
     [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
 }
