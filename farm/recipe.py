@@ -178,9 +178,10 @@ class Recipe(Model):
     `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
     `requires` are requirements that repair adds to METADATA where the build did not write them.
     `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
-    delvewheel put them into `<name>.libs`; by platform where that differs. `opens`: libraries that those of CUDA and of cuDNN open by name on
-    Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported names (patterns) that are there
-    only if it was compiled: verify refuses them where the variant's CPU level leaves the tier out.
+    delvewheel put them into `<name>.libs`; by platform where that differs. `opens`: libraries that those of CUDA
+    and of cuDNN open by name on Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported
+    names (patterns) that are there only if it was compiled: verify refuses them where the variant's CPU level leaves
+    the tier out.
 
     The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
     (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a

@@ -216,8 +216,11 @@ def test_wheels_for_the_build_are_refused_where_nothing_installs_them(own):
     requiring(own)
     use_project(own)
     with pytest.raises(UsageError, match=r"hello/recipe\.yaml: build_requires: .* not on macos"):
-        build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"))
-    assert len(build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("cpu-avx-py311"), "linux"))) == 1
+        build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("mps-neon-py311"), "macos"), None)
+    assert (
+        len(build_requires("hello", recipe("hello"), Stack("hello", Variant.parse("cpu-avx-py311"), "linux"), None))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

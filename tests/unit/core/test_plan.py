@@ -475,3 +475,37 @@ def test_with_openblas_complex_products_go_through_cblas(root, channel, variant,
     name = first.partition("/job/")[2]
     included = job[name] + (job["tiers.cmake"] if "tiers.cmake)" in job[name] else "")
     assert included.count("set(BLAS_USE_CBLAS_DOT TRUE)") == (plan.env["BLAS"] == "OpenBLAS")
+
+
+@pytest.mark.parametrize(
+    ("channel", "variant", "thin"),
+    [("kepler-2.7.1", "sm35-avx-py311", False), ("pytorch-2.10-python313", "sm120-avx2-py313", True)],
+)
+def test_a_torch_from_git_is_packed_as_that_of_debian(root, channel, variant, thin):
+    """Debian's OpenBLAS has no RUNPATH to its libgfortran; what is opened by name keeps its name."""
+    made = resolve(root, Selectors(Variant.parse(variant), "torch", "linux", channel))
+    proved = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), "torch", "linux", "debian-2.6.0"))
+    assert (
+        (made.repair, made.opens, made.exclude)
+        == (proved.repair, proved.opens, proved.exclude)
+        == (
+            "tools",
+            proved.opens,
+            ["libcuda.so.1"],
+        )
+    )
+    assert ("nvidia-cublas" in {wheel.package for wheel in made.library_wheels}) == thin
+    assert {"torch.libs/libopenblas*", "torch.libs/libcublasLt*"} <= set(made.verify.dispatching)
+    assert "ccache" in made.apt
+
+
+@pytest.mark.parametrize("package", ["torchvision", "torchaudio"])
+def test_companions_from_git_leave_torchs_libraries_to_torch(root, package):
+    made = resolve(root, Selectors(Variant.parse("sm35-avx-py311"), package, "linux", "kepler-2.7.1"))
+    assert (made.repair, made.exclude) == ("tools", ["libc10*.so", "libtorch*.so"])
+    assert [wheel.package for wheel in made.build_requires] == ["typing-extensions"]  # Debian 12 has 4.4
+    assert "ccache" in made.apt
+    newer = resolve(root, Selectors(Variant.parse("sm61-avx-py313"), package, "linux", "main"))
+    assert newer.build_requires == []  # Debian 13 has 4.13
+    windows = resolve(root, Selectors(Variant.parse("sm61-avx-py313"), package, "windows", "windows-2.8.0"))
+    assert windows.repair == {"torchvision": "tools", "torchaudio": "beside"}[package]

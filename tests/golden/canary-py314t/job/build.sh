@@ -37,7 +37,7 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
 fi
 echo "farm: step needs"
 # needs/ holds the wheels that the recipe names.
-python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" build==1.2.2 packaging==24.1 pyproject-hooks==1.1.0 setuptools==72.1.0 wheel==0.43.0
+PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" build==1.2.2 packaging==24.1 pyproject-hooks==1.1.0 setuptools==72.1.0 wheel==0.43.0
 
 export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"    # cmake, cython, …
 packs take

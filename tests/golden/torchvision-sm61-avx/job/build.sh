@@ -48,7 +48,7 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
 fi
 echo "farm: step needs"
 # needs/ holds the wheels that the farm built for this variant before.
-python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.8.0+cu128.sm61.avx
+PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.8.0+cu128.sm61.avx
 
 export PYTHONPATH="$FARM_ROOT/needs/site"
 packs take
