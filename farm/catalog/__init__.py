@@ -89,6 +89,11 @@ def torch_releases() -> dict[str, TorchRelease]:
     return _torch().releases
 
 
+def blas_cmake(blas: str) -> dict[str, str]:
+    """The CMake variables that PyTorch needs with this BLAS (`OpenBLAS`)."""
+    return _torch().blas_cmake.get(blas, {})
+
+
 def arch_list_grammar() -> ArchListGrammar:
     return _torch().arch_list
 

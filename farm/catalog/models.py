@@ -434,6 +434,7 @@ class ArchListGrammar(Model):
 
 class TorchReleases(Table):
     RECORDS = ("releases",)
+    blas_cmake: dict[str, dict[str, str]]
     releases: dict[str, TorchRelease]
     arch_list: ArchListGrammar
 

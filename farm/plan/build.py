@@ -114,6 +114,7 @@ def _plan(wanted: Candidate) -> Plan:
         patch_files=patch_files,
         job_files=job_digest(pins.recipe, files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
+        cmake=catalog.blas_cmake(str(env["BLAS"].value)) if "BLAS" in env else {},
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),

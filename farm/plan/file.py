@@ -149,7 +149,7 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"build_requires", "library_wheels", "opens", "python", WINDOWS})
+_LEFT_OUT = frozenset({"build_requires", "cmake", "library_wheels", "opens", "python", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
@@ -184,6 +184,9 @@ class Plan(Model):
     patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
     job_files: Sha256 | None = Field(description="what the recipe brings beside the source")
     tiers_off: list[Annotated[str, Field(pattern=r"^[A-Z0-9]{1,20}$")]]
+    cmake: dict[VariableName, Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,60}$")]] = Field(
+        default={}, description="variables that are set after CMake's project()"
+    )
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
     needs: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+]{1,60}$")]]

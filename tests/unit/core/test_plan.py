@@ -475,6 +475,8 @@ def test_with_openblas_complex_products_go_through_cblas(root, channel, variant,
     name = first.partition("/job/")[2]
     included = job[name] + (job["tiers.cmake"] if "tiers.cmake)" in job[name] else "")
     assert included.count("set(BLAS_USE_CBLAS_DOT TRUE)") == (plan.env["BLAS"] == "OpenBLAS")
+    # Of another build, then: the wheel with the fault must not be taken for what a repeated submit asks for.
+    assert (plan.digest != plan.model_copy(update={"cmake": {}}).digest) == (plan.env["BLAS"] == "OpenBLAS")
 
 
 @pytest.mark.parametrize(

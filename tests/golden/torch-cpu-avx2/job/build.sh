@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan fcd83f6d3a40; runs in the
+# Builds torch 2.8.0+cpu.avx2 for cpu-avx2-py312. Rendered by farm from plan 5f6541ce73e9; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

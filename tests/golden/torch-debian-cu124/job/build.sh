@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.6.0+cu124.sm90.avx512 for sm90-avx512-py313. Rendered by farm from plan 26da53dffd35; runs in the
+# Builds torch 2.6.0+cu124.sm90.avx512 for sm90-avx512-py313. Rendered by farm from plan 9f2c019212de; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

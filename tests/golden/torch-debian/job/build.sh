@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 1.13.1+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan c8e6af690bbe; runs in the
+# Builds torch 1.13.1+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan 5f000e408bce; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan 3179cf09f01f; runs in the
+# Builds torch 2.8.0+cu128.sm120.avx512 for sm120-avx512-py313. Rendered by farm from plan 72b3120564e6; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

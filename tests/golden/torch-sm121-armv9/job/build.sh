@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.10.0+cu130.sm121.armv9 for sm121-armv9-py313. Rendered by farm from plan f1f03684a5d4; runs in the
+# Builds torch 2.10.0+cu130.sm121.armv9 for sm121-armv9-py313. Rendered by farm from plan f98c9b91d4f8; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan 6484bb7627da; runs in the
+# Builds torch 2.0.1+cu117.sm35.avx for sm35-avx-py311. Rendered by farm from plan ea554bf6462c; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan 1dfdbbdec0a5; runs in the
+# Builds torch 2.9.1+cu129.sm70.avx for sm70-avx-py311. Rendered by farm from plan c0b1b411d6e5; runs in the
 # toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
 # The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
 set -euo pipefail

@@ -1,5 +1,5 @@
 @echo off
-rem Builds torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310. Rendered by farm from plan 5316a0df8546.
+rem Builds torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310. Rendered by farm from plan 5a5017054648.
 rem Needs 64-bit Windows 10 1809 or newer, Visual Studio with the C++ toolset 14.29, Python 3.10 and Git; no administrator.
 rem Programs write into the log by logged.py, which says why; cmd itself opens it for itself alone, for single lines.
 rem This folder may stand anywhere. All else lies below C:\farm, which may be a junction to another drive.
@@ -26,8 +26,8 @@ if not exist plan.json goto :failed
 set "FARM_NEXT=the path of this folder is too long for Windows: copy the folder to a shorter one, such as C:\job"
 if not "%CD:~180%"=="" goto :failed
 set "FARM_NEXT=is C: writable and not full? if C:\farm is a junction, is the folder there to which it leads?"
-for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\5316a0df8546) do if not exist "%%d\" mkdir "%%d"
-set "FARM_OUT=C:\farm\out\5316a0df8546"
+for %%d in (C:\farm C:\farm\t C:\farm\downloads C:\farm\out C:\farm\out\5a5017054648) do if not exist "%%d\" mkdir "%%d"
+set "FARM_OUT=C:\farm\out\5a5017054648"
 if not exist "%FARM_OUT%\" goto :failed
 set "FARM_NEXT=another build runs on this machine: wait for its end, or end it; one at a time"
 rem logged.py has this file while a program of a build runs, and nobody can remove it then.
@@ -60,7 +60,7 @@ if not exist %FARM_SAID%\ goto :failed
 rem ci/farm.yaml's archives, where this machine has no setting of its own.
 if not defined FARM_ARCHIVES if exist archives.txt for /f "usebackq delims=" %%a in ("archives.txt") do set "FARM_ARCHIVES=%%a"
 if defined FARM_ARCHIVES set "FARM_ARCHIVES=%FARM_ARCHIVES:"=%"
-set "FARM_TEXT=torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310, plan 5316a0df8546; log: %FARM_LOG%"
+set "FARM_TEXT=torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310, plan 5a5017054648; log: %FARM_LOG%"
 call :say
 
 rem --- tools of this machine, found before PATH is made anew ----------------------------------------------------

@@ -19,7 +19,7 @@ if not exist image.cmd exit /b 9
 call .\image.cmd
 if not "%ERRORLEVEL%"=="0" exit /b %ERRORLEVEL%
 popd
-set "FARM_NAME=farm-5316a0df8546"
+set "FARM_NAME=farm-5a5017054648"
 docker rm --force %FARM_NAME% >nul 2>&1
 rem Windows engines refuse swap limits, ulimits, pids and cpuset limits.
 docker create --isolation=process --name %FARM_NAME% --storage-opt size=%FARM_DISK_GB%GB --memory %FARM_MEMORY_GB%g --cpu-count %NUMBER_OF_PROCESSORS% --env FARM_JOBS=%FARM_JOBS% --env FARM_ARCHIVES %FARM_IMAGE% cmd /c C:\farm\job\build.cmd
@@ -29,7 +29,7 @@ if not "%ERRORLEVEL%"=="0" exit /b 9
 docker start --attach %FARM_NAME%
 set "FARM_EXIT=%ERRORLEVEL%"
 if not exist ..\out\ mkdir ..\out
-docker cp %FARM_NAME%:C:\farm\out\5316a0df8546\. ..\out
+docker cp %FARM_NAME%:C:\farm\out\5a5017054648\. ..\out
 if not "%ERRORLEVEL%"=="0" exit /b 9
 if not "%FARM_EXIT%"=="0" echo container.cmd: the build ended with %FARM_EXIT%; log: ..\out\build.log; the container %FARM_NAME% is kept& exit /b %FARM_EXIT%
 docker rm %FARM_NAME% >nul

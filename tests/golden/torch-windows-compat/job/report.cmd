@@ -10,7 +10,7 @@ set "FARM_REPORT=farm-report.txt"
 if exist farm-report.zip del /f /q farm-report.zip
 if exist %FARM_REPORT% del /f /q %FARM_REPORT%
 if exist %FARM_REPORT% goto :unwritable
-> %FARM_REPORT% echo plan 5316a0df85464f5c1d7c8c1bcbd60b1daa36d619d6d3456aac89a15c9b947891
+> %FARM_REPORT% echo plan 5a5017054648ab6570422e2fab1477b9e389e8f86c89d213d606bd33346ad2c4
 if not exist %FARM_REPORT% goto :unwritable
 if defined FARM_PYTHON set "FARM_PYTHON=%FARM_PYTHON:"=%"
 >> %FARM_REPORT% echo torch 2.0.1+cu114.legacy.sse41 for legacy-sse41-py310
@@ -24,19 +24,19 @@ py -0p >> %FARM_REPORT% 2>&1
 cmd /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
-for %%d in (C:\farm\out\5316a0df8546) do dir /s %%d >> %FARM_REPORT% 2>&1
+for %%d in (C:\farm\out\5a5017054648) do dir /s %%d >> %FARM_REPORT% 2>&1
 rem Python makes the zip: that of the build, or the machine's.
 if not defined FARM_PYTHON if exist C:\farm\venv\Scripts\python.exe set "FARM_PYTHON=C:\farm\venv\Scripts\python.exe"
 if not defined FARM_PYTHON for %%p in (py.exe python.exe) do if not defined FARM_PYTHON set "FARM_PYTHON=%%~$PATH:p"
 set "FARM_CMAKE=C:\farm\src\build\CMakeFiles"
-if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\5316a0df8546\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
+if defined FARM_PYTHON "%FARM_PYTHON%" report.py farm-report.zip farm-report.txt=%FARM_REPORT% build.log=C:\farm\out\5a5017054648\build.log plan.json=plan.json CMakeError.log=%FARM_CMAKE%\CMakeError.log CMakeOutput.log=%FARM_CMAKE%\CMakeOutput.log CMakeConfigureLog.yaml=%FARM_CMAKE%\CMakeConfigureLog.yaml CMakeCache.txt=C:\farm\src\build\CMakeCache.txt
 if not exist farm-report.zip goto :text
 del %FARM_REPORT%
 for %%f in (farm-report.zip) do echo report: %%~ff
 exit /b %FARM_EXIT%
 :text
 rem Without Python nothing was built: the log ends where Python was looked for.
-if exist C:\farm\out\5316a0df8546\build.log type C:\farm\out\5316a0df8546\build.log >> %FARM_REPORT%
+if exist C:\farm\out\5a5017054648\build.log type C:\farm\out\5a5017054648\build.log >> %FARM_REPORT%
 for %%f in (%FARM_REPORT%) do echo report: %%~ff (no Python to make farm-report.zip)
 exit /b %FARM_EXIT%
 :unwritable
