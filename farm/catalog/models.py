@@ -557,11 +557,11 @@ class WheelPart(Model):
 class DebianRelease(Model):
     """A release of Debian or a descendant as base image and as toolkit provider.
 
-    `python` is its only Python; `outdated`: the packages beside that are too old for today's projects, so that builds
-    get a standalone one where they can. `glibc` is what its wheels need at most, `gccs` are its compilers. `sections`
-    are what its first installation takes packages from. `cuda` is the version of its own toolkit, None where the farm
-    takes none from it; that toolkit is for `cuda_machine`. `cudnn` is what it takes out of a release's wheel in
-    `cudnn.yaml`.
+    `python` is its only Python, `numpy_major` the major version of its numpy; `outdated`: the packages beside that are
+    too old for today's projects, so that builds get a standalone one where they can. `glibc` is what its wheels need at
+    most, `gccs` are its compilers. `sections` are what its first installation takes packages from. `cuda` is the
+    version of its own toolkit, None where the farm takes none from it; that toolkit is for `cuda_machine`. `cudnn` is
+    what it takes out of a release's wheel in `cudnn.yaml`.
     """
 
     image: str
@@ -572,6 +572,7 @@ class DebianRelease(Model):
     sections: list[str]
     python: str
     outdated: bool = False
+    numpy_major: int
     glibc: str = Field(pattern=VERSION)
     gccs: list[int] = Field(min_length=1)
     cuda: str | None

@@ -7,13 +7,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from farm import catalog
-from farm.compat.torch import numpy_end
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.parsed import is_own
 from farm.plan import inputs
-from farm.plan.environment import environment, filled, needs, placeholders
+from farm.plan.environment import environment, filled, needs, numpy_below, placeholders
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.pythons import debian_packages, python_plan, wheels
@@ -176,7 +175,7 @@ def _policy(wanted: Candidate, version: str) -> Policy:
     """What the wheel is held to: the recipe's rules, those that the channel names in their place, and the variant."""
     recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
     rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
-    release = catalog.torch_releases().get(wanted.stack.torch or "")
+    below = numpy_below(wanted)
     sms = sorted(variant.sms) if recipe.device_code else []
     return Policy(
         **rules
@@ -193,6 +192,6 @@ def _policy(wanted: Candidate, version: str) -> Policy:
             "left_out": [
                 name for tier in catalog.cpu_levels()[variant.cpu].without for name in recipe.tiers.get(tier, ())
             ],
-            "numpy": f"<{numpy_end(release, variant.cpu)}" if rules["numpy"] and release else None,
+            "numpy": f"<{below}" if rules["numpy"] and below else None,
         }
     )

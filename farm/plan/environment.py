@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from farm import catalog
+from farm.compat.stack import number
 from farm.compat.torch import numpy_end, switch_off
 from farm.errors import UsageError
 from farm.options import OPTIONS, Choice
+from farm.plan import inputs
 from farm.plan.inputs import source_version
+from farm.plan.pythons import wheels
 from farm.plan.selectors import Candidate
 from farm.platforms.base import Variables
 from farm.platforms.registry import platform
@@ -56,11 +59,10 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     """What `{version}`, `{blas}`, … of a recipe stand for in this build."""
     stack, system = candidate.stack, platform(candidate.stack.platform)
     base = source_version(candidate.recipe, stack.torch)
-    release = catalog.torch_releases().get(stack.torch or "")
     return {
         "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
         "torch_version": wheel_version(stack.torch, stack.cuda, stack.variant, 0) if stack.torch else "",
-        "numpy_end": numpy_end(release, stack.variant.cpu) if release else "",
+        "numpy_end": numpy_below(candidate) or "",
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
         "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
@@ -69,6 +71,28 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",
         "gencode": gencode(stack.variant, ptx=stack.ptx) if stack.cuda else "",
     }
+
+
+def numpy_below(candidate: Candidate) -> str | None:
+    """The first numpy that the wheel cannot work with; None where no torch says it.
+
+    What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration guide, "Downstream
+    packages"). They are those of a wheel that the recipe or a standalone Python brings, else the base image's.
+    """
+    release = catalog.torch_releases().get(candidate.stack.torch or "")
+    if release is None:
+        return None
+    base = candidate.pins.base
+    ends = [numpy_end(release, candidate.stack.variant.cpu)]
+    if not candidate.recipe.verify.numpy:  # it compiles nothing against numpy, as torchvision: what torch says holds
+        return ends[0]
+    own = [part.source for part in inputs.parts(candidate.recipe, base)] + wheels(candidate.stack)
+    brought = [str(source.file).split("-")[1] for source in own if source.package == "numpy"]
+    if brought:
+        ends += ["2"] if number(brought[0])[0] < 2 else []
+    elif base is not None and candidate.stack.standalone is None:
+        ends += ["2"] if catalog.debian_releases()[base].numpy_major < 2 else []
+    return min(ends, key=number)
 
 
 def needs(candidate: Candidate) -> list[str]:

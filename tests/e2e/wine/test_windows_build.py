@@ -632,6 +632,8 @@ def test_the_report_is_one_zip_without_secrets(machine, windows_python):
     machine.change("git.exe", " clone ", "print=fatal: https://me:pass-word@git.example.org/", "exit=128")
     machine.change("git.exe", "--version", "print=git version 2.45.2 hunter2-hunter2")
     environment = {"FARM_PYTHON": f'"{windows_path(windows_python.exe)}"', "MY_OWN_VARIABLE": "hunter2-hunter2"}
+    ensurepip = windows_python.folder / "Lib/ensurepip"
+    ensurepip.mkdir(exist_ok=True)  # build.cmd asks for it; the environments are made by the stand-in
     for rule in ("install_toolkit.py", "fetch_tools.py", "-m venv", "--require-hashes"):  # prepare.cmd by the stand-in
         assert [each for each in machine.rules if each[1] == rule]
     prepare = machine.kit / "prepare.cmd"

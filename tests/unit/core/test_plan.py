@@ -511,3 +511,19 @@ def test_companions_from_git_leave_torchs_libraries_to_torch(root, package):
     assert newer.build_requires == []  # Debian 13 has 4.13
     windows = resolve(root, Selectors(Variant.parse("sm61-avx-py313"), package, "windows", "windows-2.8.0"))
     assert windows.repair == {"torchvision": "tools", "torchaudio": "beside"}[package]
+
+
+@pytest.mark.parametrize(
+    ("channel", "variant", "below"),
+    [
+        ("kepler-2.7.1", "sm35-avx-py311", "<2"),  # Debian 12's numpy 1.24, though the release takes numpy 2
+        ("debian-2.6.0", "sm35-avx-py311", "<3"),  # the recipe brings numpy 2's headers to the same base
+        ("debian-2.6.0", "cpu-sse41-py311", "<2.4"),
+        ("pytorch-2.10-python313", "sm120-avx2-py313", "<3"),  # Debian 13's numpy 2
+        ("windows-2.8.0", "sm120-avx2-py313", "<3"),  # a pinned wheel of numpy 2
+    ],
+)
+def test_a_wheel_needs_the_numpy_whose_headers_it_was_built_with(root, channel, variant, below):
+    platform = "windows" if channel.startswith("windows") else "linux"
+    plan = resolve(root, Selectors(Variant.parse(variant), "torch", platform, channel))
+    assert (plan.requires, plan.verify.numpy) == ([f"numpy{below}"], below)
