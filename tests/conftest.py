@@ -43,8 +43,7 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.freeze()
-        gc.enable()
+        gc.enable()  # not frozen: on Python 3.14 Hypothesis warns of an object that it then finds no reference to
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

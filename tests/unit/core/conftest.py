@@ -65,7 +65,7 @@ def farm_process(clean_environment):
             cwd=cwd or ROOT,
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
