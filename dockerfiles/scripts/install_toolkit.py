@@ -710,7 +710,7 @@ def merge(tree: Path, prefix: Path) -> None:
                 parent.mkdir()
                 made.append(parent)
             moved.append(old)
-            patiently(new.replace, old)
+            patiently(shutil.move, new, old)  # the prefix may be another file system
         shutil.copy(tree / RECEIPT, receipt)
         patiently(receipt.replace, prefix / RECEIPT)
     except BaseException:
