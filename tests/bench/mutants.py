@@ -1,12 +1,14 @@
 """Do the tests notice when the code is wrong? `make mutants MODULES="farm/variant.py …"`, a Markdown table.
 
-cosmic-ray changes one thing in a module, in a copy of the checkout, and runs the module's tests: a mutant that they do
-not notice is printed with its line. `tests/mutants.yaml` says which tests are a module's, and which mutants are
-equivalent (no test can tell them from the code), each with the reason. Of the operators that stand in for an arithmetic
-one at a place one is tried, and `is` never in the place of `==`. MUTANTS=N tries N of them, the same each time.
+cosmic-ray says how one thing in a module can be changed; `forks.py` runs the module's tests with each change, in a copy
+of the checkout: a mutant that they do not notice is printed. `tests/mutants.yaml` says which tests are a module's, and
+which mutants are equivalent (no test can tell them from the code), each with the reason. Of the operators that stand in
+for an arithmetic one at a place one is tried, and `is` never in the place of `==`. A folder stands for its modules.
+MUTANTS=N tries N of each module, the same each time.
 """
 
 import argparse
+import difflib
 import json
 import os
 import random
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +26,51 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 TOOL = "cosmic-ray==8.7.0"
-TIMEOUT_S = 300
 SEED = 1
-# Runs in cosmic-ray's own environment: takes the ids of mutants to leave out.
-SKIP = """
+# Both run in cosmic-ray's own environment. A JSON line for each change of a file:
+LIST = """
 import json, sys
+from pathlib import Path
+from cosmic_ray.commands import init
 from cosmic_ray.work_db import WorkDB, use_db
-from cosmic_ray.work_item import WorkerOutcome, WorkResult
-with use_db(sys.argv[1], WorkDB.Mode.open) as db:
-    for job in json.load(sys.stdin):
-        db.set_result(job, WorkResult(output="", test_outcome=None, diff="", worker_outcome=WorkerOutcome.SKIPPED))
+with use_db(":memory:", WorkDB.Mode.create) as db:
+    init([Path(sys.argv[1])], db, {})
+    for item in db.work_items:
+        (change,) = item.mutations
+        print(json.dumps([change.operator_name, *change.start_pos, change.operator_args, change.occurrence]))
+"""
+# The text of the file with each of some changes. It is parsed anew for each, so only those are made that are tried.
+MAKE = """
+import json, sys
+from pathlib import Path
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+source = Path(sys.argv[1]).read_text(encoding="utf-8")
+for operator, arguments, occurrence in json.load(sys.stdin):
+    print(json.dumps(mutate_code(source, get_operator(operator)(**arguments), occurrence)))
 """
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change; `outcome` None: not tried."""
+    """One change: `line` as it stands there, without its indentation."""
 
-    job: str
     operator: str
     line: str
     number: int
     column: int
-    outcome: str | None
-    diff: str
+    arguments: dict[str, Any]
+    occurrence: int
 
 
-def tool(*arguments: str, cwd: Path, given: str | None = None) -> str:
-    command = [str(Path(sys.executable).with_name("uv")), "tool", "run", "-q", "--from", TOOL, *arguments]
-    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, check=False)
+def tool(program: str, module: Path, given: object = None) -> list[Any]:
+    """What a program in cosmic-ray's environment says of a module, a JSON value a line."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    command = [uv, "tool", "run", "-q", "--from", TOOL, "python", "-c", program, str(module)]
+    done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-1500:]}")
-    return done.stdout
+        raise SystemExit(f"cosmic-ray: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def copy(folder: Path) -> Path:
@@ -67,17 +83,11 @@ def copy(folder: Path) -> Path:
     return folder
 
 
-def mutants(session: Path, module: Path) -> list[Mutant]:
+def mutants(module: Path) -> list[Mutant]:
     lines = module.read_text(encoding="utf-8").splitlines()
     found = []
-    for text in tool("cosmic-ray", "dump", str(session), cwd=session.parent).splitlines():
-        item, result = json.loads(text)
-        (change,) = item["mutations"]
-        number, column = change["start_pos"]
-        outcome = (result or {}).get("test_outcome")
-        diff = (result or {}).get("diff") or ""
-        line = lines[number - 1].strip()
-        found.append(Mutant(item["job_id"], change["operator_name"], line, number, column, outcome, diff))
+    for operator, number, column, arguments, occurrence in tool(LIST, module):
+        found.append(Mutant(operator, lines[number - 1].strip(), number, column, arguments, occurrence))
     return found
 
 
@@ -92,37 +102,59 @@ def says_nothing(mutant: Mutant) -> bool:
     return bool(re.search(r"ReplaceComparisonOperator_(?!Is)\w+_(Is|IsNot)$", mutant.operator))
 
 
-def examine(module: str, known: dict[str, Any], most: int) -> tuple[str, list[Mutant]]:
+def examine(module: str, known: dict[str, Any], most: int) -> tuple[str, list[str]]:
     """A row of the table, and the mutants that no test noticed."""
     tests = known["tests"].get(module)
     if not tests:
         raise SystemExit(f"{module}: tests/mutants.yaml does not say which tests are its")
+    every = mutants(ROOT / module)
+    equal = {(each["operator"], each["line"]) for each in known["equivalent"] if each["module"] == module}
+    tried = [each for each in every if (each.operator, each.line) not in equal and not says_nothing(each)]
+    tried = list({kind(each): each for each in tried}.values())
+    tried = sorted(random.Random(SEED).sample(tried, min(most or len(tried), len(tried))), key=lambda m: m.number)
+    sources = tool(MAKE, ROOT / module, [[each.operator, each.arguments, each.occurrence] for each in tried])
     with tempfile.TemporaryDirectory(prefix="farm-mutants-") as folder:
-        checkout = copy(Path(folder, "checkout"))
-        session, config = Path(folder, "session.sqlite"), Path(folder, "config.toml")
-        command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider {' '.join(tests)}"
-        # json.dumps: TOML's basic strings are written the same way
-        config.write_text(
-            f"[cosmic-ray]\nmodule-path = {json.dumps(module)}\ntimeout = {TIMEOUT_S}\n"
-            f"excluded-modules = []\ntest-command = {json.dumps(command)}\n"
-            '[cosmic-ray.distributor]\nname = "local"\n'
-        )
-        os.environ |= {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
-        tool("cosmic-ray", "baseline", str(config), cwd=checkout)
-        tool("cosmic-ray", "init", str(config), str(session), cwd=checkout)
-        every = mutants(session, checkout / module)
-        equal = {(each["operator"], each["line"]) for each in known["equivalent"] if each["module"] == module}
-        tried = [each for each in every if (each.operator, each.line) not in equal and not says_nothing(each)]
-        tried = list({kind(each): each for each in tried}.values())
-        tried = sorted(random.Random(SEED).sample(tried, min(most or len(tried), len(tried))), key=lambda m: m.number)
-        left_out = {each.job for each in every} - {each.job for each in tried}
-        tool("python", "-c", SKIP, str(session), cwd=checkout, given=json.dumps(sorted(left_out)))
-        tool("cosmic-ray", "exec", str(config), str(session), cwd=checkout)
-        done = [each for each in mutants(session, checkout / module) if each.job not in left_out]
-    alive = [each for each in done if each.outcome == "survived"]
-    share = 100 * (len(done) - len(alive)) / max(len(done), 1)
-    counts = (len(every), len(every) - len(tried), len(done), len(done) - len(alive))
-    return f"| `{module}` | {' | '.join(map(str, counts))} | {share:.0f} % |", alive
+        checkout = copy(Path(folder))
+        environ = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+        # -P: modules beside the program would stand in for the library's of the same names
+        command = [sys.executable, "-P", str(Path(__file__).with_name("forks.py")), module, *tests]
+        with subprocess.Popen(
+            command, cwd=checkout, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as forks:
+            answered(forks)
+            outcomes = [
+                answered(forks, {"line": each.number, "source": source})
+                for each, source in zip(tried, sources, strict=True)
+            ]
+    alive = [(each, source) for each, source, o in zip(tried, sources, outcomes, strict=True) if o == "survived"]
+    share = 100 * (len(tried) - len(alive)) / max(len(tried), 1)
+    counts = (len(every), len(every) - len(tried), len(tried), len(tried) - len(alive))
+    shown = [f"{module}:{each.number}: {each.operator}\n{change(module, source)}" for each, source in alive]
+    return f"| `{module}` | {' | '.join(map(str, counts))} | {share:.0f} % |", shown
+
+
+def answered(forks: subprocess.Popen[str], job: dict[str, Any] | None = None) -> str:
+    """What the tests made of a mutant; without one: that they are ready."""
+    assert forks.stdin
+    assert forks.stdout
+    if job:
+        print(json.dumps(job), file=forks.stdin, flush=True)
+    if not (answer := forks.stdout.readline().strip()):
+        raise SystemExit(f"forks.py ended: {forks.wait()}")
+    return answer
+
+
+def change(module: str, source: str) -> str:
+    before = (ROOT / module).read_text(encoding="utf-8").splitlines()
+    lines = difflib.unified_diff(before, source.splitlines(), lineterm="", n=0)
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def modules(given: str) -> list[str]:
+    path = ROOT / given
+    if not path.is_dir():
+        return [given]
+    return [str(each.relative_to(ROOT)) for each in sorted(path.rglob("*.py")) if each.name != "__init__.py"]
 
 
 def main() -> int:
@@ -136,10 +168,10 @@ def main() -> int:
         flush=True,
     )
     found = []
-    for module in args.modules:
+    for module in chain.from_iterable(map(modules, args.modules)):
         row, alive = examine(module, known, args.most)
         print(row, flush=True)
-        found += [f"{module}:{each.number}: {each.operator}\n{each.diff}" for each in alive]
+        found += alive
     print("\n" + "\n".join(found) if found else "")
     return 0
 
