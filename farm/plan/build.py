@@ -12,7 +12,7 @@ from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.parsed import is_own
 from farm.plan import inputs
-from farm.plan.environment import environment, filled, needs, numpy_below, placeholders
+from farm.plan.environment import environment, filled, needs, placeholders
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
 from farm.plan.pythons import debian_packages, python_plan, wheels
@@ -123,7 +123,7 @@ def _plan(wanted: Candidate) -> Plan:
         exclude=recipe.exclude,
         opens=system.opens(recipe, stack),
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
-        verify=_policy(wanted, values["version"]),
+        verify=_policy(wanted, values),
         requires=_requirements(wanted, values),
         windows=system.details(recipe, stack, wanted.value("blas")),
         origins=_origins(wanted, env),
@@ -171,18 +171,17 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
     return [*own, *(wheel for wheel in named if wheel.package not in there)]
 
 
-def _policy(wanted: Candidate, version: str) -> Policy:
+def _policy(wanted: Candidate, values: Mapping[str, str]) -> Policy:
     """What the wheel is held to: the recipe's rules, those that the channel names in their place, and the variant."""
     recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
     rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
-    below = numpy_below(wanted)
     sms = sorted(variant.sms) if recipe.device_code else []
     return Policy(
         **rules
         # The variant's values come last: no recipe and no channel may loosen them.
         | {
             "name": recipe.package,
-            "version": version,
+            "version": values["version"],
             "python": "cp" + variant.python.removeprefix("py"),
             "platform": f"{wanted.stack.platform}_{variant.machine}",
             "sass": sms,
@@ -192,6 +191,6 @@ def _policy(wanted: Candidate, version: str) -> Policy:
             "left_out": [
                 name for tier in catalog.cpu_levels()[variant.cpu].without for name in recipe.tiers.get(tier, ())
             ],
-            "numpy": f"<{below}" if rules["numpy"] and below else None,
+            "numpy": f"<{values['numpy_end']}" if rules["numpy"] and values["numpy_end"] else None,
         }
     )

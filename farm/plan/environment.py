@@ -62,7 +62,7 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     return {
         "version": wheel_version(base, stack.cuda, stack.variant, int(candidate.value("rebuild") or 0)),
         "torch_version": wheel_version(stack.torch, stack.cuda, stack.variant, 0) if stack.torch else "",
-        "numpy_end": numpy_below(candidate) or "",
+        "numpy_end": _numpy_end(candidate),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
         "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
@@ -73,15 +73,15 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
     }
 
 
-def numpy_below(candidate: Candidate) -> str | None:
-    """The first numpy that the wheel cannot work with; None where no torch says it.
+def _numpy_end(candidate: Candidate) -> str:
+    """The first numpy that the wheel cannot work with; empty where no torch says it.
 
     What was compiled against numpy 1's headers does not work with numpy 2 (NumPy 2.0 migration guide, "Downstream
     packages"). They are those of a wheel that the recipe or a standalone Python brings, else the base image's.
     """
     release = catalog.torch_releases().get(candidate.stack.torch or "")
     if release is None:
-        return None
+        return ""
     base = candidate.pins.base
     ends = [numpy_end(release, candidate.stack.variant.cpu)]
     if not candidate.recipe.verify.numpy:  # it compiles nothing against numpy, as torchvision: what torch says holds

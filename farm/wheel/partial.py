@@ -13,6 +13,7 @@ The search is the one of rapidgzip (Knespel and Brunst, 2023) and pugz (Kerbirio
 """
 
 import re
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -98,7 +99,28 @@ class Unpacked:
         return there[start - self._starts[index] : stop - self._starts[index]] if there else b""
 
 
-class PartialMember:
+class Sliced(ABC):
+    """What can be sliced like `bytes`, and reads what is asked for."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _slice(self, start: int, stop: int) -> bytes:
+        """The bytes from `start` up to `stop`, which lies behind it and not behind the end."""
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> bytes: ...
+    def __getitem__(self, place: int | slice) -> int | bytes:
+        if isinstance(place, int):
+            return self._slice(place, place + 1)[0]
+        start, stop, _ = place.indices(len(self))
+        return self._slice(start, stop) if start < stop else b""
+
+
+class PartialMember(Sliced):
     """A member that can be sliced like `bytes`. Close it: its end may lie in a temporary file.
 
     Raises (from every access):
@@ -125,21 +147,11 @@ class PartialMember:
     def __len__(self) -> int:
         return self._entry.size
 
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> bytes: ...
-    def __getitem__(self, place: int | slice) -> int | bytes:
-        if isinstance(place, int):
-            return self._read(place, place + 1)[0]
-        start, stop, _ = place.indices(len(self))
-        return self._read(start, stop) if start < stop else b""
-
     def find(self, what: bytes, start: int, stop: int) -> int:
         at = self[start:stop].find(what)
         return at if at < 0 else start + at
 
-    def _read(self, start: int, stop: int) -> bytes:
+    def _slice(self, start: int, stop: int) -> bytes:
         if stop > len(self._head):
             size = len(self)
             if size > _WHOLE and self._entry.method == DEFLATED and start > size // 2:

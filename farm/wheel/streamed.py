@@ -9,7 +9,6 @@ import hashlib
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import overload
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive
@@ -17,7 +16,7 @@ from farm.wheel.elf import Elf, read_elf
 from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION, Container, Found, all_fatbins
 from farm.wheel.library import Library, elf_library, group
 from farm.wheel.magic import ELF_MAGIC
-from farm.wheel.partial import TooFarInsideError
+from farm.wheel.partial import Sliced, TooFarInsideError
 
 _WINDOW = 2 << 20  # bytes behind the place that was read last
 _HEAD = 24 << 20  # symbols, their names and relocations stand in front of the code
@@ -26,7 +25,7 @@ _MOST = 64 << 20  # is kept
 _PT_LOAD, _PF_X = 1, 1
 
 
-class Streamed:
+class Streamed(Sliced):
     """A member that can be sliced like `bytes` as it is unpacked, and behind it where it is kept.
 
     Raises (from every access):
@@ -57,16 +56,6 @@ class Streamed:
 
     def __len__(self) -> int:
         return self._size
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-    @overload
-    def __getitem__(self, place: slice) -> bytes: ...
-    def __getitem__(self, place: int | slice) -> int | bytes:
-        if isinstance(place, int):
-            return self._slice(place, place + 1)[0]
-        start, stop, _ = place.indices(self._size)
-        return self._slice(start, stop) if start < stop else b""
 
     def find(self, what: bytes, start: int, stop: int) -> int:
         """As `bytes.find`; reads no further than it has to, and copies nothing but borders of chunks."""
