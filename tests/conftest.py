@@ -30,7 +30,9 @@ settings.register_profile("random", **ANY_SPEED, max_examples=USUAL, print_blob=
 settings.register_profile("explore", **ANY_SPEED, max_examples=10 * USUAL, print_blob=True)
 settings.load_profile(os.environ.get("FARM_HYPOTHESIS", "repeat"))
 
-pytest.register_assert_rewrite("tests.indexes")  # tests that modules of several folders share: a failure shows values
+pytest.register_assert_rewrite(
+    "tests.answers", "tests.indexes"
+)  # tests that modules of several folders share: a failure shows values
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup; commands that tests start must heed Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,1 @@
+from tests.unit.site.conftest import offered, put_into, root, store  # noqa: F401
