@@ -154,20 +154,26 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
         client = connect()
     except FarmError:
         return []
-    containers = client.containers.list(all=True)
+    containers = client.containers.list(all=True, ignore_removed=True)
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.image.id for container in containers if container.image}
+    used = {container.attrs["Image"] for container in containers}
     found = []
-    for image in client.images.list(name=IMAGES):
-        if workspace is not None and image.labels.get(PROJECT_LABEL) != workspace.id:
+    # Not client.images.list: it asks for each image anew, and fails where somebody has removed one meanwhile.
+    for image in client.api.images(name=IMAGES):
+        if workspace is not None and (image["Labels"] or {}).get(PROJECT_LABEL) != workspace.id:
             continue
-        if image.id not in used and _made(image.attrs["Created"]) <= before:
-            found += [(tag, int(image.attrs.get("Size", 0))) for tag in image.tags if tag.startswith(f"{IMAGES}:")]
+        if image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
+            tags = image["RepoTags"] or []
+            found += [(tag, int(image["Size"])) for tag in tags if tag.startswith(f"{IMAGES}:")]
     mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
     for volume in client.volumes.list():
         if trees is not None and volume.name not in trees:
             continue
-        if volume.name.startswith(TREES) and volume.name not in mounted and _made(volume.attrs["CreatedAt"]) <= before:
+        if (
+            volume.name.startswith(TREES)
+            and volume.name not in mounted
+            and datetime.fromisoformat(volume.attrs["CreatedAt"]) <= before
+        ):
             # 0: how large a volume is the engine only says after reading all of it.
             found.append((volume.name, 0))
     return found
@@ -182,11 +188,6 @@ def trees_of(workspace: "Workspace") -> set[str]:
         return set()
     with open_journal(workspace.project, workspace.settings) as journal:
         return {tree_volume(digest) for digest in journal.plan_digests()}
-
-
-def _made(text: str) -> datetime:
-    """When Docker says that something was made: images with Z, volumes with the offset of the engine's own zone."""
-    return datetime.fromisoformat(text)
 
 
 def remove_images(images: list[tuple[str, int]]) -> None:

@@ -192,7 +192,7 @@ class DockerEngine:
         if not labels:
             return []
         wanted = [f"{key}={value}" for key, value in labels.items()]
-        return list(self.client.containers.list(all=True, filters={"label": wanted}))
+        return list(self.client.containers.list(all=True, filters={"label": wanted}, ignore_removed=True))
 
     def _find(self, handle: str) -> Container | None:
         try:

@@ -254,7 +254,7 @@ def make_project(folder: Path) -> Path:
 
 
 def containers_of(client: docker.DockerClient, run: str) -> list[str]:
-    found = client.containers.list(all=True, filters={"label": f"farm.run={run}"})
+    found = client.containers.list(all=True, filters={"label": f"farm.run={run}"}, ignore_removed=True)
     return [str(container.id) for container in found]
 
 

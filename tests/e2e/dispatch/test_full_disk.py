@@ -52,22 +52,22 @@ def output_of(process):
 
 
 def paused(client, container):
-    with contextlib.suppress(docker.errors.APIError):  # a busy machine was "unable to freeze" it
+    with contextlib.suppress(docker.errors.APIError):  # a busy machine was "unable to freeze" it, or it has not started
         client.api.pause(container)
-    return client.containers.get(container).status == "paused"
+    with contextlib.suppress(docker.errors.NotFound):
+        return client.containers.get(container).status == "paused"
+    return False
 
 
-def running(client, run):
-    return [one for one in containers_of(client, run) if client.containers.get(one).status == "running"]
+def standing_still(client, run):
+    return next((container for container in containers_of(client, run) if paused(client, container)), None)
 
 
 def test_a_build_outlives_a_full_disk(small_disk, client):
     farm = small_disk
     run = farm.run("submit", *SELECT).stdout.strip()
-    wait("a container starts", lambda: running(client, run))
-    (container,) = containers_of(client, run)
     # It stands still until the journal has its handle: one that could not be written down is removed, and made again.
-    wait("it stands still", lambda: paused(client, container))
+    container = wait("a container stands still", lambda: standing_still(client, run))
     wait("the handle", lambda: [a for j in farm.json("status", run)["jobs"] for a in j["attempts"] if a["handle"]])
     (dispatcher,) = wait("the dispatcher", lambda: dispatchers(farm))
     log = farm.project / "artifacts" / "dispatch.log"
