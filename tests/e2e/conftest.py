@@ -77,12 +77,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def wait(what: str, check: Callable[[], Any], seconds: float = TIMEOUT_S) -> Any:
-    """The first true answer of `check`; fails after so many seconds: generous ones, as machines are busy."""
+    """The first true answer of `check`; fails after so many seconds: generous ones, as machines are busy.
+
+    A check that costs much, such as a command, is made less often: what is waited for needs the CPU more.
+    """
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while (now := time.monotonic()) < end:
         if found := check():
             return found
-        time.sleep(0.1)
+        time.sleep(max(0.1, 3 * (time.monotonic() - now)))
     raise AssertionError(f"not within {seconds} s: {what}")
 
 

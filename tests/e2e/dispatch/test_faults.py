@@ -98,10 +98,10 @@ class Story:
 
     def wait(self, what: str, check: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while (now := time.monotonic()) < deadline:
             if found := check():
                 return found
-            time.sleep(0.3)
+            time.sleep(max(0.3, 3 * (time.monotonic() - now)))
         log = self.farm.project / "artifacts" / "dispatch.log"
         status = self.farm.run("status").stdout
         raise AssertionError(f"not within {seconds} s: {what}\n{status}\n{log.read_text()[-3000:]}")
