@@ -45,7 +45,7 @@ def pytest_collection() -> Iterator[None]:
     try:
         return (yield)
     finally:
-        gc.enable()  # not frozen: on Python 3.14 Hypothesis warns of an object that it then finds no reference to
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
