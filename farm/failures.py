@@ -19,10 +19,13 @@ WIDTH = 300
 
 
 class Pattern(Model):
+    """`in_build`: the advice for a build, which has no network. `recipe`: the recipe is at fault, not a machine."""
+
     pattern: str
     cause: str
     advice: str
     in_build: str | None = None
+    recipe: bool = False
 
 
 class Patterns(Model):
@@ -34,11 +37,15 @@ class Patterns(Model):
 
 @dataclass(frozen=True)
 class Failure:
-    """What a log says: the lines from its first error on (its last lines where no error is found), and why."""
+    """What a log says: the lines from its first error on (its last lines where no error is found), and why.
+
+    `recipe`: what the recipe names is at fault, so that another try would fail as well.
+    """
 
     lines: tuple[str, ...]
     cause: str | None = None
     advice: str | None = None
+    recipe: bool = False
 
     @property
     def text(self) -> str:
@@ -67,7 +74,7 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
     shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[:CONTEXT]
     for known in _patterns().causes:
         if any(re.search(known.pattern, line) for line in after):
-            return Failure(shown, known.cause, (build and known.in_build) or known.advice)
+            return Failure(shown, known.cause, (build and known.in_build) or known.advice, known.recipe)
     return Failure(shown)
 
 

@@ -71,6 +71,20 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
     return files
 
 
+def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
+
+    `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
+
+    Raises:
+        FarmError: As `gather`.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
+    parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
+    return [*own, *parts, *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires)]
+
+
 def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
     try:
         return fetch(part.source, cache, mirror=mirror, line=line)

@@ -14,12 +14,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 DLL_FOLDERS = ("bin", "bin/x86_64")
 # cublas64_13.dll is linked as cublas.lib, nvJitLink_130_0.dll as nvJitLink.lib; nvrtc64_130_0.alt.dll is a second copy.
 LINKED = re.compile(r"([A-Za-z][\w-]*?)(?:64)?_[0-9][0-9._]*\.dll", re.IGNORECASE)
 MAX_NAMES = 65536
+HELD_S = 10.0  # how long a virus scanner may have a new file open
 CODE = 0x20  # IMAGE_SCN_CNT_CODE
 
 
@@ -90,7 +92,15 @@ def make(dll: Path, target: Path) -> None:
         text.write_text(definition(dll.name, exports(dll.read_bytes())), encoding="ascii")
         command = ["lib.exe", "/nologo", "/machine:x64", f"/def:{text}", f"/out:{made}"]
         subprocess.run(command, check=True)
-        made.replace(target)
+        end = time.monotonic() + HELD_S
+        while True:
+            try:
+                made.replace(target)
+                return
+            except PermissionError:  # a virus scanner opens what is new, for seconds
+                if sys.platform != "win32" or time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
 
 def main() -> int:

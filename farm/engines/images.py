@@ -16,15 +16,16 @@ from typing import IO, Any
 
 import docker
 import docker.errors
+import requests
 from docker.utils.build import create_archive
 
 from farm import failures
 from farm.engines.package_counts import PackageCounts
-from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
+from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
 from farm.platforms.facts import DEFAULT, facts
 from farm.pulse import Pulse, megabytes
 from farm.temporary import temporary_folder
-from farm.text import duration
+from farm.text import duration, nearest
 
 Line = Callable[[str], None]
 Progress = Callable[[int, int], object]
@@ -33,6 +34,9 @@ KEPT_LINES = 5000
 """Of the output of an image's build, for the search for its first error."""
 MAX_LINE = 1 << 16
 STEP_WIDTH = 100
+NAMES_S = 60
+UNKNOWN_PACKAGE = re.compile(r"E: (?:Unable to locate package (\S+)|Package '([^']+)' has no installation candidate)")
+"""As apt 2.6 and 3.0 say it."""
 TOOLKIT = "scripts/toolkit.json"
 PROJECT_LABEL = "farm.project"
 """On an image: the project that made it, for `farm clean`."""
@@ -92,7 +96,8 @@ def ensure_image(
     Raises:
         NoRunnerError: The engine cannot run Linux images.
         InfrastructureError: A step of the image failed; the message holds its first error, and the cause where known.
-        BuildFailedError: A wheel does not hold what the toolkit takes out of it.
+        BuildFailedError: The recipe names a package that the base image's distribution does not have, or a wheel does
+            not hold what the toolkit takes out of it.
     """
     note = note or line
     if client.info().get("OSType") != DEFAULT:
@@ -126,8 +131,38 @@ def ensure_image(
             forcerm=True,
             decode=True,
         )
-        _follow(events, stream, doing, note, log, progress)
+        try:
+            _follow(events, stream, doing, note, log, progress)
+        except UnknownPackagesError as error:
+            raise error.with_nearest(_package_names(client, base)) from error
     return Image(tag, str(client.images.get(tag).id), reused=False)
+
+
+class UnknownPackagesError(BuildFailedError):
+    """The distribution of the base image has no packages of these names."""
+
+    def __init__(self, message: str, *, hint: str | None = None, names: Iterable[str]) -> None:
+        super().__init__(message, hint=hint)
+        self.names = list(dict.fromkeys(names))
+
+    def with_nearest(self, known: list[str]) -> BuildFailedError:
+        """The error with the names in `known` that are most like each wrong one."""
+        found = [f"nearest to {name}: {', '.join(near)}" for name in self.names if (near := nearest(name, known))]
+        return BuildFailedError("\n  ".join([str(self), *found]), hint=self.hint)
+
+
+def _package_names(client: docker.DockerClient, base: str) -> list[str]:
+    """The packages that the base image's distribution has; none where they cannot be had in time."""
+    ask = "apt-get update -qq >&2 && apt-cache pkgnames"
+    container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
+    try:
+        container.start()
+        container.wait(timeout=NAMES_S)
+        return [str(name) for name in container.logs(stdout=True, stderr=False).decode("utf-8", "replace").split()]
+    except (requests.exceptions.RequestException, docker.errors.APIError):  # the error itself counts more
+        return []
+    finally:
+        container.remove(force=True)
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
@@ -261,7 +296,7 @@ def _shown(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2]
 
 
-def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -> InfrastructureError:
+def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -> FarmError:
     """The error of a step of a Dockerfile. Docker's own text repeats the whole command, so its exit code will do."""
     code = (event.get("errorDetail") or {}).get("code")
     short = step if len(step) <= STEP_WIDTH else step[:STEP_WIDTH] + " […]"
@@ -272,6 +307,8 @@ def _failed(event: dict[str, Any], step: str, lines: Iterable[str], log: Path) -
         # Without the first line, which is the step's own: its command may hold the words of an error.
         failure = failures.read(list(lines)[1:])
         how = f"ended with exit code {code}"
-    return InfrastructureError(
-        f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}", hint=failure.hint(log)
-    )
+    message = f"the toolchain image cannot be built: {short}\n  {how}:\n{failure.text}"
+    if failure.recipe:
+        unknown = [a or b for a, b in UNKNOWN_PACKAGE.findall("\n".join(failure.lines))]
+        return UnknownPackagesError(message, hint=failure.hint(log), names=unknown)
+    return InfrastructureError(message, hint=failure.hint(log))

@@ -21,9 +21,11 @@ from farm.pipeline.inputs import gathered
 from farm.pipeline.report import Step
 from farm.platforms.registry import platform
 from farm.project import LOCAL
+from farm.pulse import megabytes
 from farm.retrying import retry_while_open
 from farm.runs import Attempt, EventKind, Result, State
 from farm.runs import Job as JournalJob
+from farm.sources import fetch_all
 
 COLLECT_TRIES = 4
 COLLECT_PAUSE_S = 5.0
@@ -76,6 +78,7 @@ class BuildStep:
                 self._finish(engine, last, last.handle)
                 self._note_wheel(step)
             return
+        self._fetch()
         image = self._toolchain()
         engine = context.backend().engine
         with context.outcomes.timed("build", context.workspace.watcher) as step:
@@ -84,6 +87,21 @@ class BuildStep:
             handle = self._start(engine, image, attempt)
             self._finish(engine, attempt, handle)
             self._note_wheel(step)
+
+    def _fetch(self) -> None:
+        """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
+        context, plan = self.context, self.context.plan
+        workspace = context.workspace
+        # Where the runner gathers, and where the build itself fetches, nothing is needed here.
+        if context.backend().engine.traits.gathers or platform(plan.platform).self_contained:
+            return
+        if plan.source.kind == "path" and not plan.parts and not plan.build_requires:
+            return
+        cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
+        with context.outcomes.timed("fetch", workspace.watcher) as step:
+            files = fetch_all(plan, cache, mirror=mirror, line=workspace.watcher.line)
+            size = sum(file.stat().st_size for file in files)
+            step.result = f"{len(files)} files, {megabytes(size)}, as the plan names them"
 
     def _toolchain(self) -> str:
         context = self.context

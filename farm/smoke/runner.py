@@ -17,10 +17,10 @@ from farm import pack
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
-from farm.smoke.report import ProbeDocument, SmokeReport, Status, read_document
+from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
 from farm.temporary import temporary_folder
-from farm.text import without_controls
+from farm.text import short, without_controls
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10
@@ -309,9 +309,9 @@ def _outcome(
         return "failed", f"{_HUNG} {document.limit_s:g} s{during}"
     if not document.complete:
         return "failed", f"ended before the last check{during}; exit code {ended.returncode}"
-    failed = [check.name for check in document.checks if check.status == "failed"]
+    failed = [check for check in document.checks if check.status == "failed"]
     if failed:
-        return "failed", f"failed: {', '.join(failed)}"
+        return "failed", f"failed: {', '.join(check.name for check in failed)}{_why(failed[0])}"
     if ended.returncode != 0:
         return "failed", f"no check failed, yet the exit code is {ended.returncode}: it went wrong at the end"
     if not any(check.status == "passed" for check in document.checks):
@@ -321,6 +321,12 @@ def _outcome(
         why = next((check.reason for check in gpu if check.reason), "there is no GPU part")
         return "failed", f"a GPU was asked for, and the GPU part did not run: {why}"
     return "passed", None
+
+
+def _why(failed: Check) -> str:
+    """What the first failed check saw, of a traceback its last line, which names the error; and what was expected."""
+    lines = (failed.seen or "").strip().splitlines()
+    return f": {short(lines[-1])}; expected: {short(failed.expected)}" if lines else ""
 
 
 def _signal_name(number: int) -> str:

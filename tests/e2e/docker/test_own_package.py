@@ -7,6 +7,7 @@ its one source. Two images are made the first time, 1.4 minutes each.
 
 import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -119,6 +120,31 @@ def test_every_line_of_the_tutorial(own, tmp_path):
     valid("status", own.run("farm", "status", runs[0]["id"], "--json"))
     smoke = ("farm", "smoke", "--variant", "cpu-avx-py311", "--package", "levenshtein", "--json")
     assert valid("smoke", own.run(*smoke))["reports"]
+
+
+@pytest.mark.parametrize(
+    ("change", "shown", "steps"),
+    [
+        (("python3-dev", "python3-dve"), "nearest to python3-dve: python3-dev", ["fetch", "render", "image"]),
+        (("sha256: 2202", "sha256: 3303"), "has sha256 22021caf", ["fetch"]),
+    ],
+    ids=["a package that Debian does not have", "a wrong hash"],
+)
+def test_a_mistake_in_a_recipe(own, change, shown, steps):
+    """Which only Debian's lists or the file itself can show: exit code 5, before anything else is made."""
+    name = f"mistaken-{steps[-1]}"
+    right = (own.folder / "recipes" / "levenshtein" / "recipe.yaml").read_text()
+    (own.folder / "recipes" / name).mkdir()
+    (own.folder / "recipes" / name / "recipe.yaml").write_text(right.replace(*change))
+    with (own.folder / "ci" / "matrix.yaml").open("a") as file:
+        file.write(f"\n  {name}:\n    extends: mine\n    summary: wrong\n    packages: [{name}]\n")
+    command = ("farm", "submit", "--variant", "cpu-avx-py311", "--package", name, "--json")
+    done = subprocess.run(command, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 5, done.stderr
+    assert shown in done.stderr
+    newest = json.loads(own.run("farm", "status", "--json", "--limit", "1"))[0]["id"]
+    events = json.loads(own.run("farm", "status", newest, "--json"))["events"]
+    assert [event["data"]["name"] for event in events if event["kind"] == "step"] == steps
 
 
 def test_cuda_built_by_setuptools(own, tmp_path):

@@ -99,7 +99,21 @@ def test_what_the_wheel_promised_and_is_not(environment, expect, name, seen, exp
     report = probe(environment(), expect=expect)
     (failed,) = [check for check in report.checks if check.status == "failed"]
     assert (failed.name, failed.seen, failed.expected) == (name, seen, expected)
-    assert (report.outcome, report.reason, report.exit_code) == ("failed", f"failed: {name}", 1)
+    reason = f"failed: {name}: {seen}; expected: {expected}"
+    assert (report.outcome, report.reason, report.exit_code) == ("failed", reason, 1)
+
+
+def test_the_reason_names_the_error_of_a_script(environment, tmp_path):
+    script = tmp_path / "own.py"
+    script.write_text("print('a line')\nraise ValueError('the answer is 41')\n", encoding="utf-8")
+    python = environment()
+    (module,) = python.parent.parent.rglob("fakemod*.py")
+    installed = module.with_name("fakemod-1.2.3.dist-info")
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: fakemod\nVersion: 1.2.3\n", encoding="utf-8")
+    report = probe(python, expect=Expectation(imports=("fakemod",), script=script))
+    reason = "failed: smoke script: ValueError: the answer is 41; expected: exit code 0"
+    assert (report.outcome, report.reason) == ("failed", reason)
 
 
 @pytest.mark.parametrize(

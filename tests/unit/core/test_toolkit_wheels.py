@@ -239,6 +239,41 @@ def test_an_import_library_has_the_names_of_the_dll(libraries):
     assert libraries.definition("a64_13.dll", names) == 'LIBRARY "a64_13.dll"\nEXPORTS\n  one\n  two DATA\n'
 
 
+@pytest.mark.parametrize(
+    ("platform", "refusals", "made"), [("win32", 2, True), ("win32", 10**6, False), ("linux", 1, False)]
+)
+def test_a_library_that_a_virus_scanner_has_open_is_renamed_later(
+    libraries, tmp_path, monkeypatch, platform, refusals, made
+):
+    """On Windows, while it holds the file for seconds; a refusal elsewhere, or one that stays, is an error."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "lib.exe").write_text('#!/bin/sh\nfor each; do :; done\necho made > "${each#/out:}"\n')
+    (tmp_path / "bin" / "lib.exe").chmod(0o755)
+    (tmp_path / "one.dll").write_bytes(dll())
+    rename, asked = Path.replace, []
+
+    def refusing(path, target):
+        asked.append(path)
+        if len(asked) <= refusals:
+            raise PermissionError(13, "held", str(path))
+        return rename(path, target)
+
+    clock = iter(range(10**6))
+    monkeypatch.setattr(libraries.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(libraries.time, "sleep", lambda _: None)
+    monkeypatch.setattr(Path, "replace", refusing)
+    monkeypatch.setattr(libraries.sys, "platform", platform)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    target = tmp_path / "one.lib"
+    if made:
+        libraries.make(tmp_path / "one.dll", target)
+        assert target.read_text() == "made\n"
+    else:
+        with pytest.raises(PermissionError):
+            libraries.make(tmp_path / "one.dll", target)
+        assert not target.exists()
+
+
 def test_a_damaged_dll_is_said_to_be_one(libraries):
     whole = dll()
     for end in range(0x57C):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from farm.engines.images import _follow
 from farm.engines.package_counts import PackageCounts
-from farm.errors import InfrastructureError
+from farm.errors import BuildFailedError, InfrastructureError
 from farm.pulse import Pulse
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
@@ -139,3 +139,30 @@ def test_packages_are_counted_in_each_phase_of_debootstrap():
     counts = PackageCounts()
     counted = [at for text in DEBOOTSTRAP.splitlines() if (at := counts.line(text))]
     assert counted == [(1, 0), (2, 0), (1, 2), (1, 2), (2, 2), (1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("E: Unable to locate package libfmt-dve", ["libfmt-dve"]),
+        ("E: Package 'libfmt-dve' has no installation candidate", ["libfmt-dve"]),
+        ("E: Unable to locate package a\nE: Unable to locate package b\nE: Unable to locate package a", ["a", "b"]),
+    ],
+)
+def test_a_package_that_the_distribution_does_not_have_is_the_recipes_fault(tmp_path, text, unknown):
+    events = [{"stream": f"Step 2/2 : RUN apt-get install x\nBuilding dependency tree...\n{text}\n"}]
+    failure = {"error": "The command returned 100", "errorDetail": {"code": 100}}
+    with pytest.raises(BuildFailedError) as caught:
+        follow([*events, failure], tmp_path)
+    assert caught.value.names == unknown
+    shown = str(caught.value.with_nearest(["libfmt-dev", "libfmt9", "python3"]))
+    assert ("\n  nearest to libfmt-dve: libfmt-dev" in shown) == ("libfmt-dve" in unknown)
+    assert "apt in the recipe" in caught.value.hint
+
+
+def test_a_package_that_is_not_found_without_a_network_is_not(tmp_path):
+    text = "Err:1 http://mirror.example bookworm\n  Temporary failure resolving 'mirror.example'\n"
+    events = [{"stream": f"Step 2/2 : RUN apt-get install gcc\n\n{text}E: Unable to locate package gcc\n"}]
+    failure = {"error": "The command returned 100", "errorDetail": {"code": 100}}
+    with pytest.raises(InfrastructureError, match="no network"):
+        follow([*events, failure], tmp_path)

@@ -10,7 +10,7 @@ export CFLAGS=-mavx
 export CXX=g++-12
 export CXXFLAGS=-mavx
 export USE_CUDA=0
-export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
+export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
 export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
 export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
 mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
@@ -34,6 +34,12 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     touch .farm-source
 fi
 packs take
+# Meson and meson-python have no variable for the number of jobs, only one for the program.
+if ninja=$(command -v ninja); then
+    printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
+    chmod +x "$FARM_ROOT/bin/ninja-jobs"
+    export NINJA="$FARM_ROOT/bin/ninja-jobs"
+fi
 echo "farm: step build"
 status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.

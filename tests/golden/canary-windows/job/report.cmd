@@ -21,7 +21,7 @@ nvidia-smi >> %FARM_REPORT% 2>&1
 git --version >> %FARM_REPORT% 2>&1
 py -0p >> %FARM_REPORT% 2>&1
 >> %FARM_REPORT% echo build.cmd begins: %DATE% %TIME%
-cmd /d /c .\build.cmd
+"%ComSpec%" /d /c .\build.cmd
 set "FARM_EXIT=%ERRORLEVEL%"
 >> %FARM_REPORT% echo build.cmd ended with %FARM_EXIT%
 for %%d in (C:\farm\out\9b56e3194507) do dir /s %%d >> %FARM_REPORT% 2>&1
