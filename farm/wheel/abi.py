@@ -12,7 +12,7 @@ from farm.wheel.contents import Contents
 from farm.wheel.library import Library
 from farm.wheel.report import Check, Finding
 
-_SUFFIX = re.compile(
+SUFFIX = re.compile(
     r"\.(?P<tag>cpython-(?P<cpython>\d{2,4}[tdmu]*)|cp(?P<cp>\d{2,4}[td]*)|(?P<abi3>abi3)|"
     r"(?P<other>(pypy|graalpy)[\w]*))(-(?P<platform>[\w-]+))?\.(so|pyd)",
 )
@@ -37,7 +37,7 @@ def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
     for library in contents.libraries:
         if not library.is_loadable:
             continue
-        match = _SUFFIX.search(posixpath.basename(library.path))
+        match = SUFFIX.search(posixpath.basename(library.path))
         modules += match is not None
         wrong = [*_suffix(match, library, pairs), *_python_of(library, pairs)]
         findings += [

@@ -80,6 +80,13 @@ class _Module:
                         self.values.setdefault(target.id, []).append(node.value)
             elif isinstance(node, ast.NamedExpr):
                 self.values.setdefault(node.target.id, []).append(node.value)
+            elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+                self.values.setdefault(node.target.id, []).append(node.iter)
+            elif isinstance(node, ast.Call) and _name(node.func) in ("add", "append") and len(node.args) == 1:
+                # `folders.add(path)`: what a collection holds counts as the name's own values.
+                collection = node.func.value if isinstance(node.func, ast.Attribute) else None
+                if isinstance(collection, ast.Name):
+                    self.values.setdefault(collection.id, []).append(node.args[0])
 
     def folders(self) -> tuple[str, ...]:
         found = []
@@ -102,6 +109,9 @@ class _Module:
                 yield from self._paths(value, depth - 1)
         elif isinstance(node, ast.NamedExpr):
             yield from self._paths(node.value, depth - 1)
+        elif isinstance(node, ast.Set | ast.List | ast.Tuple):  # that a loop goes through
+            for each in node.elts[:_DEEPEST]:
+                yield from self._paths(each, depth - 1)
         elif isinstance(node, ast.Attribute) and node.attr == "parent":
             yield from map(posixpath.dirname, self._paths(node.value, depth - 1))
         elif isinstance(node, ast.Subscript):

@@ -3,11 +3,12 @@
 cosmic-ray says how one thing in a module can be changed; `forks.py` runs the module's tests with each change, in a copy
 of the checkout: a mutant that they do not notice is printed. `tests/mutants.yaml` says which tests are a module's, and
 which mutants are equivalent (no test can tell them from the code), each with the reason. Of the operators that stand in
-for an arithmetic one at a place one is tried, and `is` never in the place of `==`. A folder stands for its modules.
-MUTANTS=N tries N of each module, the same each time.
+for an arithmetic one at a place one is tried, `is` never in the place of `==`, and nothing in a function's annotations.
+A folder stands for its modules. MUTANTS=N tries N of each module, the same each time.
 """
 
 import argparse
+import ast
 import difflib
 import json
 import os
@@ -102,6 +103,18 @@ def says_nothing(mutant: Mutant) -> bool:
     return bool(re.search(r"ReplaceComparisonOperator_(?!Is)\w+_(Is|IsNot)$", mutant.operator))
 
 
+def annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where the annotations of functions and of their variables stand, which no test can tell apart: start and end."""
+    found: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = (node.args.posonlyargs, node.args.args, node.args.kwonlyargs, [node.args.vararg, node.args.kwarg])
+            found += [node.returns, *(each.annotation for each in chain(*given) if each)]
+            found += [each.annotation for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
+    places = [each for each in found if each]
+    return [((p.lineno, p.col_offset), (p.end_lineno or 0, p.end_col_offset or 0)) for p in places]
+
+
 def examine(module: str, known: dict[str, Any], most: int) -> tuple[str, list[str]]:
     """A row of the table, and the mutants that no test noticed."""
     tests = known["tests"].get(module)
@@ -109,7 +122,14 @@ def examine(module: str, known: dict[str, Any], most: int) -> tuple[str, list[st
         raise SystemExit(f"{module}: tests/mutants.yaml does not say which tests are its")
     every = mutants(ROOT / module)
     equal = {(each["operator"], each["line"]) for each in known["equivalent"] if each["module"] == module}
-    tried = [each for each in every if (each.operator, each.line) not in equal and not says_nothing(each)]
+    silent = annotations((ROOT / module).read_text(encoding="utf-8"))
+    tried = [
+        each
+        for each in every
+        if (each.operator, each.line) not in equal
+        and not says_nothing(each)
+        and not any(start <= (each.number, each.column) < end for start, end in silent)
+    ]
     tried = list({kind(each): each for each in tried}.values())
     tried = sorted(random.Random(SEED).sample(tried, min(most or len(tried), len(tried))), key=lambda m: m.number)
     sources = tool(MAKE, ROOT / module, [[each.operator, each.arguments, each.occurrence] for each in tried])

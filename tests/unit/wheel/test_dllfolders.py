@@ -28,6 +28,10 @@ FORMS = {
     ],
     "import os\nos.add_dll_directory(os.path.join(__path__[0], 'bin'))\n": ["pkg/bin"],
     "import os\ndef _add():\n    os.add_dll_directory(os.path.dirname(__file__))\n_add()\n": ["pkg"],
+    "import os\nhere = os.path.dirname(__file__)\nparents = {here}\nfor each in parents:\n"
+    "    os.add_dll_directory(each)\n": ["pkg"],
+    "import os\nfound = []\nfound.append(os.path.join(os.path.dirname(__file__), 'd'))\nfor each in found:\n"
+    "    os.add_dll_directory(each)\n": ["pkg/d"],
     "from os import add_dll_directory, path\nadd_dll_directory(path.join(path.dirname(__file__), 'c'))\n": ["pkg/c"],
 }
 NOT_KNOWN = [
@@ -37,6 +41,7 @@ NOT_KNOWN = [
     "import os\nos.add_dll_directory(os.path.join(os.path.dirname(__file__), '..', '..', 'x'))\n",
     "import os\nos.add_dll_directory(os.path.join(os.path.dirname(__file__), os.environ['X']))\n",
     "a = b\nb = a\nadd_dll_directory(a)\n",
+    "a = []\na.append(a)\nfor b in a:\n    a.append(b)\n    add_dll_directory(b)\n",
     "a = b = a\na = b = b\na = b = a\nb = a = b\n" * 9 + "add_dll_directory(a)\n",
     "add_dll_directory(" + "(" * 5000 + ")" * 5000 + ")",
     "add_dll_directory(__file__",

@@ -245,6 +245,43 @@ def test_the_python_that_a_dll_loads(refused, make_pe, tag, member, needed, ok):
     assert [check for check, _, _ in found] == ([] if ok else ["abi"])
 
 
+@pytest.mark.parametrize(
+    ("member", "machine", "ok"),
+    [
+        ("attach_x86.dll", 0x14C, True),  # as debugpy has it, for processes of 32 bits
+        ("tool-win32.dll", 0x14C, True),
+        ("helper.arm64.dll", 0xAA64, True),
+        ("attach_x86.dll", 0xAA64, False),  # the name says another machine than the file is for
+        ("attach_x86_64.dll", 0x14C, False),
+        ("prefix86.dll", 0x14C, False),
+        ("core.dll", 0x14C, False),
+        ("_x86.pyd", 0x14C, False),  # the interpreter itself would load it
+        ("_x86.abi3.pyd", 0x14C, False),
+    ],
+)
+def test_a_library_for_processes_of_another_machine_says_so_in_its_name(refused, make_pe, member, machine, ok):
+    found = refused(
+        {f"canary/{member}": make_pe(machine=machine, needed=["KERNEL32.dll"])}, tag="cp311-cp311-win_amd64"
+    )
+    assert [check for check, _, _ in found] == ([] if ok else ["imports"])
+
+
+def test_what_needs_a_library_of_another_machine_does_not_get_it(refused, make_pe):
+    files = {
+        "canary/_C.pyd": make_pe(needed=["attach_x86.dll", "KERNEL32.dll"]),
+        "canary/attach_x86.dll": make_pe(machine=0x14C, needed=["KERNEL32.dll"]),
+    }
+    (found,) = refused(files, tag="cp311-cp311-win_amd64")
+    assert found[:2] == ("imports", "canary/_C.pyd")
+
+
+@pytest.mark.parametrize(("tag", "ok"), [("linux_armv6l", True), ("linux_armv7l", True), ("linux_aarch64", False)])
+def test_machines_whose_wheels_are_installed_without_a_level(refused, tag, ok):
+    """https://github.com/pypi/warehouse/blob/main/warehouse/forklift/legacy.py: the two `linux_` tags that it takes."""
+    found = refused({"canary/__init__.py": b""}, tag=f"py3-none-{tag}")
+    assert [check for check, _, _ in found] == ([] if ok else ["platform"])
+
+
 def test_the_python_that_a_library_needs(refused, make_elf):
     files = {"canary/_C.so": make_elf(needed=["libpython3.9.so.1.0"])}
     assert (
