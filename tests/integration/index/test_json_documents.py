@@ -1,6 +1,6 @@
 """What commands print with `--json` is what the shipped schemas say.
 
-What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/docker/test_own_package.py.
+What needs an engine (submit, smoke, and runs in status) is held to its schema in tests/e2e/own_package.
 """
 
 import subprocess

@@ -25,7 +25,7 @@ from tests.e2e.conftest import ROOT, TIMEOUT_S, containers_of
 from tests.schemas import valid
 
 PAGE = ROOT / "docs" / "your-package.md"
-RECIPES = Path(__file__).parent / "own_packages"
+RECIPES = Path(__file__).parent / "recipes"
 TORCH = "2.13.0"
 
 
