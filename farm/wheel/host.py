@@ -50,7 +50,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     any_libc = all(library.kind == "executable" and not library.needed for library in loadable)
     reason = why_linux_only(asked)
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
-        if tag == f"linux_{machine}" and machine in _WITHOUT_LEVEL:
+        if tag == f"{platform.tag}_{machine}" and machine in _WITHOUT_LEVEL:
             continue
         known = policy_of_tag(tag)
         if known is None or known[1] != machine:

@@ -125,7 +125,7 @@ def test_every_line_of_the_tutorial(own, tmp_path):
 @pytest.mark.parametrize(
     ("change", "shown", "steps"),
     [
-        (("python3-dev", "python3-dve"), "nearest to python3-dve: python3-dev", ["fetch", "render", "image"]),
+        (("python3-dev", "python3-dve"), r"nearest to python3-dve: .*\bpython3-dev,", ["fetch", "render", "image"]),
         (("sha256: 2202", "sha256: 3303"), "has sha256 22021caf", ["fetch"]),
     ],
     ids=["a package that Debian does not have", "a wrong hash"],
@@ -141,7 +141,7 @@ def test_a_mistake_in_a_recipe(own, change, shown, steps):
     command = ("farm", "submit", "--variant", "cpu-avx-py311", "--package", name, "--json")
     done = subprocess.run(command, cwd=own.folder, env=own.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr
-    assert shown in done.stderr
+    assert re.search(shown, done.stderr), done.stderr
     newest = json.loads(own.run("farm", "status", "--json", "--limit", "1"))[0]["id"]
     events = json.loads(own.run("farm", "status", newest, "--json"))["events"]
     assert [event["data"]["name"] for event in events if event["kind"] == "step"] == steps

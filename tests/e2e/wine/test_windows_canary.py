@@ -5,10 +5,14 @@ What is real and what is not says windows_toolchain.py. MSVC, NVIDIA's nvcc.exe 
 
 import json
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ import pytest
 from farm.plan import Selectors, resolve
 from farm.runs import EventKind, Journal
 from farm.variant import Variant
+from tests.e2e.conftest import TIMEOUT_S
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path
 from tests.e2e.wine.windows_toolchain import Toolchain
@@ -120,3 +125,48 @@ def test_the_wheel_holds_the_compilers_own_words(released):
     assert {b".text.canary_multiply_float", b".text.canary_multiply_double"} == {
         name for name in (b".text.canary_multiply_float", b".text.canary_multiply_double") if name in cuda
     }
+
+
+def test_the_first_build_by_the_letter_of_its_page(toolchain, windows_python, tmp_path):
+    """docs/windows.md, steps 6 to 8: the commands that it names, and the words that should appear, in their order."""
+    page = (ROOT / "docs/windows.md").read_text()
+    command = re.search(r"`farm (render .*?)`", page)[1].replace("--channel kepler-2.0.1", "--package canary")
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def farm(line: str) -> str:
+        done = subprocess.run(
+            ["farm", "--project", str(ROOT), *shlex.split(line)],
+            cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert {"kit/job/report.cmd", "kit/job/build.cmd"} <= set(farm(command).split())
+    job = toolchain.c / "a folder of any name" / "job"
+    shutil.copytree(tmp_path / "kit/job", job)
+    try:
+        report = ("wine", "cmd", "/c", "report.cmd")
+        environment = {**windows_python.wine, "FARM_PYTHON": windows_path(windows_python.exe)}
+        done = subprocess.run(
+            report, cwd=job, env=environment, stdin=subprocess.PIPE, capture_output=True, check=False, timeout=TIMEOUT_S
+        )
+        said = done.stdout.decode("cp1252")
+        assert done.returncode == 0, said
+        first = re.search(r"The first line is `(.*?)`", page, re.DOTALL)[1].replace("torch 2.0.1+", "canary 0.1.0+")
+        lines = [line for line in said.splitlines() if "farm: " in line or line.startswith("report: ")]
+        assert fnmatchcase(lines[0], first.replace("\u2026", "*"))
+        steps = re.findall(r"`([a-z ]+)`", re.search(r"one line\s+for each step: (.*?) \(", page, re.DOTALL)[1])
+        steps.remove("patches")  # the page says so
+        shown = [match[1] for line in lines if (match := re.search(r"farm: step ([a-z ]+?)\s*$", line))]
+        assert shown == steps
+        assert "done: " in lines[-2]
+        assert lines[-1].startswith("report: ")
+        assert (job / "farm-report.zip").is_file()
+        repair = re.search(r"next: farm (repair .*)", lines[-2])[1].strip()
+        here = re.sub(r"C:([\w\\.+-]+)", lambda match: str(toolchain.c) + match[1].replace("\\", "/"), repair)
+        assert "cudart64_110.dll" in farm(here)
+        (wheel,) = (tmp_path / "repaired").glob("*.whl")
+        checks = farm(f"verify {wheel} --variant sm35-avx-py311 --package canary --platform windows")
+        assert {line.split()[1] for line in checks.splitlines() if line.split()[1:]} <= {"passed", "not"}
+    finally:
+        toolchain.remove("a folder of any name")

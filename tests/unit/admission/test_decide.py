@@ -1,5 +1,7 @@
 """Who goes where, who waits and why: farm.engines.admission."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,49 @@ def test_a_fast_runner_that_is_soon_free_is_waited_for():
     assert "fast is expected to be free in 2 min" in decision.waiting["t"]
     late = [Running("other", "fast", ends=24 * 3600.0)]
     assert placed(Admission().decide(0, [Task("t", minutes=60)], [slow, fast], late)) == [("t", "slow")]
+
+
+def test_times_count_from_now():
+    slow, fast = Worker("slow", speed=0.1), Worker("fast", speed=2.0)
+    soon = [Running("other", "fast", ends=10200.0)]
+    decision = Admission().decide(7200.0, [Task("t", minutes=60)], [slow, fast], soon)
+    assert decision.waiting == {
+        "t": "fast is expected to be free in 50 min: it ends sooner there than on what is free",
+    }
+    late = [Running("other", "fast", ends=600.0)]  # long since: it will end any moment
+    decision = Admission().decide(7200.0, [Task("t", minutes=60)], [slow, fast], late)
+    assert "fast is expected to be free in 0 min" in decision.waiting["t"]
+
+
+@pytest.mark.parametrize(
+    ("slots", "ends", "said"),
+    [
+        (1, [10200.0], "the one slot that fits; x86 is expected to be free in 50 min"),
+        (2, [10200.0, 7380.0], "the 2 slots that fit; x86 is expected to be free in 3 min"),
+    ],
+)
+def test_what_finds_all_slots_taken_is_told_when_one_is_free(slots, ends, said):
+    running = [Running(f"r{n}", "x86", end) for n, end in enumerate(ends)]
+    decision = Admission().decide(7200.0, [Task("t")], [Worker("x86", slots=slots)], running)
+    assert decision.waiting == {"t": f"jobs before it have taken {said}"}
+
+
+def test_patience_counts_from_the_first_time_that_nothing_fits():
+    admission, task = Admission(grace_s=100), Task("t")
+    assert "given up in 100 s" in admission.decide(7200.0, [task], []).waiting["t"]
+    assert "given up in 40 s" in admission.decide(7260.0, [task], []).waiting["t"]
+    assert admission.decide(7301.0, [task], []).refused == {"t": "there is no runner at all, for 100 s"}
+    assert "given up in 100 s" in admission.decide(7302.0, [task], []).waiting["t"]  # asked for anew
+
+
+def test_runners_that_would_fit_are_named_three_at_most():
+    off = [Worker(f"w{n}", online=False) for n in (4, 2, 3, 1)]
+    assert "(w1, w2, w3 would)" in Admission().decide(0, [Task("t")], off).waiting["t"]
+
+
+def test_the_nearest_runner_lacks_least():
+    far, near = Worker("far", platform="windows", machine="aarch64"), Worker("near", machine="aarch64")
+    assert "the nearest, near: it is aarch64" in Admission().decide(0, [Task("t")], [far, near]).waiting["t"]
 
 
 def test_what_needs_another_comes_after_it_and_falls_with_it():
@@ -210,6 +255,49 @@ def test_a_decision_is_whole_and_never_wrong(tasks, workers, busy):
         now = sum(one.worker == worker.name for one in running)
         new = sum(p.worker == worker.name for p in decision.placed)
         assert new <= max(0, worker.slots - now)
+
+
+@given(TASKS, WORKERS, st.lists(st.tuples(st.sampled_from([f"w{n}" for n in range(6)]), st.floats(0, 2e5)), max_size=6))
+@examples(300)
+def test_each_task_goes_where_it_ends_first(tasks, workers, busy):
+    """The decision replayed, slot by slot and without groups: in the order of the module's first paragraph."""
+    now = 1e5
+    # Of minutes, not of hours: what a cache saves counts then.
+    tasks = [dataclasses.replace(task, after=frozenset(), minutes=task.minutes / 30) for task in tasks]
+    decision = Admission().decide(now, tasks, workers, [Running(f"r{n}", *each) for n, each in enumerate(busy)])
+    chosen = {p.task.id: p.worker for p in decision.placed}
+    slots = []  # [when it is free, its worker, whether that is now]
+    for worker in (each for each in workers if each.online):
+        taken = [max(ends, now + 1) for name, ends in busy if name == worker.name]
+        slots += [[end, worker, False] for end in taken[: worker.slots]]
+        slots += [[now, worker, True] for _ in range(worker.slots - len(taken))]
+
+    def fitting(task):
+        return [slot for slot in slots if not fits(task.needs, slot[1])]
+
+    def ends(task, slot):
+        free, worker, idle = slot
+        length = task.minutes * 60 / worker.speed
+        warm = idle and task.cache_key and task.cache_key in worker.caches
+        return free + (max(0.0, length - 300) if warm else length)
+
+    def rank(task):
+        return (task.created / (4 * 3600) - task.priority) // 1, len(fitting(task)), -task.minutes, task.created
+
+    for task in sorted((each for each in tasks if fitting(each)), key=rank):
+        able = fitting(task)
+        if not any(slot[2] for slot in able):
+            assert "jobs before it have taken" in decision.waiting[task.id]
+            continue
+        best = min(ends(task, slot) for slot in able)
+        if task.id in chosen:
+            where = [slot for slot in able if slot[1].name == chosen[task.id] and slot[2]]
+        else:
+            name = decision.waiting[task.id].partition(" is expected")[0]
+            where = sorted((slot for slot in able if slot[1].name == name and not slot[2]), key=lambda slot: slot[0])
+        slot = where[0]
+        assert ends(task, slot) == pytest.approx(best)
+        slot[0], slot[2] = ends(task, slot), False
 
 
 @given(TASKS, st.integers(1, 4))
