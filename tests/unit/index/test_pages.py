@@ -84,6 +84,59 @@ def test_the_same_file_again_is_the_same_page_and_other_bytes_are_refused():
         pages.with_file(page, "torch", entry(sha256="c" * 64))
 
 
+def three():
+    """A page of generation 3 with `torch` 1, 2 and 3, of two channels."""
+    names = [f"torch-{number}-py3-none-any.whl" for number in (1, 2, 3)]
+    page = None
+    for name, channel in zip(names, ("old", "old", "new"), strict=True):
+        page = pages.with_file(page, "torch", entry(name, channel=channel))
+    return page, names
+
+
+def test_only_the_name_of_a_removed_wheel_stays_taken():
+    page, (one, two, three_) = three()
+    page = pages.without(page, {two: page.entries[two]})
+    assert (page.generation, [file.filename for file in page.files]) == (4, [one, three_])
+    assert [(file.filename, file.generation, file.channel) for file in page.removed] == [(two, 4, "old")]
+    assert pages.without(page, {two: page.removed[0]}) == page
+    with pytest.raises(PublishRefusedError, match="its name stays taken"):
+        pages.with_file(page, "torch", entry(two))
+    for other in ("torch-1.5-py3-none-any.whl", "torch-2.5-py3-none-any.whl"):
+        assert other in pages.with_file(page, "torch", entry(other)).entries
+
+
+def test_the_channels_of_a_page_are_those_of_all_wheels_that_it_ever_had():
+    page, (_, _, last) = three()
+    assert page.channels == {"old", "new"}
+    page = pages.without(page, {last: page.entries[last]})
+    assert page.channels == {"old", "new"}
+    assert (page.generation_in("old"), page.generation_in("new"), page.generation_in(None)) == (2, 4, 4)
+    assert page.generation_in("none") == 4
+
+
+def test_changed_entries_leave_the_project_as_it_is():
+    page, (one, two, _) = three()
+    assert pages.with_changes(page, {}) == page
+    yanked = pages.with_changes(page, {one: page.entries[one].model_copy(update={"yanked": "bad"})}, event=9)
+    assert (yanked.generation, yanked.meta.event, yanked.project_status.status) == (4, None, "active")
+    assert [file.generation for file in yanked.files] == [4, 2, 3]
+    status = pages.Status(status="quarantined", reason="looked into")
+    held = pages.with_changes(yanked, {}, status=status, event=9, alternate_locations=("https://example.org/torch/",))
+    assert (held.files, held.versions, held.meta.event, held.generation) == ((), (), 9, 5)
+    assert [(file.url, file.generation) for file in held.withheld] == [(None, 5)] * 3
+    assert held.alternate_locations == ("https://example.org/torch/",)
+    back = pages.with_changes(held, {}, status=pages.Status(status="active"), event=10)
+    assert {file.filename: file.url for file in back.files}[two] == pages.page_url(two)
+    assert back.withheld is None
+
+
+def test_a_link_is_made_where_there_is_none_and_kept_where_there_is_one():
+    page = pages.with_file(None, "torch", entry(url=None))
+    assert page.files[0].url == pages.page_url(A)
+    elsewhere = "https://example.org/torch.whl"
+    assert pages.with_file(None, "torch", entry(url=elsewhere)).files[0].url == elsewhere
+
+
 def test_the_html_page_says_what_pep_503_629_658_and_714_ask_for():
     page = pages.with_file(None, "torch", entry())
     html = Anchors(html_of.project_html(page))
