@@ -41,6 +41,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     platform, machine = split_platform(policy.platform)
     if not platform.in_images:  # no level of manylinux to earn
         return _check_tags(platform, machine, tags)
+    baseline = BASELINES.get(machine, machine)
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     findings = []
@@ -53,7 +54,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
         if tag == f"{platform.tag}_{machine}" and machine in _WITHOUT_LEVEL:
             continue
         known = policy_of_tag(tag)
-        if known is None or known[1] != machine:
+        if known is None or known[1] != baseline:
             findings.append(
                 Finding(
                     check="platform",
@@ -77,7 +78,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
             )
             continue
         for need in asked:
-            unmet = unmet_needs(known[0], need, machine)
+            unmet = unmet_needs(known[0], need, baseline)
             if unmet:
                 findings.append(
                     Finding(
@@ -88,7 +89,7 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
                         fix="repair the wheel again, or build on the distribution that the tag means",
                     )
                 )
-    note = "" if findings else f"earned: {earned_policy(asked, BASELINES.get(machine, machine)).name}"
+    note = "" if findings else f"earned: {earned_policy(asked, baseline).name}"
     return _check("platform", findings, note)
 
 

@@ -161,10 +161,14 @@ def normal_requirement(requirement: str) -> str:
 
 
 def platform_machine(tags: frozenset[str]) -> str | None:
-    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine.
+
+    A machine and the one by whose name its levels go (`BASELINES`) are one: the former.
+    """
     found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
-    machines = {match[1] if match else None for match in found}
-    return machines.pop() if len(machines) == 1 else None
+    machines = {match[1] if match else "" for match in found}
+    machines -= {BASELINES[each] for each in machines & BASELINES.keys()}
+    return (machines.pop() or None) if len(machines) == 1 else None
 
 
 def windows_machine(tags: frozenset[str]) -> str | None:

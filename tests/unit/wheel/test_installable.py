@@ -275,7 +275,16 @@ def test_what_needs_a_library_of_another_machine_does_not_get_it(refused, make_p
     assert found[:2] == ("imports", "canary/_C.pyd")
 
 
-@pytest.mark.parametrize(("tag", "ok"), [("linux_armv6l", True), ("linux_armv7l", True), ("linux_aarch64", False)])
+@pytest.mark.parametrize(
+    ("tag", "ok"),
+    [
+        ("linux_armv6l", True),
+        ("linux_armv7l", True),
+        ("linux_aarch64", False),
+        ("manylinux_2_17_armv7l.linux_armv6l", True),
+        ("manylinux_2_17_armv6l", False),
+    ],
+)
 def test_machines_whose_wheels_are_installed_without_a_level(refused, tag, ok):
     """https://github.com/pypi/warehouse/blob/main/warehouse/forklift/legacy.py: the two `linux_` tags that it takes."""
     found = refused({"canary/__init__.py": b""}, tag=f"py3-none-{tag}")
