@@ -1,5 +1,6 @@
 """The farm's own configuration."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from farm.errors import UsageError
 from farm.matrix import load_matrix
 from farm.project import find_project
 from farm.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
+from farm.variant import Variant
 
 
 def change(path, **values):
@@ -197,3 +199,47 @@ def test_a_token_goes_over_plain_http_to_this_machine_alone(url, ok):
     else:
         with pytest.raises(ValidationError, match="in the clear"):
             Github.model_validate(given)
+
+
+def test_an_index_of_the_command_line_is_an_address_or_a_path_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(index="s3://own/index", index_public_url="https://wheels.example.org")
+    for given, index in (("s3://other/x", "s3://other/x"), ("out/index", f"{tmp_path}/out/index"), ("/srv", "/srv")):
+        named = settings.named(given)
+        assert (named.index, named.index_public_url) == (index, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "message"),
+    [
+        (Runner, {"engine": "docker", "cpu_levels": ["avx51"]}, "unknown CPU level 'avx51'; nearest: avx512"),
+        (Runner, {"engine": "docker", "cpu_levels": ["zz"]}, "unknown CPU level 'zz'; nearest: sse41"),
+        (Runner, {"engine": "docker", "cpu_levels": ["armv8_2"]}, "CPU levels of aarch64, but machine is x86_64"),
+        (Runner, {"engine": "github"}, "found by its labels"),
+        (Card, {"name": "x", "sm": "sm_35"}, "unknown SM 'sm_35'; nearest: sm35"),
+        (Card, {"name": "x", "sm": "zz"}, "unknown SM 'zz'; nearest: sm35"),
+        (Card, {"name": "Tesla K40c", "sm": "sm61"}, "Tesla K40c is sm35, not sm61"),
+        (Github, {"build": {"linux-x86_64": []}, "smoke": {}}, "build.linux-x86_64"),
+        (Github, {"build": {"linux-x86_64": ["x"] * 17}, "smoke": {}}, "build.linux-x86_64"),
+    ],
+)
+def test_a_wrong_machine_card_or_label_is_named(model, given, message):
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        model.model_validate(given)
+
+
+def test_machines_cards_and_labels_that_are_right():
+    arm = {"engine": "github", "labels": ["big"], "machine": "aarch64", "cpu_levels": ["armv8_2"]}
+    assert Runner.model_validate(arm).by_labels
+    assert not Runner.model_validate(MACHINE).by_labels
+    for name, sm in (("Tesla K40c", "sm35"), ("no card that anybody knows", "sm61")):
+        assert Card.model_validate({"name": name, "sm": sm}).sm == sm
+    github = Github.model_validate({"build": {"linux-x86_64": ["{gpu}", "{cpu}", "{device}", "x"]}, "smoke": {}})
+    assert github.runs_on("build", Variant.parse("sm35-avx-py311"), "linux") == ["sm35", "avx", "gpu", "x"]
+    assert github.runs_on("build", Variant.parse("cpu-avx-py311"), "linux") == ["cpu", "avx", "x"]
+    with pytest.raises(
+        UsageError, match=r"github\.build has no labels for windows-x86_64, which sm35-avx-py311"
+    ) as caught:
+        github.runs_on("build", Variant.parse("sm35-avx-py311"), "windows")
+    assert "there are labels for: linux-x86_64" in caught.value.hint
+    assert len(Github.model_validate({"build": {"linux-x86_64": ["x"] * 16}, "smoke": {}}).build["linux-x86_64"]) == 16
