@@ -73,6 +73,26 @@ def test_runners_are_filled_evenly():
     assert sorted(names) == ["a", "b", "b", "c", "c"]
 
 
+def test_one_slot_of_each_runner_is_taken_before_a_second_of_any():
+    workers = [Worker("b", slots=3), Worker("z", slots=1)]
+    decision = Admission().decide(0, [Task("t1"), Task("t2")], workers)
+    assert sorted(name for _, name in placed(decision)) == ["b", "z"]
+
+
+def test_a_cache_saves_five_minutes():
+    warm, task = Worker("warm", caches=frozenset({"cu118"})), Task("t", minutes=10, cache_key="cu118")
+    for end, chosen in ((302, "warm"), (298, "fast")):  # seconds that the fast one takes; the warm one takes 300
+        fast = Worker("fast", speed=600 / end)
+        for workers in ([warm, fast], [fast, warm]):
+            assert placed(Admission().decide(0, [task], workers)) == [("t", chosen)]
+
+
+def test_what_is_free_goes_before_what_should_have_ended():
+    late, free = Worker("late", labels=frozenset({"x"})), Worker("free")
+    decision = Admission().decide(100.0, [Task("t")], [late, free], [Running("r", "late", ends=50.0)])
+    assert placed(decision) == [("t", "free")]
+
+
 def test_a_fast_runner_that_is_soon_free_is_waited_for():
     slow, fast = Worker("slow", speed=0.1), Worker("fast", speed=2.0)
     soon = [Running("other", "fast", ends=120.0)]
@@ -137,9 +157,10 @@ def test_what_needs_another_comes_after_it_and_falls_with_it():
 
 
 def test_a_build_that_others_wait_for_goes_before_a_longer_one():
-    torch, alone = Task("torch", minutes=50), Task("alone", minutes=60)
-    vision = Task("torchvision", minutes=30, after=frozenset({"torch"}))
-    assert placed(Admission().decide(0, [alone, torch, vision], [X86])) == [("torch", "x86")]
+    torch, alone = Task("torch", minutes=30), Task("alone", minutes=60)
+    for minutes, first in ((30.5, "torch"), (29.5, "alone")):
+        vision = Task("torchvision", minutes=minutes, after=frozenset({"torch"}))
+        assert placed(Admission().decide(0, [alone, torch, vision], [X86])) == [(first, "x86")]
 
 
 def test_a_cycle_waits_and_hangs_nothing():
