@@ -156,6 +156,14 @@ def test_what_needs_another_comes_after_it_and_falls_with_it():
     }
 
 
+def test_the_first_of_what_a_task_waits_for_is_named():
+    task = Task("t", after=frozenset("dbca"))
+    assert Admission().decide(0, [task], [X86]).waiting == {"t": "it comes after a, b, c"}
+    assert Admission().decide(0, [task], [X86], failed={"c", "b"}).refused == {
+        "t": "b, which it needs, did not succeed"
+    }
+
+
 def test_a_build_that_others_wait_for_goes_before_a_longer_one():
     torch, alone = Task("torch", minutes=30), Task("alone", minutes=60)
     for minutes, first in ((30.5, "torch"), (29.5, "alone")):
