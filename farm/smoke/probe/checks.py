@@ -154,8 +154,7 @@ def card_checks(module: Any, seed: int) -> dict[str, Callable[[], str]]:
     checks["out of memory survived"] = functools.partial(operations.check_out_of_memory, module)
     for name in speed.throughput()["units"]:
         checks[f"{name} product speed"] = functools.partial(speed.check_matmul_speed, module, name)
-    if sys.platform == "win32":
-        checks["torch.compile on cuda"] = functools.partial(compiled.check_compile, module, "cuda")
+    checks["torch.compile on cuda"] = functools.partial(compiled.check_compile, module, "cuda")
     checks["copy speed"] = functools.partial(speed.check_copy_speed, module)
     return checks
 

@@ -1,4 +1,4 @@
-"""The check of torch.compile on Windows: what is missing is named; a wrong result fails. Torch is a stand-in."""
+"""The check of torch.compile: what is missing is named; a wrong result fails. Torch is a stand-in."""
 
 import importlib.util
 import shutil
@@ -42,6 +42,7 @@ class Quiet:
 @pytest.fixture
 def prompt(monkeypatch):
     """The prompt of Visual Studio."""
+    monkeypatch.setattr(compiled.sys, "platform", "win32")
     monkeypatch.setattr(shutil, "which", lambda name: "C:/vc/cl.exe" if name == "cl" else None)
     monkeypatch.setenv("INCLUDE", "C:/vc/include")
     monkeypatch.setenv("LIB", "C:/vc/lib")
@@ -89,13 +90,48 @@ def test_a_wrong_result_and_any_other_error_fail(prompt):
         compiled.check_compile(Torch(refuses("CppCompileError: fatal error C1083")), "cpu")
 
 
-@pytest.mark.parametrize(("system", "named"), [("win32", True), ("linux", False)])
-def test_it_is_asked_on_windows_alone(monkeypatch, tmp_path, system, named):
+@pytest.fixture
+def linux(monkeypatch, tmp_path):
+    """A machine with a compiler, Python's headers and triton."""
+    monkeypatch.setattr(compiled.sys, "platform", "linux")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(compiled.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    (tmp_path / "Python.h").touch()
+    return monkeypatch
+
+
+def test_on_a_card_under_linux_it_needs_triton_a_compiler_and_a_header(linux, tmp_path):
+    def reason(torch):
+        with pytest.raises(NotRunError) as caught:
+            compiled.check_compile(torch, "cuda")
+        return str(caught.value)
+
+    for capability in ((7, 0), (9, 0)):
+        assert compiled.check_compile(Torch(capability=capability), "cuda") == "two layers compiled; the same result"
+    assert reason(Torch(capability=(3, 5))) == "Triton starts at sm_70, this card is sm_35"
+    (tmp_path / "Python.h").unlink()
+    assert "python3-dev" in reason(Torch())
+    linux.setattr(shutil, "which", lambda _: None)
+    assert "a C compiler" in reason(Torch())
+    linux.setenv("CC", "my-cc")
+    assert "python3-dev" in reason(Torch())
+    linux.setattr(importlib.util, "find_spec", lambda _: None)
+    assert "triton is not installed" in reason(Torch())
+    linux.setattr(importlib.util, "find_spec", lambda _: object())
+    (tmp_path / "Python.h").touch()
+    with pytest.raises(FailedError, match="another result"):
+        compiled.check_compile(Torch(lambda _: lambda _given: [2.0]), "cuda")
+
+
+@pytest.mark.parametrize(("system", "on_cpu"), [("win32", True), ("linux", False)])
+def test_it_is_asked_on_windows_and_on_every_card(monkeypatch, tmp_path, system, on_cpu):
     monkeypatch.setattr(checks.sys, "platform", system)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     recorder = Recorder(str(tmp_path / "report.json"), {})
     options = SimpleNamespace(seed=1, expect_quantized=None)
     checks.check_cpu(recorder, Torch(), options)
     found = {check["name"]: check["status"] for check in recorder.checks if "compile" in check["name"]}
-    assert found == ({"torch.compile on cpu": "not_run"} if named else {})
-    assert ("torch.compile on cuda" in checks.card_checks(Torch(), 1)) == named
+    assert found == ({"torch.compile on cpu": "not_run"} if on_cpu else {})
+    assert "torch.compile on cuda" in checks.card_checks(Torch(), 1)
