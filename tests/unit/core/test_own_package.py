@@ -564,3 +564,23 @@ def test_a_project_that_is_the_package_itself_is_what_git_has_of_it(own, tmp_pat
         patch.setenv("PATH", str(tmp_path / "none"))
         with pytest.raises(UsageError, match="is a git checkout, and there is no git"):
             plan_of(own)
+
+
+def test_what_no_plan_can_hold_is_said_with_its_line_in_the_recipe(own):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    lines = file.read_text().splitlines()
+    (at,) = (number for number, row in enumerate(lines) if row.startswith("env:"))
+    lines[at] = 'env:\n  OPTION: "one\\ttwo"'
+    file.write_text("\n".join(lines) + "\n")
+    line = next(number for number, row in enumerate(file.read_text().splitlines(), 1) if "OPTION" in row)
+    with pytest.raises(UsageError, match=rf"recipe\.yaml:{line}: env\.OPTION: 'one\\ttwo': ") as caught:
+        plan_of(own)
+    assert "docs/your-package.md" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["alpha", "zeta"])  # before and after `mine`, the default, in the alphabet
+def test_a_build_that_the_first_channel_does_not_offer_is_of_the_first_that_does(own, name):
+    with (own / "ci" / "matrix.yaml").open("a") as file:
+        file.write(f"\n  {name}:\n    extends: mine\n    summary: more\n    gpus: [sm70]\n")
+    assert plan_of(own, "sm50-avx-py311").channel == "mine"
+    assert plan_of(own, "sm70-avx-py311").channel == name
