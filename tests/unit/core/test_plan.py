@@ -390,7 +390,7 @@ def exported(script):
     assert len(lines) > 3
     out = subprocess.run(
         ["sh", "-c", "\n".join(lines) + "\nexec env -0"],
-        env={"PATH": os.environ["PATH"]},
+        env={"PATH": os.environ["PATH"], "FARM_ROOT": "/farm"},  # which the script sets first: paths below it follow
         capture_output=True,
         check=True,
     ).stdout
@@ -405,6 +405,7 @@ TEXT = st.text(
 @given(values=st.dictionaries(st.from_regex(r"\AA[A-Za-z0-9_]{0,8}\Z"), TEXT, min_size=1, max_size=8))
 @example(values={"A": "\u2028"})
 @example(values={"A": "[masked]"})
+@example(values={"A": "/farm/"})
 def test_whatever_a_value_holds_the_script_only_sets_it(root, values):
     made = resolve(root, select("sm35-avx-py311"))
     data = json.loads(made.to_json())
