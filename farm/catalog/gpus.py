@@ -154,7 +154,7 @@ def _full(name: str) -> str:
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"^(?:geforce|quadro|tesla|grid|jetson)", "", _full(name))
+    return re.sub(r"^(?:geforce|quadro|tesla|grid|jetson|dgx|hgx)", "", _full(name))
 
 
 def _number(name: str) -> str:

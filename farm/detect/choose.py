@@ -226,14 +226,12 @@ class _Choice:
             self.reasons.append(f"no channel that fits offers {best[0]}-{best[1]} for a Python found here")
 
     def _explain_python(self, variant: Variant) -> None:
-        version = variant.python_version
-        if self.offers is None and variant.python in self.found:
-            self.reasons.append(f"Python {version} is the newest found: {self.found[variant.python]}")
-        elif any(offer.variant == variant for offer in self.offers or ()):
-            self.reasons.append(
-                f"Python {version} is the newest found that a channel offers: {self.found[variant.python]}"
-            )
-        else:
+        version, where = variant.python_version, self.found.get(variant.python)
+        if self.offers is None and where:
+            self.reasons.append(f"Python {version} is the newest found: {where}")
+        elif where and any(offer.variant == variant for offer in self.offers or ()):
+            self.reasons.append(f"Python {version} is the newest found that a channel offers: {where}")
+        else:  # it need not be on the PATH
             self.reasons.append(f"Python {version} is the one that runs this")
 
     def _channel(self, variant: Variant) -> tuple[str | None, str]:

@@ -92,10 +92,10 @@ class BuildStep:
         """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
         context, plan = self.context, self.context.plan
         workspace = context.workspace
-        # Where the runner gathers, and where the build itself fetches, nothing is needed here.
-        if context.backend().engine.traits.gathers or platform(plan.platform).self_contained:
-            return
         if plan.source.kind == "path" and not plan.parts and not plan.build_requires:
+            return
+        # Where the runner gathers, and where the build itself fetches, nothing is needed here.
+        if platform(plan.platform).self_contained or context.backend().engine.traits.gathers:
             return
         cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
         with context.outcomes.timed("fetch", workspace.watcher) as step:

@@ -456,3 +456,19 @@ def test_any_machine_gets_a_variant_that_its_cpu_runs_or_a_reason(readings, work
     assert found.reasons
     assert found.pip
     assert found.variant not in {other.variant for other in found.alternatives}
+
+
+@pytest.mark.parametrize("offers", [None, [offer("main", "cpu-avx-py311")]])
+def test_the_python_that_runs_the_farm_need_not_be_on_the_path(offers):
+    """As where uv or pipx brought it: no other Python is found then."""
+    found = choose(
+        Readings(
+            os=Os(system="linux", name="", version="", libc=None),
+            cpu=Cpu(machine="x86_64", name=None, microarchitecture=None, features=("avx",)),
+            gpus=(), driver=None, unclaimed_gpus=0, pythons=(), running_python="py311", translated=False, missing=(),
+        ),
+        offers=offers,
+        index_url="https://w.example",
+    )  # fmt: skip
+    assert found.variant == "cpu-avx-py311"
+    assert "Python 3.11 is the one that runs this" in found.reasons
