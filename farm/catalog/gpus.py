@@ -135,8 +135,8 @@ def nearest_names(name: str) -> list[str]:
 # Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is part of the name.
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
-_FORM = re.compile(r"\b(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)\b")
-_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z]))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
+_FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?![a-z0-9])|sxm\d")
+_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
