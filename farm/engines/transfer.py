@@ -175,7 +175,7 @@ def unpack_zip(archive: Path, dest: Path, max_bytes: int) -> list[Path]:
             if len(members) > MAX_MEMBERS:
                 raise RefusedOutputError(f"the job's output holds more than {MAX_MEMBERS} files")
             for member in members:
-                if member.is_dir():
+                if member.filename.endswith("/"):
                     continue
                 # 0 where whoever made the zip wrote no Unix modes, as programs of Windows do.
                 kind = stat.S_IFMT(member.external_attr >> 16)

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farm.engines import transfer
@@ -276,6 +276,7 @@ def test_a_zip_by_a_method_that_github_does_not_use_is_refused(tmp_path, method)
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 6), method=st.sampled_from([0, 8]))
+@example(seed=4303, count=1, method=8)  # a member without a name
 def test_a_mutated_zip_never_writes_outside_and_is_never_the_disks_fault(tmp_path_factory, seed, count, method):
     chance, data = random.Random(seed), zipped(method)
     for _ in range(count):
