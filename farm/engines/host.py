@@ -130,7 +130,7 @@ class HostEngine:
         processes.replace(part, folder / JOB)  # other controllers read it at any moment: whole or not at all
         with (folder / "supervisor.log").open("wb") as log:
             # The supervisor detaches itself at once (`processes.leave`), so this returns while the job goes on.
-            subprocess.run(
+            begun = subprocess.run(
                 [sys.executable, "-m", supervise.__name__, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -140,7 +140,8 @@ class HostEngine:
                 env={**os.environ, "PYTHONPATH": str(Path(farm.__file__).parents[1])},
                 check=False,
             )
-        for _ in range(int(START_S / POLL_S)):
+        # What ended before it detached itself, as by the Ctrl-C of this very terminal, will not appear any more.
+        for _ in range(int(START_S / POLL_S) if begun.returncode == 0 else 0):
             if (folder / "pid").exists() or (folder / "exit.json").exists():
                 return handle
             time.sleep(POLL_S)

@@ -22,6 +22,7 @@ from docker.utils.build import create_archive
 from farm import failures
 from farm.engines.package_counts import PackageCounts
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
+from farm.interrupts import held
 from farm.platforms.facts import DEFAULT, facts
 from farm.pulse import Pulse, megabytes
 from farm.temporary import temporary_folder
@@ -154,15 +155,18 @@ class UnknownPackagesError(BuildFailedError):
 def _package_names(client: docker.DockerClient, base: str) -> list[str]:
     """The packages that the base image's distribution has; none where they cannot be had in time."""
     ask = "apt-get update -qq >&2 && apt-cache pkgnames"
-    container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
+    container = None
     try:
+        with held():
+            container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
         container.start()
         container.wait(timeout=NAMES_S)
         return [str(name) for name in container.logs(stdout=True, stderr=False).decode("utf-8", "replace").split()]
     except (requests.exceptions.RequestException, docker.errors.APIError):  # the error itself counts more
         return []
     finally:
-        container.remove(force=True)
+        if container is not None:
+            container.remove(force=True)
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:

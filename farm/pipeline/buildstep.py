@@ -14,6 +14,7 @@ from pathlib import Path
 from farm.engines.base import FINAL, Cause, Engine, Observation
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
+from farm.interrupts import held
 from farm.pipeline import build, packs, wheel_pieces
 from farm.pipeline.backends import toolchain, write_context
 from farm.pipeline.context import CancelledError, RunContext, StillRunningError
@@ -73,7 +74,7 @@ class BuildStep:
         last = self._alive(job)
         if last is not None and last.handle:
             engine = context.backend().engine
-            with context.outcomes.timed("build", context.workspace.watcher) as step:
+            with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
                 step.result = "taken up; "
                 self._finish(engine, last, last.handle)
                 self._note_wheel(step)
@@ -84,9 +85,10 @@ class BuildStep:
         with context.outcomes.timed("build", context.workspace.watcher) as step:
             # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
             attempt = last or context.journal.create_attempt(job.id, engine.name, context.runner or LOCAL)
-            handle = self._start(engine, image, attempt)
-            self._finish(engine, attempt, handle)
-            self._note_wheel(step)
+            with self._ended_with_us(engine, attempt):
+                handle = self._start(engine, image, attempt)
+                self._finish(engine, attempt, handle)
+                self._note_wheel(step)
 
     def _fetch(self) -> None:
         """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
@@ -198,22 +200,39 @@ class BuildStep:
             context.journal.set_state(attempt.id, "starting")
             try:
                 context.check_cancelled()  # images and sources take minutes
-                handle = engine.submit(job)
+                with held():
+                    handle = engine.submit(job)
+                    try:
+                        context.journal.set_handle(attempt.id, handle)
+                    except BaseException:  # nobody else knows the container
+                        engine.release(handle)
+                        raise
             except CancelledError as error:
                 context.journal.set_state(attempt.id, "cancelled", why=str(error))
                 raise
             except FarmError as error:  # also a host that runs another job
                 context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
                 raise
-        try:
-            context.journal.set_handle(attempt.id, handle)
-        except BaseException:  # nobody else knows the container
-            engine.release(handle)
-            raise
         # Somebody may have asked for the end during the submit.
         if context.journal.happened(context.run.id, EventKind.CANCEL):
             engine.cancel(handle)  # whoever asked for it did not know the handle yet
         return handle
+
+    @contextlib.contextmanager
+    def _ended_with_us(self, engine: Engine, attempt: Attempt) -> Iterator[None]:
+        """Ctrl-C during the block, at whatever moment, ends the attempt's job and has the engine forget it."""
+        journal = self.context.journal
+        try:
+            yield
+        except KeyboardInterrupt:
+            attempts = (a for job in journal.jobs(self.context.run.id) for a in job.attempts)
+            handle = next(a.handle for a in attempts if a.id == attempt.id)
+            if handle:
+                engine.cancel(handle)
+            journal.set_state(attempt.id, "cancelled", why="interrupted")
+            if handle:
+                engine.release(handle)
+            raise
 
     # --- follow and collect
 
@@ -248,11 +267,6 @@ class BuildStep:
             raise StillRunningError(
                 str(error), hint="run the same command again: it continues if the build is still there"
             ) from error
-        except KeyboardInterrupt:
-            engine.cancel(handle)
-            context.journal.set_state(attempt.id, "cancelled", why="interrupted")
-            engine.release(handle)
-            raise
 
     def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from farm.engines.base import Engine, Job
 from farm.errors import BuildFailedError
+from farm.interrupts import held
 
 TAIL_BYTES = 2000
 
@@ -15,8 +16,10 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
         BuildFailedError: It failed; the text has the end of its log.
         InfrastructureError: The engine does not answer.
     """
-    handle = engine.submit(job)
+    handle = ""
     try:
+        with held():
+            handle = engine.submit(job)
         # `logs` ends with the job: nothing else waits for it.
         log = b"".join(engine.logs(handle))
         observed = engine.observe(handle)
@@ -25,4 +28,5 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
             raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
         engine.collect(handle, dest, limit)
     finally:
-        engine.release(handle)
+        if handle:
+            engine.release(handle)

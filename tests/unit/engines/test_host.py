@@ -233,6 +233,18 @@ def test_a_job_that_cannot_start_says_why(engine, start, tmp_path):
     assert "/nowhere/program" in seen.why
 
 
+def test_a_supervisor_that_ended_before_it_left_is_not_waited_for(engine, start, monkeypatch):
+    """Ctrl-C reaches every process of a terminal, this one too until it has a session of its own."""
+
+    def wait(_seconds):
+        raise AssertionError("nothing is to be waited for")
+
+    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(InfrastructureError, match="the job's supervisor does not start"):
+        start("true")
+
+
 def test_a_handle_that_is_not_known_is_lost(engine):
     assert engine.observe("nothing").state == "lost"
     assert list(engine.logs("nothing")) == []

@@ -1,0 +1,77 @@
+"""Ctrl-C held back: it counts at the end of the block, a second one at once."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from farm.interrupts import held
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_it_comes_at_the_end_of_the_block(number):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    reached = []
+
+    def interrupted():
+        with held():
+            os.kill(os.getpid(), number)
+            reached.append("the end")
+        reached.append("behind it")
+
+    before = signal.signal(number, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert reached == ["the end"]
+        assert signal.getsignal(number) is interrupt
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_second_one_comes_at_once():
+    reached = []
+
+    def interrupted():
+        with held():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("first")
+            signal.raise_signal(signal.SIGINT)
+            reached.append("second")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == ["first"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_without_one_an_error_passes_and_what_is_ignored_stays_ignored():
+    def fail():
+        with held():
+            os.kill(os.getpid(), signal.SIGHUP)
+            raise ValueError("reason")
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` has it
+    try:
+        with pytest.raises(ValueError, match="reason"):
+            fail()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_it_changes_nothing():
+    seen = []
+
+    def work():
+        with held():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]

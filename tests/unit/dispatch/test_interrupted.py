@@ -1,0 +1,111 @@
+"""Ctrl-C at any line of the build step: no job stays at the engine that nobody knows."""
+
+import json
+import signal
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from farm.engines.base import Capacity, Observation, Traits
+from farm.pipeline import build, buildstep
+from farm.pipeline.backends import Backend
+from farm.pipeline.mainjob import MainJob
+from farm.pipeline.report import Outcomes, Silent
+from farm.pipeline.run import request_for
+from farm.pipeline.workspace import Workspace, open_journal
+from farm.plan import Selectors, resolve
+from farm.settings import load_settings
+from farm.variant import Variant
+
+ROOT = Path(__file__).parents[3]
+TRACED = (buildstep.__file__, build.__file__, __file__)
+
+
+class Engine:
+    """Has a job from the middle of `submit` on, as Docker does: it was made, and its answer is on its way."""
+
+    name = "docker"
+    poll_s = 0.0
+    traits = Traits(gathers=True)
+
+    def __init__(self):
+        self.running = set()
+
+    def capacity(self):
+        return Capacity(1, 1 << 30)
+
+    def submit(self, _job):
+        self.running.add("container")
+        self.answered = True
+        return "container"
+
+    def observe(self, _handle):
+        return Observation("done", exit_code=0)
+
+    def logs(self, _handle, **_since):
+        yield b"built\n"
+
+    def collect(self, _handle, dest, _max_bytes):
+        (dest / "wheel").mkdir(parents=True)
+        (dest / "wheel" / "x.whl").write_bytes(b"PK")
+
+    def cancel(self, handle):
+        assert handle == "container"
+
+    def release(self, handle):
+        self.running.discard(handle)
+
+
+def interrupted_at(number, call, engine):
+    """Calls, with Ctrl-C at one line after the engine got a job; whether there was such a line."""
+    left = number
+
+    def trace(frame, event, _argument):
+        nonlocal left
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        if event == "line" and engine.running:
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.fixture
+def plan():
+    return resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+
+
+# An exception between open() and `with` leaves a file to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_no_job_is_left(tmp_path, plan):
+    reached = 0
+    for number in count(1):
+        folder = tmp_path / str(number)
+        settings = load_settings(ROOT).model_copy(update={"artifacts": str(folder)})
+        workspace, engine = Workspace(folder, settings, Silent()), Engine()
+        with open_journal(folder, settings) as journal:
+            request = request_for(plan, until="build", on="docker")
+            run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+            backend = Backend(engine, builder=None, workers=list)
+            job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda backend=backend: backend)
+            interrupted = interrupted_at(number, lambda job=job: job.steps("build"), engine)
+            (attempt,) = journal.jobs(run.id)[0].attempts
+        assert engine.running == set(), number
+        if not interrupted:
+            break
+        assert attempt.state in ("cancelled", "done"), number
+        reached = number
+    assert reached > 30
