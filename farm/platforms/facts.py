@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from farm.errors import UsageError
 from farm.text import nearest
@@ -19,8 +18,7 @@ WINDOWS = "windows"
 """Also the field of a plan that this platform alone has."""
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """One platform.
 
     Args:

@@ -14,10 +14,9 @@ import threading
 import unicodedata
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Protocol, Self, cast, overload
+from typing import BinaryIO, NamedTuple, Protocol, Self, cast, overload
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.inflate import InflateErrors, crc32, inflater
@@ -70,8 +69,7 @@ class Spooled(mmap.mmap):
     fd: int
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What a wheel may ask of this machine: members, bytes of one and of all, unpacked to packed."""
 
     members: int = 200_000

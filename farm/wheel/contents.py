@@ -4,9 +4,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
@@ -27,8 +26,7 @@ _MAX_LIBRARIES = 5000  # each pair of them may be compared; the largest known wh
 _THREADS = min(4, os.cpu_count() or 1)
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """All files of a wheel: (sha256 in hexadecimal, bytes) by name, and the libraries among them.
 
     `symbols`: by member, where they were asked for; a library that cannot be read has none.
@@ -38,7 +36,7 @@ class Contents:
     files: dict[str, tuple[str, int]]
     libraries: tuple[Library, ...]
     dependencies: tuple[Library, ...] = ()
-    symbols: "Mapping[str, Symbols | DllSymbols]" = field(default_factory=dict)
+    symbols: "Mapping[str, Symbols | DllSymbols]" = {}
 
 
 def read_contents(
@@ -94,7 +92,7 @@ def read_contents(
     found = _in_threads(archive, read, [name for name in archive.members if name not in twins])
     for name, twin in twins.items():
         sha256, library = found[twin]
-        found[name] = sha256, library and replace(library, path=name)
+        found[name] = sha256, library and library._replace(path=name)
         if twin in symbols:
             symbols[name] = symbols[twin]
     _check_count(sum(library is not None for _, library in found.values()))
@@ -204,7 +202,7 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
             key = _likeness(entry)
             twin = seen.get(key)
             if twin is not None and _same_bytes(archive, archive.entry(twin.path), entry):
-                libraries.append(replace(twin, path=name, sha256=known[0]))
+                libraries.append(twin._replace(path=name, sha256=known[0]))
             else:
                 seen[key] = _read_partly(archive, name, known[0])
                 libraries.append(seen[key])

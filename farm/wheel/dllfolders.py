@@ -7,7 +7,6 @@ code is read, never run: of paths it is followed how they are made of `__file__`
 import ast
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from farm.wheel.library import Library
 from farm.wheel.needs import installed_path
@@ -44,7 +43,7 @@ def with_added_folders(libraries: Iterable[Library], read: Callable[[str], bytes
         return added[folder]
 
     return [
-        replace(library, search_path=of(posixpath.dirname(installed_path(library.path))))
+        library._replace(search_path=of(posixpath.dirname(installed_path(library.path))))
         if library.format == "pe" and library.is_loadable
         else library
         for library in libraries

@@ -17,8 +17,7 @@ library can run on must be judged container by container: a library with sm_35 s
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import View
@@ -41,8 +40,7 @@ _BLOCK = 1 << 18
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
 
-@dataclass(frozen=True)
-class FatEntry:
+class FatEntry(NamedTuple):
     """Code for one architecture.
 
     Attributes:
@@ -61,8 +59,7 @@ class FatEntry:
     is_stub: bool
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """One fat binary: the same kernels for each of its architectures. `offset` counts from the section's start."""
 
     offset: int
@@ -160,8 +157,7 @@ def _looked_into(data: View, start: int, size: int, unpacked: int, flags: int) -
     return content is None or not has_kernel(content), architecture(content or b"")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A container with its place in the file, in bytes; `following` is the first byte behind it that is not zero."""
 
     container: Container

@@ -1,7 +1,10 @@
 """What is inside a wheel, as data."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic import field_serializer
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
@@ -46,9 +49,23 @@ class WheelContents(Frozen):
     manylinux: str | None
     manylinux_problem: str | None
 
+    @field_serializer("libraries", "needs")
+    def _by_name(self, facts: tuple[NamedTuple, ...]) -> list[Any]:
+        return [_plain(each) for each in facts]
+
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""
         return self.model_dump(mode="json")
+
+
+def _plain(value: Any) -> Any:
+    """A NamedTuple as a dictionary, with all that is in it; Pydantic would make a list of it."""
+    if isinstance(value, tuple):
+        fields: Mapping[str, Any] | None = value._asdict() if hasattr(value, "_asdict") else None
+        return [_plain(each) for each in value] if fields is None else _plain(fields)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value
 
 
 def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None = None) -> WheelContents:

@@ -9,9 +9,7 @@ import mmap
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from farm.errors import InfrastructureError
 from farm.text import printable
@@ -49,7 +47,7 @@ def main(request: str) -> None:
     """Print the facts of a library as JSON; its file is one that the caller has open."""
     fd, path, sha256, level, on_load = json.loads(request)
     with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
-        found: dict[str, Any] = asdict(read_library(path, sha256, data, level, on_load=on_load))
+        found = read_library(path, sha256, data, level, on_load=on_load)
     json.dump(found, sys.stdout)
 
 

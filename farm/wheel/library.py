@@ -1,9 +1,8 @@
 """The facts of one library of a wheel, ELF or PE."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from farm.errors import VerificationFailedError
 from farm.wheel.arch import order
@@ -22,8 +21,7 @@ _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
-@dataclass(frozen=True)
-class FatbinSet:
+class FatbinSet(NamedTuple):
     """How many fat binaries of a library hold code for just these architectures (35 for sm_35, "90a" for sm_90a)."""
 
     sass: tuple[int | str, ...]
@@ -32,8 +30,7 @@ class FatbinSet:
     bytes: int
 
 
-@dataclass(frozen=True)
-class Instructions:
+class Instructions(NamedTuple):
     """Features that the machine code needs beyond `level`: instructions that need it, and the first places.
 
     `starts`: None where all code was decoded; else how many functions run on loading, and only those were.
@@ -46,8 +43,7 @@ class Instructions:
     starts: int | None = None
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """The facts of one ELF or PE file in a wheel.
 
     Attributes:
@@ -85,7 +81,7 @@ class Library:
     linker: str | None = None
     search_path: tuple[str, ...] = ()
     has_runpath: bool = False
-    versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    versions: Mapping[str, tuple[str, ...]] = {}
     internals: tuple[str, ...] = ()
     cpu_level: str | None = None
     executable_stack: bool = False

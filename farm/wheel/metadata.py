@@ -8,8 +8,8 @@ Sources: PyPA specifications, "Binary distribution format", "Platform compatibil
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
+from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -30,8 +30,7 @@ _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylin
 BASELINES = {"armv6l": "armv7l"}
 
 
-@dataclass(frozen=True)
-class WheelName:
+class WheelName(NamedTuple):
     """A wheel's file name. `name` is normalized (PEP 503); `parts` are the name's pieces as written."""
 
     name: str
@@ -50,8 +49,7 @@ class WheelName:
         return "-".join(parts) + ".whl"
 
 
-@dataclass(frozen=True)
-class DistInfo:
+class DistInfo(NamedTuple):
     """METADATA and WHEEL.
 
     Attributes:
@@ -67,8 +65,8 @@ class DistInfo:
     requires_python: str | None
     requires_dist: tuple[str, ...]
     tags: frozenset[str]
-    headers: Mapping[str, list[str]] = field(default_factory=dict)
-    wheel_headers: Mapping[str, list[str]] = field(default_factory=dict)
+    headers: Mapping[str, list[str]] = {}
+    wheel_headers: Mapping[str, list[str]] = {}
 
     @property
     def record(self) -> str:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 # `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
-_MUSL = re.compile(r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so")
-_GLIBC = re.compile(r"libc\.so\.6|ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
-_MUSL_MODULE = re.compile(r"-linux-musl(eabihf)?\.so$")  # PEP 720: the suffix of extension modules
+_MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
+_GLIBC = r"libc\.so\.6|ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+"
+_MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
 
 
 class Answer(StrEnum):
@@ -25,8 +25,7 @@ class Answer(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """`who` needs `name`; `by` is the member that answers or, if unreachable, could.
 
     `when`: `load`; `call` for delay loads; `name` for what the code asks LoadLibrary for.
@@ -49,7 +48,7 @@ def installed_path(member: str) -> str:
 
 def is_musl_library(name: str) -> bool:
     """Whether this is musl itself: its library of C, or its loader."""
-    return _MUSL.fullmatch(name) is not None
+    return re.fullmatch(_MUSL, name) is not None
 
 
 def for_musl(member: str, needed: Iterable[str]) -> bool:
@@ -57,4 +56,4 @@ def for_musl(member: str, needed: Iterable[str]) -> bool:
     names = list(needed)
     if any(map(is_musl_library, names)):
         return True
-    return _MUSL_MODULE.search(member) is not None and not any(map(_GLIBC.fullmatch, names))
+    return re.search(_MUSL_MODULE, member) is not None and not any(re.fullmatch(_GLIBC, name) for name in names)

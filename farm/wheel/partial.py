@@ -30,7 +30,8 @@ _HEAD = 32 << 20  # of this much is kept in memory
 _TAIL = 256 << 20  # of this much is kept, in a temporary file above _IN_MEMORY
 _IN_MEMORY = 48 << 20  # a file takes a third longer
 _SEARCH = 1 << 17  # the blocks of common compressors are 10 to 60 kB
-_PIECE = 1 << 16
+_PIECE = 1 << 14  # unpacked, it stays in the processor's cache, and in memory that the process has already
+_TRIAL = 1 << 16
 _HEADER = 11  # bytes that hold a block's 74 bits up to the code for its codes, wherever in the first it begins
 _CODES = 1 << 10  # bytes: a block's codes take at most 290
 _STEP = 1 << 12  # by which the search goes on: a block begins within a few
@@ -189,7 +190,7 @@ class PartialMember(Sliced):
 
     def _block_starts(self, begin: int) -> Iterator[tuple[int, int]]:
         """Places (byte in the file, bit in it) behind `begin` where a block of the stream seems to begin."""
-        whole = b"".join(self._archive.span(begin, begin + _SEARCH + _PIECE))
+        whole = b"".join(self._archive.span(begin, begin + _SEARCH + _TRIAL))
         for start in range(0, _SEARCH, _STEP):
             span = int.from_bytes(whole[start : start + _STEP + _HEADER], "little")
             for shift in range(8):
@@ -198,7 +199,7 @@ class PartialMember(Sliced):
                     at = match.start()
                     if not _is_complete(int.from_bytes(moved[at : at + 10], "little")):
                         continue
-                    if _is_block(whole[start + at : start + at + _PIECE], shift):
+                    if _is_block(whole[start + at : start + at + _TRIAL], shift):
                         yield begin + start + at, shift
 
 

@@ -6,7 +6,7 @@ Source: Microsoft, "PE Format" (learn.microsoft.com/windows/win32/debug/pe-forma
 
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer, View
@@ -28,8 +28,7 @@ _MAX_DLL_NAME = 260  # MAX_PATH
 _MAX_ADDRESS = 1 << 63  # what is above belongs to the kernel
 
 
-@dataclass(frozen=True)
-class PeSection:
+class PeSection(NamedTuple):
     """One section: its place in memory relative to the image base (`address`), and in the file; all in bytes."""
 
     name: str
@@ -45,8 +44,7 @@ class PeSection:
         return self.offset + min(self.raw_size, self.size or self.raw_size)
 
 
-@dataclass(frozen=True)
-class Pe:
+class Pe(NamedTuple):
     """The facts of one PE file.
 
     Attributes:

@@ -7,7 +7,7 @@ Wine, dlls/ntdll/loader.c and unix/virtual.c, which was asked about each of them
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
@@ -25,8 +25,7 @@ _MAX_IMPORTS = 4096
 _MOVED = "it cannot be moved (no relocations), and its address may be taken"
 
 
-@dataclass(frozen=True)
-class _Headers:
+class _Headers(NamedTuple):
     """What only the loader needs: flags of the file, alignment and length in memory, and the sections' flags."""
 
     flags: int

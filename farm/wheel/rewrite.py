@@ -10,9 +10,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.retrying import retry_while_open
@@ -32,9 +31,10 @@ from farm.wheel.zipformat import (
     needs_zip64,
 )
 
+_row = tuple.__new__  # of a Row from its fields, in half the time
 
-@dataclass(frozen=True)
-class NewMember:
+
+class NewMember(NamedTuple):
     """A member to write: `content` is the bytes themselves or a file to stream; `mode` its permission bits."""
 
     name: str
@@ -84,7 +84,7 @@ def rewrite(
             with os.fdopen(handle, "wb", buffering=0) as file:
                 writer = _Writer(file)
                 writer.copy(source, kept)
-                rows = [Row(name, *hashes[entry.name]) for entry, name in kept if not name.endswith("/")]
+                rows = [_row(Row, (name, *hashes[entry.name])) for entry, name in kept if not name.endswith("/")]
                 written = {}
                 for member in new:
                     written[member.name] = writer.add(member)

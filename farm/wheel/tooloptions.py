@@ -8,7 +8,7 @@ would make it the package of one wheel alone; told of a namespace, it takes the 
 import os
 import posixpath
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from farm.errors import UsageError
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
@@ -16,14 +16,13 @@ from farm.wheel.archive import Archive
 from farm.wheel.needs import installed_path
 
 _INIT_LIMIT = 1 << 20
-_SHARED = re.compile(rb"\bextend_path\b|\bdeclare_namespace\b")
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_FOLDER = re.compile(r"[^.:;\\]+")  # delvewheel reads a list of dotted names; this leaves .dist-info out, too
-_LEVEL = re.compile(r"auto|(linux|manylinux[\w]*|musllinux[\w]*)_\w+")
+_SHARED = rb"\bextend_path\b|\bdeclare_namespace\b"
+_DOTTED = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+_FOLDER = r"[^.:;\\]+"  # delvewheel reads a list of dotted names; this leaves .dist-info out, too
+_LEVEL = r"auto|(linux|manylinux[\w]*|musllinux[\w]*)_\w+"
 
 
-@dataclass(frozen=True)
-class ToolOptions:
+class ToolOptions(NamedTuple):
     """Options of the tools.
 
     Attributes:
@@ -58,12 +57,12 @@ class ToolOptions:
                     f"{option} is an option of {tool}, for wheels for {PLATFORMS[platform].title}; this one is not"
                 )
         for name in self.namespaces:
-            if not _DOTTED.fullmatch(name):
+            if not re.fullmatch(_DOTTED, name):
                 raise UsageError(f"--namespace-pkg {name!r} is not a package's name", hint="such as google.cloud")
         for name in (*self.no_mangle, *self.include):
             if not name or set(name) & {"/", "\\", ":", ";", os.pathsep}:
                 raise UsageError(f"{name!r} is not a DLL's name", hint="such as libiomp5md.dll, without a folder")
-        if self.plat is not None and not _LEVEL.fullmatch(self.plat):
+        if self.plat is not None and not re.fullmatch(_LEVEL, self.plat):
             raise UsageError(f"--plat {self.plat!r} is not a platform tag", hint="such as manylinux_2_28_x86_64")
         if self.namespaces and self.custom_patch:
             raise UsageError("--namespace-pkg and --custom-patch exclude each other")
@@ -97,9 +96,9 @@ def namespaces_of(wheel: Archive) -> list[str]:
     found = {"": ""}  # folder to dotted name
     # Outer folders first: inside of an ordinary package nothing is a namespace.
     for folder in sorted(folders, key=lambda each: (each.count("/"), each)):
-        if posixpath.dirname(folder) not in found or not _FOLDER.fullmatch(folder):
+        if posixpath.dirname(folder) not in found or not re.fullmatch(_FOLDER, folder):
             continue
         init = inits.get(folder)
-        if init is None or (wheel.members[init].size <= _INIT_LIMIT and _SHARED.search(wheel.read(init))):
+        if init is None or (wheel.members[init].size <= _INIT_LIMIT and re.search(_SHARED, wheel.read(init))):
             found[folder] = folder.replace("/", ".")
     return [dotted for folder, dotted in found.items() if folder]

@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from farm.errors import InfrastructureError, VerificationFailedError
@@ -52,7 +51,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         options.tool.check(windows=windows)
         asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
-    options = replace(options, exclude=[*options.exclude, *theirs])
+    options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
     if not windows and platform_machine(tags) is None:  # pure, or for macOS: auditwheel refuses those
         return vendor(wheel, dest, options, libs, opens)
@@ -76,10 +75,10 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             pointed.parent.mkdir()
             needed = point_at(found[0], pointed, options.library_wheels, options.opens)
             found = [pointed]
-            options = replace(options, requires=[*options.requires, *(each.requirement for each in needed)])
+            options = options._replace(requires=[*options.requires, *(each.requirement for each in needed)])
         # No library is missing any more: this writes version, requirements, tags and RECORD as for every other wheel.
-        result = vendor(found[0], dest, replace(options, lib_dirs=()), libs, opens)
-        return replace(result, vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
+        result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens)
+        return result._replace(vendored=_added(before, result.wheel, libs, "delvewheel" if windows else "auditwheel"))
 
 
 def _added(before: Collection[str], repaired: Path, libs: str, tool: str) -> tuple[Vendored, ...]:

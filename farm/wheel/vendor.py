@@ -10,10 +10,9 @@ import hashlib
 import mmap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
@@ -46,8 +45,7 @@ _MAX_ROUNDS = 100
 RECORD_LIMIT = 64 << 20
 
 
-@dataclass(frozen=True)
-class RepairOptions:
+class RepairOptions(NamedTuple):
     """What repair is asked to do; the command line and a plan's recipe fill it.
 
     Attributes:
@@ -70,11 +68,10 @@ class RepairOptions:
     requires: Sequence[str] = ()
     opens: Sequence[str] = ()
     library_wheels: "Sequence[LibraryWheel]" = ()
-    tool: ToolOptions = field(default_factory=ToolOptions)
+    tool: ToolOptions = ToolOptions()
 
 
-@dataclass(frozen=True)
-class Vendored:
+class Vendored(NamedTuple):
     """A library that was put into the wheel: member name, its file or the tool that found it, sha256, bytes."""
 
     path: str
@@ -83,8 +80,7 @@ class Vendored:
     size: int
 
 
-@dataclass(frozen=True)
-class RepairResult:
+class RepairResult(NamedTuple):
     """What repair made.
 
     Attributes:
@@ -102,11 +98,10 @@ class RepairResult:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: dictionaries, lists, strings, numbers."""
-        return {**asdict(self), "wheel": str(self.wheel)}
+        return {**self._asdict(), "wheel": str(self.wheel), "vendored": [one._asdict() for one in self.vendored]}
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     library: Library
     source: Path
 

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -111,7 +110,7 @@ def _checks(
     except VerificationFailedError as error:
         return _unreadable(error), ()
     others = read_dependencies(dependencies, info, limits)
-    contents = replace(contents, dependencies=tuple(library for other in others for library in other.libraries))
+    contents = contents._replace(dependencies=tuple(library for other in others for library in other.libraries))
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy)),

@@ -4,12 +4,11 @@ Lists: `windows.yaml`, and delvewheel's list of Windows' own DLLs.
 """
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from farm import parsed
 from farm.errors import InfrastructureError
@@ -27,8 +26,7 @@ _CRT = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Lists:
+class _Lists(NamedTuple):
     system: tuple[str, ...]
     driver: tuple[str, ...]
     python: tuple[str, ...]
