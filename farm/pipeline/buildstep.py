@@ -225,13 +225,14 @@ class BuildStep:
         try:
             yield
         except KeyboardInterrupt:
-            attempts = (a for job in journal.jobs(self.context.run.id) for a in job.attempts)
-            handle = next(a.handle for a in attempts if a.id == attempt.id)
-            if handle:
-                engine.cancel(handle)
-            journal.set_state(attempt.id, "cancelled", why="interrupted")
-            if handle:
-                engine.release(handle)
+            with held():  # GitHub's runner sends SIGTERM 7.5 s after SIGINT
+                attempts = (a for job in journal.jobs(self.context.run.id) for a in job.attempts)
+                handle = next(a.handle for a in attempts if a.id == attempt.id)
+                if handle:
+                    engine.cancel(handle)
+                journal.set_state(attempt.id, "cancelled", why="interrupted")
+                if handle:
+                    engine.release(handle)
             raise
 
     # --- follow and collect

@@ -30,8 +30,9 @@ class Engine:
     poll_s = 0.0
     traits = Traits(gathers=True)
 
-    def __init__(self):
+    def __init__(self, *, again):
         self.running = set()
+        self.again = again
 
     def capacity(self):
         return Capacity(1, 1 << 30)
@@ -53,6 +54,8 @@ class Engine:
 
     def cancel(self, handle):
         assert handle == "container"
+        if self.again:
+            signal.raise_signal(signal.SIGINT)
 
     def release(self, handle):
         self.running.discard(handle)
@@ -90,12 +93,13 @@ def plan():
 
 # An exception between open() and `with` leaves a file to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_no_job_is_left(tmp_path, plan):
+@pytest.mark.parametrize("again", [False, True], ids=["once", "and again while the job ends"])
+def test_no_job_is_left(tmp_path, plan, again):
     reached = 0
     for number in count(1):
         folder = tmp_path / str(number)
         settings = load_settings(ROOT).model_copy(update={"artifacts": str(folder)})
-        workspace, engine = Workspace(folder, settings, Silent()), Engine()
+        workspace, engine = Workspace(folder, settings, Silent()), Engine(again=again)
         with open_journal(folder, settings) as journal:
             request = request_for(plan, until="build", on="docker")
             run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
