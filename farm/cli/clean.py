@@ -1,13 +1,13 @@
 """`farm clean`: remove what runs left behind. The index and runs that have not ended are never touched.
 
-A Docker engine serves many projects, so only this project's images and build trees are removed: an image carries the
-project that made it as a label, a build tree is named after the digest of its plan.
+A Docker engine serves many projects, so only this project's containers, images and build trees are removed: a container
+carries its run as a label and an image the project that made it, a build tree is named after the digest of its plan.
 """
 
 import argparse
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 IMAGES = "farm/toolchain"
 
 TREES = "farm-tree-"
+CONTAINERS = "container "
 UNITS = {"d": "days", "h": "hours", "w": "weeks"}
 CACHES = ("sources", "toolchains", "smoke", "compiler-cache", "bundles")
 """Folders under `artifacts/` that are made again when they are needed."""
@@ -60,15 +61,17 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
     found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
+    containers = old_containers(before, workspace)
     # An image is used by name before there is a container of it, so none is touched while a run is open.
-    images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace)
+    images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace, containers)
+    in_docker = [*((f"{CONTAINERS}{name[:12]}", 0) for name in containers), *images]
     if not args.dry_run:
         for path, _ in found:
             # Of a link the link itself, not what it leads to.
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        remove_images(images)
+        remove_from_docker(in_docker)
     forgotten = forget(workspace, before, dry_run=args.dry_run) if args.journal else 0
-    rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in images]
+    rows = [(str(path), size) for path, size in found] + [(f"Docker: {name}", size) for name, size in in_docker]
     if args.json:
         entries = [{"what": what, "bytes": size} for what, size in rows]
         show.json_document({"removed": not args.dry_run, "found": entries, "runs_forgotten": forgotten})
@@ -135,7 +138,33 @@ def size_of(path: Path) -> int:
     return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[str, int]]:
+def old_containers(before: datetime, workspace: "Workspace") -> list[str]:
+    """The ids of containers made before whose run, one of this project's, has ended; none where no engine answers.
+
+    A controller that was killed leaves them. One that runs is somebody's: it stays.
+    """
+    from farm.engines.docker import connect
+    from farm.errors import FarmError
+    from farm.pipeline.workspace import journal_path, open_journal
+
+    if not journal_path(workspace.project, workspace.settings).is_file():
+        return []
+    with open_journal(workspace.project, workspace.settings) as journal:
+        ended = journal.ended()
+    try:
+        client = connect()
+    except FarmError:
+        return []
+    return [
+        str(container.id)
+        for container in client.containers.list(all=True, filters={"label": "farm.run"}, ignore_removed=True)
+        if container.labels["farm.run"] in ended
+        and container.status not in ("running", "paused", "restarting")
+        and datetime.fromisoformat(container.attrs["Created"]) <= before
+    ]
+
+
+def old_images(before: datetime, workspace: "Workspace | None", containers: Sequence[str]) -> list[tuple[str, int]]:
     """Toolchain images and build trees in Docker that no container uses, made before; none where no engine answers.
 
     A tree's name begins with `TREES`; its size is not known without reading it all.
@@ -143,6 +172,7 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
     Args:
         before: Only what is older than this.
         workspace: Only what this project made; None: of all projects.
+        containers: The ids of those that go as well.
     """
     from farm.engines.docker import connect
     from farm.engines.images import PROJECT_LABEL
@@ -154,9 +184,9 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
         client = connect()
     except FarmError:
         return []
-    containers = client.containers.list(all=True, ignore_removed=True)
+    kept = [each for each in client.containers.list(all=True, ignore_removed=True) if each.id not in containers]
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.attrs["Image"] for container in containers}
+    used = {container.attrs["Image"] for container in kept}
     found = []
     # Not client.images.list: it asks for each image anew, and fails where somebody has removed one meanwhile.
     for image in client.api.images(name=IMAGES):
@@ -165,7 +195,7 @@ def old_images(before: datetime, workspace: "Workspace | None") -> list[tuple[st
         if image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
             tags = image["RepoTags"] or []
             found += [(tag, int(image["Size"])) for tag in tags if tag.startswith(f"{IMAGES}:")]
-    mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
+    mounted = {mount.get("Name") for container in kept for mount in container.attrs.get("Mounts", ())}
     for volume in client.volumes.list():
         if trees is not None and volume.name not in trees:
             continue
@@ -190,17 +220,22 @@ def trees_of(workspace: "Workspace") -> set[str]:
         return {tree_volume(digest) for digest in journal.plan_digests()}
 
 
-def remove_images(images: list[tuple[str, int]]) -> None:
-    """Removes images and build trees by name; what somebody else removed or uses by now is passed over."""
+def remove_from_docker(found: list[tuple[str, int]]) -> None:
+    """Removes containers, images and build trees by name; what somebody else removed or uses by now is passed over."""
     from docker.errors import APIError
 
     from farm.engines.docker import connect
 
-    if images:
+    if found:
         client = connect()
-        for name, _ in images:
+        for name, _ in found:
             try:
-                client.volumes.get(name).remove() if name.startswith(TREES) else client.images.remove(name)
+                if name.startswith(CONTAINERS):
+                    client.containers.get(name.removeprefix(CONTAINERS)).remove(v=True)
+                elif name.startswith(TREES):
+                    client.volumes.get(name).remove()
+                else:
+                    client.images.remove(name)
             except APIError as error:
                 if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                     raise

@@ -48,7 +48,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "detect": "show this machine's GPU, driver and CPU, the wheel for it and the pip command",
         "doctor": "check whether this machine can build and use wheels, and what is missing",
         "runners": "list the machines of ci/runners.yaml, check that they are online, or add one",
-        "clean": "remove what old runs left: folders, build trees, sources, images; never the index",
+        "clean": "remove what old runs left: folders, containers, build trees, images; never the index",
         "cache": "report hits and misses of the compiler cache",
     },
     "Knowledge": {

@@ -249,6 +249,10 @@ class Journal(Database):
         """The digests of the plans of all runs."""
         return frozenset(row["plan_digest"] for row in self._rows("SELECT DISTINCT plan_digest FROM runs"))
 
+    def ended(self) -> frozenset[str]:
+        """The ids of the runs that have ended."""
+        return frozenset(row["id"] for row in self._rows("SELECT id FROM runs WHERE finished IS NOT NULL"))
+
     def run(self, run_id: str) -> Run:
         """The run of this id, or the only one whose id begins so.
 

@@ -1,12 +1,13 @@
 """`farm clean` on a real engine: this project's images and build trees, and nobody else's."""
 
+import contextlib
 import io
 import secrets
 
 import docker
 import pytest
 
-from farm.cli.clean import remove_images
+from farm.cli.clean import remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
 from farm.pipeline.build import tree_volume
@@ -41,14 +42,18 @@ class Place:
         self.tags.append(tag)
         return tag
 
-    def run(self, *, ended: bool) -> str:
-        """A run in the journal and its build tree; the volume's name."""
+    def run(self, *, ended: bool, image: str | None = None) -> str:
+        """A run in the journal and its build tree, with `image` a container that uses it; the volume's name."""
         digest = self.mark + secrets.token_hex(26)
         with Journal(self.project / "artifacts" / "farm.db") as journal:
             run = journal.create_run(digest, REQUEST, {})
             if ended:
                 journal.finish_run(run.id, "failure", 5)
-        return self.tree(digest)
+        tree = self.tree(digest)
+        if image:
+            volumes, labels = {tree: {"bind": "/farm/src"}}, {"farm.run": run.id}
+            self.containers.append(self.client.containers.create(image, volumes=volumes, labels=labels))
+        return tree
 
     def tree(self, digest: str) -> str:
         self.volumes.append(self.client.volumes.create(tree_volume(digest)).name)
@@ -63,9 +68,10 @@ class Place:
 
     def remove(self) -> None:
         for container in self.containers:
-            container.remove(force=True)
+            with contextlib.suppress(docker.errors.NotFound):
+                container.remove(force=True)
         for name in self.left():
-            remove_images([(name, 0)])
+            remove_from_docker([(name, 0)])
 
 
 def test_images_and_trees_of_other_projects_stay(place):
@@ -86,8 +92,32 @@ def test_a_run_that_is_under_way_keeps_its_image_and_tree(place):
     assert place.left() == {image, tree}
 
 
+def test_a_container_that_a_killed_controller_left_goes_with_its_image_and_tree(place):
+    image = place.image("mine", place.ours)
+    place.run(ended=True, image=image)
+    place.clean("--older-than", "1d")
+    place.clean("--dry-run")
+    [container] = place.containers
+    container.reload()
+    place.clean()
+    with pytest.raises(docker.errors.NotFound):
+        container.reload()
+    assert place.left() == set()
+
+
+def test_a_container_of_another_projects_run_stays(place):
+    image = place.image("mine", place.ours)
+    tree = place.run(ended=False, image=image)
+    strangers = place.client.containers.create(image, labels={"farm.run": "20260101-000000-0000"})
+    place.containers.append(strangers)
+    place.clean()
+    for container in place.containers:
+        container.reload()
+    assert place.left() == {image, tree}
+
+
 def test_what_went_away_meanwhile_or_is_in_use_by_now_is_no_error(place):
     image, tree = place.image("mine", place.ours), place.run(ended=True)
     place.containers.append(place.client.containers.create(image))
-    remove_images([(image, 0), (f"farm/toolchain:{place.mark}-gone", 0), (f"{tree}x", 0), (tree, 0)])
+    remove_from_docker([(image, 0), (f"farm/toolchain:{place.mark}-gone", 0), (f"{tree}x", 0), (tree, 0)])
     assert place.left() == {image}
