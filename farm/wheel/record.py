@@ -46,7 +46,7 @@ def _parse_plain(content: bytes) -> list[Row]:
         text = content.decode().replace("\r\n", "\n").removesuffix("\n")
     except UnicodeDecodeError:
         return []
-    lines = [line.split(",") for line in text.split("\n")]
+    lines = [line.split(",", 3) for line in text.split("\n")]  # four parts are too many already
     # Without quotes and in three columns, a line means the same to a reader of CSV.
     if '"' in text or "\r" in text or set(map(len, lines)) != {3}:
         return []
