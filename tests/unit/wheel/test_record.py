@@ -133,7 +133,16 @@ def test_a_wheel_with_the_most_members_is_read_without_csv(monkeypatch):
         raise AssertionError("read by csv")
 
     monkeypatch.setattr(record, "_parse_csv", refuse)
-    assert len(parse_record(b"a,,\n" * 200_000)) == 200_000
+    rows = parse_record(f"a,{DIGEST},7\nb,,\n".encode() * 100_000)
+    assert (len(rows), rows[-2:]) == (200_000, [Row("a", EMPTY, 7), Row("b", None, None)])
+
+
+@pytest.mark.parametrize(
+    "bad", [DIGEST[:-1], DIGEST + "A", DIGEST.replace("256", "255"), DIGEST[:-1] + "V", DIGEST[:-1] + "+", DIGEST[7:]]
+)
+def test_one_wrong_digest_among_right_ones_is_named(bad):
+    with pytest.raises(VerificationFailedError, match="RECORD line 2: "):
+        parse_record(f"a,{DIGEST},7\nb,{bad},7\nc,{DIGEST},7\n".encode())
 
 
 def test_equal_hashes_are_equal_whoever_made_them():
