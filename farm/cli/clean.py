@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import docker
+    from docker.models.containers import Container
+
     from farm.pipeline.workspace import Workspace
 
 IMAGES = "farm/toolchain"
@@ -61,10 +64,7 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
     found = [(path, size_of(path)) for path in sorted(leftovers(workspace, before))]
-    containers = old_containers(before, workspace)
-    # An image is used by name before there is a container of it, so none is touched while a run is open.
-    images = [] if under_way(workspace) else old_images(before, None if args.all_projects else workspace, containers)
-    in_docker = [*((f"{CONTAINERS}{name[:12]}", 0) for name in containers), *images]
+    in_docker = old_in_docker(before, workspace, all_projects=args.all_projects)
     if not args.dry_run:
         for path, _ in found:
             # Of a link the link itself, not what it leads to.
@@ -138,55 +138,52 @@ def size_of(path: Path) -> int:
     return sum(file.lstat().st_size for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
-def old_containers(before: datetime, workspace: "Workspace") -> list[str]:
-    """The ids of containers made before whose run, one of this project's, has ended; none where no engine answers.
+def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: bool) -> list[tuple[str, int]]:
+    """What Docker has of ended runs, made before, with its bytes; none where no engine answers.
 
-    A controller that was killed leaves them. One that runs is somebody's: it stays.
-    """
-    from farm.engines.docker import connect
-    from farm.errors import FarmError
-    from farm.pipeline.workspace import journal_path, open_journal
-
-    if not journal_path(workspace.project, workspace.settings).is_file():
-        return []
-    with open_journal(workspace.project, workspace.settings) as journal:
-        ended = journal.ended()
-    try:
-        client = connect()
-    except FarmError:
-        return []
-    return [
-        str(container.id)
-        for container in client.containers.list(all=True, filters={"label": "farm.run"}, ignore_removed=True)
-        if container.labels["farm.run"] in ended
-        and container.status not in ("running", "paused", "restarting")
-        and datetime.fromisoformat(container.attrs["Created"]) <= before
-    ]
-
-
-def old_images(before: datetime, workspace: "Workspace | None", containers: Sequence[str]) -> list[tuple[str, int]]:
-    """Toolchain images and build trees in Docker that no container uses, made before; none where no engine answers.
-
-    A tree's name begins with `TREES`; its size is not known without reading it all.
+    First containers, by `CONTAINERS` and the start of the id; then the toolchain images and build trees that no other
+    container uses. A tree's name begins with `TREES`. The size of a container or tree is not known without reading it
+    all.
 
     Args:
         before: Only what is older than this.
-        workspace: Only what this project made; None: of all projects.
-        containers: The ids of those that go as well.
+        workspace: Only what this project made.
+        all_projects: Images and trees of other projects as well.
     """
     from farm.engines.docker import connect
-    from farm.engines.images import PROJECT_LABEL
     from farm.errors import FarmError
-
-    trees = None if workspace is None else trees_of(workspace)
 
     try:
         client = connect()
     except FarmError:
         return []
-    kept = [each for each in client.containers.list(all=True, ignore_removed=True) if each.id not in containers]
+    containers = client.containers.list(all=True, ignore_removed=True)
+    ended = ended_runs(workspace)
+    # A controller that was killed leaves them. One that runs is somebody's: it stays.
+    old = [
+        container
+        for container in containers
+        if container.labels.get("farm.run") in ended
+        and container.status not in ("running", "paused", "restarting")
+        and datetime.fromisoformat(container.attrs["Created"]) <= before
+    ]
+    found = [(f"{CONTAINERS}{container.short_id}", 0) for container in old]
+    # An image is used by name before there is a container of it, so none is touched while a run is open.
+    if under_way(workspace):
+        return found
+    others = [container for container in containers if container not in old]
+    return found + old_images(client, before, None if all_projects else workspace, others)
+
+
+def old_images(
+    client: "docker.DockerClient", before: datetime, workspace: "Workspace | None", containers: "Sequence[Container]"
+) -> list[tuple[str, int]]:
+    """Toolchain images and build trees that none of the containers uses, made before; None: of all projects."""
+    from farm.engines.images import PROJECT_LABEL
+
+    trees = None if workspace is None else trees_of(workspace)
     # Containers that have ended count too: Docker refuses to remove their image.
-    used = {container.attrs["Image"] for container in kept}
+    used = {container.attrs["Image"] for container in containers}
     found = []
     # Not client.images.list: it asks for each image anew, and fails where somebody has removed one meanwhile.
     for image in client.api.images(name=IMAGES):
@@ -195,7 +192,7 @@ def old_images(before: datetime, workspace: "Workspace | None", containers: Sequ
         if image["Id"] not in used and datetime.fromtimestamp(image["Created"], UTC) <= before:
             tags = image["RepoTags"] or []
             found += [(tag, int(image["Size"])) for tag in tags if tag.startswith(f"{IMAGES}:")]
-    mounted = {mount.get("Name") for container in kept for mount in container.attrs.get("Mounts", ())}
+    mounted = {mount.get("Name") for container in containers for mount in container.attrs.get("Mounts", ())}
     for volume in client.volumes.list():
         if trees is not None and volume.name not in trees:
             continue
@@ -207,6 +204,16 @@ def old_images(before: datetime, workspace: "Workspace | None", containers: Sequ
             # 0: how large a volume is the engine only says after reading all of it.
             found.append((volume.name, 0))
     return found
+
+
+def ended_runs(workspace: "Workspace") -> frozenset[str]:
+    """The ids of this project's runs that have ended."""
+    from farm.pipeline.workspace import journal_path, open_journal
+
+    if not journal_path(workspace.project, workspace.settings).is_file():
+        return frozenset()
+    with open_journal(workspace.project, workspace.settings) as journal:
+        return journal.ended()
 
 
 def trees_of(workspace: "Workspace") -> set[str]:

@@ -10,6 +10,7 @@ import shutil
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -155,18 +156,16 @@ class UnknownPackagesError(BuildFailedError):
 def _package_names(client: docker.DockerClient, base: str) -> list[str]:
     """The packages that the base image's distribution has; none where they cannot be had in time."""
     ask = "apt-get update -qq >&2 && apt-cache pkgnames"
-    container = None
-    try:
-        with held():
-            container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
-        container.start()
-        container.wait(timeout=NAMES_S)
-        return [str(name) for name in container.logs(stdout=True, stderr=False).decode("utf-8", "replace").split()]
-    except (requests.exceptions.RequestException, docker.errors.APIError):  # the error itself counts more
-        return []
-    finally:
-        if container is not None:
-            container.remove(force=True)
+    with ExitStack() as stack:
+        try:
+            with held():
+                container = client.containers.create(base, ["sh", "-c", ask], labels={"farm.kind": "package-names"})
+                stack.callback(container.remove, force=True)
+            container.start()
+            container.wait(timeout=NAMES_S)
+            return [str(name) for name in container.logs(stdout=True, stderr=False).decode("utf-8", "replace").split()]
+        except (requests.exceptions.RequestException, docker.errors.APIError):  # the error itself counts more
+            return []
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:

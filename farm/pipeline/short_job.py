@@ -1,5 +1,6 @@
 """A short job, from submit to release."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from farm.engines.base import Engine, Job
@@ -16,10 +17,10 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
         BuildFailedError: It failed; the text has the end of its log.
         InfrastructureError: The engine does not answer.
     """
-    handle = ""
-    try:
+    with ExitStack() as stack:
         with held():
             handle = engine.submit(job)
+            stack.callback(engine.release, handle)
         # `logs` ends with the job: nothing else waits for it.
         log = b"".join(engine.logs(handle))
         observed = engine.observe(handle)
@@ -27,6 +28,3 @@ def run_to_end(engine: Engine, job: Job, dest: Path, limit: int) -> None:
             tail = log[-TAIL_BYTES:].decode("utf-8", "replace")
             raise BuildFailedError(f"{job.name} failed ({observed.text or observed.exit_code}):\n{tail}")
         engine.collect(handle, dest, limit)
-    finally:
-        if handle:
-            engine.release(handle)

@@ -60,12 +60,11 @@ class WheelContents(Frozen):
 
 def _plain(value: Any) -> Any:
     """A NamedTuple as a dictionary, with all that is in it; Pydantic would make a list of it."""
-    if isinstance(value, tuple):
-        fields: Mapping[str, Any] | None = value._asdict() if hasattr(value, "_asdict") else None
-        return [_plain(each) for each in value] if fields is None else _plain(fields)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
-    return value
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None = None) -> WheelContents:

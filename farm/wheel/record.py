@@ -12,7 +12,7 @@ from farm.errors import VerificationFailedError
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _SIZE = 19  # digits of a length
-_QUOTED = re.compile(r"[\",\r\n]")
+_QUOTED = ',"\r\n'  # a path with one of them stands in quotes
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MAX_ROWS = 250_000  # a wheel has at most 200,000 members
@@ -113,15 +113,14 @@ def _hexadecimal(digits: bytes) -> str:
 def render_record(rows: Iterable[Row]) -> bytes:
     """The file's bytes: LF line ends, quotes only where a path needs them."""
     all_rows = list(rows)
-    names = "".join([path for path, _, _ in all_rows])
-    quotes = any(mark in names for mark in ',"\r\n')
+    quotes = _needs_quotes("".join([path for path, _, _ in all_rows]))  # for nearly all wheels none does
     # All hashes at once, each with a byte more, so that they make a whole number of digits.
     hashes = "00".join([sha256 for _, sha256, _ in all_rows if sha256] + [""])
     digits = binascii.b2a_base64(bytes.fromhex(hashes), newline=False).translate(_URL_SAFE).decode()
     at = 0
     lines = []
     for path, sha256, size in all_rows:
-        name = '"' + path.replace('"', '""') + '"' if quotes and _QUOTED.search(path) else path
+        name = '"' + path.replace('"', '""') + '"' if quotes and _needs_quotes(path) else path
         digest = ""
         if sha256:
             digest = f"sha256={digits[at : at + 43]}"
@@ -129,6 +128,10 @@ def render_record(rows: Iterable[Row]) -> bytes:
         # LF on every system: the same wheel must come out on Windows.
         lines.append(f"{name},{digest},{'' if size is None else size}\n")
     return "".join(lines).encode()
+
+
+def _needs_quotes(path: str) -> bool:
+    return any(mark in path for mark in _QUOTED)
 
 
 def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[str, int]]) -> list[tuple[str, str]]:
