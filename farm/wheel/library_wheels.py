@@ -23,6 +23,7 @@ from farm.wheel.library import Library
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import installed_path
 from farm.wheel.rewrite import NewMember, rewrite
+from farm.wheel.searchpath import foreign
 
 _TIMEOUT_S = 600
 
@@ -79,7 +80,9 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
     """Write `wheel` to `dest` with RPATHs into the folders of the wheels that it needs; returns these.
 
     Every library in a folder where one needs such a library gets them: none records which other it opens by name
-    by any. The libraries that were vendored (`<name>.libs`) keep their own.
+    by any. The libraries that were vendored (`<name>.libs`) keep their own. Entries that lead out of site-packages are
+    gone afterwards: CMake writes the folder of the toolkit's stubs into what links with the driver, and auditwheel
+    corrects only the files whose libraries it vendored. Nothing is written where nothing changes.
 
     Raises:
         VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
@@ -90,7 +93,14 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         contents = read_needs(archive, {})
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
-        members = [_patched(archive, library, found, folder) for library in _beside(own, found)]
+        beside = {library.path for library in _beside(own, found)}
+        members = [
+            _patched(archive, library, found if library.path in beside else [], folder)
+            for library in own
+            if library.path in beside or any(foreign(library.path, entry) for entry in library.search_path)
+        ]
+        if not members:
+            return found
         drop = frozenset({info.record, *(member.name for member in members)})
         rewrite(archive, dest, record=info.record, hashes=contents.files, drop=drop, new=members)
     return found
@@ -112,8 +122,11 @@ def _patched(archive: Archive, library: Library, found: Sequence[LibraryWheel], 
             out.write(chunk)
     here = posixpath.dirname(installed_path(library.path))
     ways = [f"$ORIGIN/{posixpath.relpath(wheel.folder, here)}" for wheel in found]
-    search = ":".join(dict.fromkeys([*library.search_path, *ways]))
-    command = [_patchelf(), "--force-rpath", "--set-rpath", search, str(target)]
+    stays = [entry for entry in library.search_path if not foreign(library.path, entry)]
+    search = ":".join(dict.fromkeys([*stays, *ways]))
+    as_rpath = ["--force-rpath"] if ways or not library.has_runpath else []
+    change = ["--set-rpath", search] if search else ["--remove-rpath"]
+    command = [_patchelf(), *as_rpath, *change, str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
     if done.returncode:
         raise VerificationFailedError(f"patchelf refuses {library.path}: {plain(done.stderr.strip())[-400:]}")

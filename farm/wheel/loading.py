@@ -2,16 +2,15 @@
 
 import posixpath
 import re
-from fnmatch import fnmatchcase
 
 from farm.platforms.facts import split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
-from farm.wheel.needs import installed_path
-from farm.wheel.policy import Policy, defaults
+from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
+from farm.wheel.searchpath import foreign
 from farm.wheel.windows import owner
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
@@ -80,27 +79,12 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 
 
 def _paths(library: Library) -> list[Finding]:
-    depth = len(posixpath.dirname(installed_path(library.path)).split("/")) if "/" in library.path else 0
-    found = []
-    for entry in library.search_path if library.format == "elf" else ():
-        rest = re.sub(r"^\$(ORIGIN|\{ORIGIN\})(?=/|$)", "", entry)
-        # As if $ORIGIN were so many folders deep: a path that climbs higher begins with `..`.
-        inside = posixpath.normpath("/".join(["x"] * depth) + rest) if depth else posixpath.normpath("." + rest)
-        if any(fnmatchcase(entry, pattern) for pattern in defaults("build_folders")):
-            continue
-        if not entry:
-            what = "an empty entry in its RUNPATH: the folder in which the program happens to be started"
-        elif rest == entry and entry.startswith("/"):
-            what = f"its RUNPATH names {entry}, a folder of the machine that built it"
-        elif rest == entry:
-            what = f"its RUNPATH names {entry}, relative to the folder in which the program happens to be started"
-        elif inside == ".." or inside.startswith("../"):
-            what = f"its RUNPATH {entry} leads out of site-packages"
-        else:
-            continue
-        why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
-        found.append(Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH))
-    return found
+    why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
+    return [
+        Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH)
+        for entry in (library.search_path if library.format == "elf" else ())
+        if (what := foreign(library.path, entry))
+    ]
 
 
 def _refused(library: Library) -> list[Finding]:

@@ -70,11 +70,12 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
-        if options.library_wheels:
+        if not windows:
             pointed = folder / "pointed" / found[0].name
             pointed.parent.mkdir()
             needed = point_at(found[0], pointed, options.library_wheels, options.opens)
-            found = [pointed]
+            if pointed.exists():
+                found = [pointed]
             options = options._replace(requires=[*options.requires, *(each.requirement for each in needed)])
         # No library is missing any more: this writes version, requirements, tags and RECORD as for every other wheel.
         result = vendor(found[0], dest, options._replace(lib_dirs=()), libs, opens)

@@ -54,6 +54,33 @@ def test_every_library_beside_one_that_needs_them_finds_them_and_vendored_ones_k
     assert search["torch.libs/libsleef.so.3"] == ("$ORIGIN",)
 
 
+def test_folders_of_the_machine_that_built_a_library_are_taken_out(tmp_path, make_wheel, make_elf):
+    """CMake's RUNPATH of libcaffe2_nvrtc.so names the folder of libcuda's stub; seen in torch 2.6.0 for sm_35."""
+    stubs = "/usr/lib/x86_64-linux-gnu/stubs"
+    files = {
+        "torch/lib/libcaffe2_nvrtc.so": make_elf(needed=["libcublas.so.11"], runpath=f"$ORIGIN:{stubs}"),
+        "torch/_C.so": make_elf(needed=["libc.so.6"], runpath=f"$ORIGIN/lib:{stubs}:$ORIGIN/../.."),
+        "torch/bin/alone.so": make_elf(needed=["libc.so.6"], runpath=stubs),
+        "torch/right.so": make_elf(needed=["libc.so.6"], runpath="$ORIGIN/lib"),
+    }
+    source = make_wheel(tmp_path / "in", files, name="torch", version="2.6.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+    (tmp_path / "out").mkdir()
+    point_at(source, tmp_path / "out" / source.name, [BLAS], ())
+    with Archive(tmp_path / "out" / source.name) as archive:
+        found = {each.path: (each.search_path, each.has_runpath) for each in read_needs(archive, {}).libraries}
+    assert found == {
+        "torch/lib/libcaffe2_nvrtc.so": (("$ORIGIN", "$ORIGIN/../../nvidia/cublas/lib"), False),
+        "torch/_C.so": (("$ORIGIN/lib",), True),
+        "torch/bin/alone.so": ((), False),
+        "torch/right.so": (("$ORIGIN/lib",), True),
+    }
+
+
+def test_a_wheel_with_nothing_to_change_is_not_written(tmp_path, compiled):
+    assert point_at(compiled, tmp_path / "out.whl", [FFT], ()) == []
+    assert not (tmp_path / "out.whl").exists()
+
+
 def test_what_other_wheels_hold_is_not_looked_for_here():
     assert without_wheel_libraries(["libnvrtc.so.*", "libcublasLt.so.*", "libgomp.so.*"], [BLAS, NVRTC]) == [
         "libgomp.so.*"
