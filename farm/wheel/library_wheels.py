@@ -19,9 +19,10 @@ from farm.temporary import temporary_folder
 from farm.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
+from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.metadata import read_dist_info
-from farm.wheel.needs import installed_path
+from farm.wheel.needs import Answer, installed_path
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.searchpath import foreign
 
@@ -76,13 +77,28 @@ def without_wheel_libraries(opens: Sequence[str], wheels: Sequence[LibraryWheel]
     return [each for each in opens if not any(fnmatchcase(each, own) or fnmatchcase(own, each) for own in theirs)]
 
 
+def neighbours(libraries: Iterable[Library]) -> dict[str, dict[str, str]]:
+    """What each library needs of its own wheel where the loader does not look: by its path, {name: member}.
+
+    Packages that load such a library themselves first (torchaudio: `libctc_prefix_decoder.so`) link it without a
+    RUNPATH, and CMake strips those that it wrote for the build.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for need in resolve(libraries, ()):
+        # By its SONAME alone no folder leads to it.
+        if need.answer is Answer.UNREACHABLE and need.by and posixpath.basename(need.by) == need.name:
+            found.setdefault(need.who, {})[need.name] = need.by
+    return found
+
+
 def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Sequence[str]) -> list[LibraryWheel]:
     """Write `wheel` to `dest` with RPATHs into the folders of the wheels that it needs; returns these.
 
     Every library in a folder where one needs such a library gets them: none records which other it opens by name
-    by any. The libraries that were vendored (`<name>.libs`) keep their own. Entries that lead out of site-packages are
-    gone afterwards: CMake writes the folder of the toolkit's stubs into what links with the driver, and auditwheel
-    corrects only the files whose libraries it vendored. Nothing is written where nothing changes.
+    by any. The libraries that were vendored (`<name>.libs`) keep their own. `neighbours` get the folders of theirs.
+    Entries that lead out of site-packages are gone afterwards: CMake writes the folder of the toolkit's stubs into what
+    links with the driver, and auditwheel corrects only the files whose libraries it vendored. Nothing is written where
+    nothing changes.
 
     Raises:
         VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
@@ -94,10 +110,13 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
         beside = {library.path for library in _beside(own, found)}
+        inside = {who: list(names.values()) for who, names in neighbours(own).items()}
         members = [
-            _patched(archive, library, found if library.path in beside else [], folder)
+            _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
             for library in own
-            if library.path in beside or any(foreign(library.path, entry) for entry in library.search_path)
+            if library.path in beside
+            or library.path in inside
+            or any(foreign(library.path, entry) for entry in library.search_path)
         ]
         if not members:
             return found
@@ -115,13 +134,16 @@ def _beside(own: Sequence[Library], found: Sequence[LibraryWheel]) -> list[Libra
     return [library for library in own if posixpath.dirname(library.path) in folders]
 
 
-def _patched(archive: Archive, library: Library, found: Sequence[LibraryWheel], folder: Path) -> NewMember:
+def _patched(
+    archive: Archive, library: Library, found: Sequence[LibraryWheel], inside: Sequence[str], folder: Path
+) -> NewMember:
     target = folder / library.path.replace("/", "_")
     with target.open("wb") as out:
         for chunk in archive.chunks(library.path):
             out.write(chunk)
     here = posixpath.dirname(installed_path(library.path))
-    ways = [f"$ORIGIN/{posixpath.relpath(wheel.folder, here)}" for wheel in found]
+    folders = [posixpath.dirname(installed_path(each)) for each in inside] + [wheel.folder for wheel in found]
+    ways = [f"$ORIGIN/{posixpath.relpath(each or '.', here or '.')}".removesuffix("/.") for each in folders]
     stays = [entry for entry in library.search_path if not foreign(library.path, entry)]
     search = ":".join(dict.fromkeys([*stays, *ways]))
     as_rpath = ["--force-rpath"] if ways or not library.has_runpath else []

@@ -18,8 +18,9 @@ from farm.errors import InfrastructureError, VerificationFailedError
 from farm.temporary import temporary_folder
 from farm.text import plain
 from farm.wheel.archive import Archive
+from farm.wheel.contents import read_needs
 from farm.wheel.imports import DRIVER
-from farm.wheel.library_wheels import point_at
+from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
 from farm.wheel.record import parse_record
 from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
@@ -50,6 +51,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         before = frozenset(archive.members)
         options.tool.check(windows=windows)
         asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
+        inside = {} if windows else neighbours(read_needs(archive, {}).libraries)
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
@@ -65,7 +67,10 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
                 alone = RepairOptions(exclude=["*"])
                 wheel = vendor(wheel, folder, alone, libs, opens).wheel
             found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
-            command, environ = _auditwheel(wheel, made, options, found_in, [path.name for path in opens], asked)
+            # `point_at` leads to these; auditwheel refuses what it cannot find.
+            own = {name for names in inside.values() for name in names}
+            left = [path.name for path in opens] + sorted(own - set(os.listdir(found_in)))
+            command, environ = _auditwheel(wheel, made, options, found_in, left, asked)
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do

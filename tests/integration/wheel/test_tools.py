@@ -249,6 +249,60 @@ def test_what_is_opened_by_name_keeps_its_name_and_finds_what_it_needs(tmp_path,
     )
 
 
+def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tmp_path, make_wheel):
+    """As torchaudio's libctc_prefix_decoder.so, which the package loads before its module. Needs a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    shared = [compiler, "-shared", "-fPIC", "-x", "c", "-"]
+    files = {"canary/__init__.py": b""}
+    for name, needs in (("lib/libown.so", ()), ("lib/libfar.so", ()), ("ext/_C.so", ("libown.so", "libfar.so"))):
+        target = tmp_path / Path(name).name
+        word = target.stem.removeprefix("lib")
+        others = [Path(each).stem.removeprefix("lib") for each in needs]
+        calls = " + ".join(f"{each}()" for each in others) or "1"
+        code = "".join(f"int {each}(void); " for each in others) + f"int {word}(void) {{ return {calls}; }}"
+        linked = [f"-l{each}" for each in others]
+        command = [*shared, "-x", "none", f"-L{tmp_path}", *linked, "-o", str(target)]
+        subprocess.run(command, input=code.encode(), check=True)
+        files[f"canary/{name}"] = target.read_bytes()
+    wheel = make_wheel(tmp_path / "in", files)
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions())
+    assert result.vendored == ()
+    with zipfile.ZipFile(result.wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    library = tmp_path / "site" / "canary" / "ext" / "_C.so"
+    # In a process of its own: another test may have loaded a library of this name.
+    code = f"import ctypes; print(ctypes.CDLL({str(library)!r})._C())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    with Archive(result.wheel) as archive:
+        paths = {each.path: each.search_path for each in read_needs(archive, {}).libraries}
+    assert paths == {"canary/ext/_C.so": ("$ORIGIN/../lib",), "canary/lib/libown.so": (), "canary/lib/libfar.so": ()}
+
+
+def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendored_from_there(tmp_path, make_wheel):
+    """A plugin may have the name of a library of the system that the module means. Needs a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
+    subprocess.run([*shared, "-o", str(libs / "libown.so")], input=b"int own(void) { return 1; }", check=True)
+    command = [*shared, "-x", "none", f"-L{libs}", "-lown", "-o", str(tmp_path / "_C.so")]
+    subprocess.run(command, input=b"int own(void); int module(void) { return own(); }", check=True)
+    plugin = (libs / "libown.so").read_bytes() + b"another"
+    files = {"canary/__init__.py": b"", "canary/plugins/libown.so": plugin}
+    wheel = make_wheel(tmp_path / "in", {**files, "canary/_C.so": (tmp_path / "_C.so").read_bytes()})
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    assert [re.sub("-[0-9a-f]{8}", "", each.path) for each in result.vendored] == ["canary.libs/libown.so"]
+
+
 def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel):
     """Engines that hand over files alone, such as the host's, leave an empty folder out."""
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
