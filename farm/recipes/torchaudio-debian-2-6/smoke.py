@@ -55,10 +55,20 @@ def file() -> str:
     return f"a WAV file by {backends[0]}"
 
 
+def decoder() -> str:
+    """Loads the CTC decoder for CUDA, a module and a library of their own, which need no card for that."""
+    if not torch.version.cuda:
+        return ""
+    from torchaudio.models.decoder import cuda_ctc_decoder  # noqa: PLC0415 (needs CUDA's runtime)
+
+    assert callable(cuda_ctc_decoder)
+    return ", CUDA's CTC decoder loads"
+
+
 operators("cpu")
 files, card = file(), "no card"
 if torch.cuda.is_available():
     operators("cuda")
     card = torch.cuda.get_device_name(0)
-done = "resample, spectrogram, lfilter, RNN-T loss, alignment"
+done = "resample, spectrogram, lfilter, RNN-T loss, alignment" + decoder()
 print(f"torchaudio {torchaudio.__version__}: {done}; {files}; on: CPU, {card}")
