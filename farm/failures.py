@@ -16,6 +16,7 @@ CONTEXT = 6
 """Lines that are shown from the first error on."""
 WIDTH = 300
 """Characters of one such line: a compiler's command has thousands."""
+_NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 
 class Pattern(Model):
@@ -59,7 +60,10 @@ class Failure:
 
 
 def read(log: Sequence[str], *, build: bool = False) -> Failure:
-    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what was printed before is not looked at.
+    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed is not looked at.
+
+    Ninja prints a step's output below that line, but for steps in its console pool (CMake's install): they write
+    themselves, above it and below their own `[n/m]` line.
 
     Args:
         log: Its lines.
@@ -67,7 +71,8 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
     """
     lines = [plain(line).rstrip() for line in log]
     failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
-    first = next((i for i in range(failed, len(lines)) if _errors().search(lines[i])), None)
+    step = next((i for i in range(failed - 1, -1, -1) if _NINJA_STEP.match(lines[i])), failed)
+    first = next((i for i in range(step, len(lines)) if _errors().search(lines[i])), None)
     if first is None:
         first = failed if failed else max(0, len(lines) - CONTEXT)
     after = lines[first:]

@@ -17,8 +17,9 @@ from farm.text import without_controls
 TAIL_LINES = 15
 POLL_S = 0.1
 _ABSENT = re.compile(
-    r"No matching distribution found for (\S+)|"
-    r"[Bb]ecause (\S+) was not found in the (?:package registry|provided package locations)"
+    r"No matching distribution found for ([\w.-]+)|"
+    r"[Bb]ecause (\S+) was not found in the (?:package registry|provided package locations)|"
+    r"there (?:is|are) no versions? of ([\w.-]+)"
 )
 _ASK = """
 import sys
@@ -182,7 +183,7 @@ def install(
         )
     hint = f"log: {log}"
     absent = _ABSENT.search(output)
-    name = absent[1] or absent[2] if absent else None
+    name = next(filter(None, absent.groups())) if absent else None
     # It is a dependency that the index lacks, not the wheel that was asked for.
     if name and not requirement.startswith(name):
         todo = "`farm index dependencies` links what wheels need; then run it again"

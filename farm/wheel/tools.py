@@ -69,7 +69,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             found_in = _beside_the_systems(options.lib_dirs, folder / "libraries")
             # `point_at` leads to these; auditwheel refuses what it cannot find.
             own = {name for names in inside.values() for name in names}
-            left = [path.name for path in opens] + sorted(own - set(os.listdir(found_in)))
+            left = [path.name for path in opens] + sorted(own - {path.name for path in found_in.iterdir()})
             command, environ = _auditwheel(wheel, made, options, found_in, left, asked)
         _run(command, environ)
         found = sorted(made.glob("*.whl"))

@@ -98,8 +98,9 @@ def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, inde
     assert caught.value.hint == f"log: {log}"
 
 
-def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, uv):
-    add_wheel(index, "needy", "1", fakemod.SOURCE, "Requires-Dist: absentmod\n")
+@pytest.mark.parametrize("version", ["", "==1.13.1"])
+def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python, uv, version):
+    add_wheel(index, "needy", "1", fakemod.SOURCE, f"Requires-Dist: absentmod{version}\n")
     with pytest.raises(SmokeFailedError, match="absentmod") as caught:
         install(
             python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv

@@ -86,6 +86,26 @@ def test_what_went_well_before_ninja_stopped_is_no_error():
     assert failures.read(log[:4]).lines == ("FAILED: b.o", "cc -c b.c")
 
 
+def test_a_step_that_writes_itself_is_read_from_its_own_line_on():
+    """Of PyTorch 2.6.0 on a full disk: Ninja runs CMake's install in its console pool."""
+    log = [
+        "[1905/1907] Linking CXX shared library lib/libnnapi_backend.so",
+        "error: of another step",
+        "[1906/1907] Install the project...",
+        '-- Install configuration: "Release"',
+        "CMake Error at caffe2/cmake_install.cmake:157 (file):",
+        '  file INSTALL cannot copy file "/farm/src/build/lib/libtorch_cpu.so" to',
+        '  "/farm/src/torch/lib/libtorch_cpu.so": No space left on device.',
+        "FAILED: CMakeFiles/install.util",
+        "cd /farm/src/build && /usr/bin/cmake -P cmake_install.cmake",
+        "ninja: build stopped: subcommand failed.",
+        "ERROR Backend subprocess exited when trying to invoke build_wheel",
+    ]
+    found = failures.read(log)
+    assert found.lines[0] == log[4]
+    assert found.cause == "the disk is full"
+
+
 def test_where_no_error_is_found_the_last_lines_are_shown():
     found = failures.read([str(n) for n in range(100)])
     assert found.lines == tuple(str(n) for n in range(100 - CONTEXT, 100))
