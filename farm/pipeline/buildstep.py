@@ -77,6 +77,7 @@ class BuildStep:
             with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
                 step.result = "taken up"
                 self._finish(engine, last, last.handle)
+                step.result += "; "
                 self._note_wheel(step)
             return
         self._fetch()
@@ -112,8 +113,7 @@ class BuildStep:
 
     def _note_wheel(self, step: Step) -> None:
         wheel = build.the_wheel(self._built / "wheel")
-        before = f"{step.result}; " if step.result else ""
-        step.result = f"{before}{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
+        step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
         self.context.outcomes.wheel = str(wheel)
 
     def _join_pieces(self, pieces: Path, attempt: Attempt) -> None:
