@@ -44,6 +44,8 @@ INSTALL_HINT = (
 
 def _engine_error(error: Exception) -> InfrastructureError:
     text = getattr(error, "explanation", None) or str(error)
+    if isinstance(error, requests.exceptions.ConnectionError) and not isinstance(error, requests.exceptions.Timeout):
+        text = f"it does not answer any more: {text}"
     return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
 
 
@@ -227,7 +229,7 @@ class DockerEngine:
         return Observation("done", exit_code=code, cause=cause)
 
     def logs(self, handle: str, since: int = 0) -> Iterator[bytes]:
-        container = self._find(handle)
+        container = guard(self._find)(handle)
         if container is None:
             return
         sent, follow = since, True
@@ -244,6 +246,8 @@ class DockerEngine:
                     if fresh:
                         sent += len(fresh)
                         yield fresh
+                if follow:
+                    container.wait()
             except requests.exceptions.Timeout:
                 continue  # a long silence, such as a big link step: ask again from where we are
             except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -255,7 +259,6 @@ class DockerEngine:
                 return
             # The engine may end a stream before it has noted a last line without newline: once more, the rest.
             follow = False
-            container.wait()
 
     @guard
     def cancel(self, handle: str) -> None:

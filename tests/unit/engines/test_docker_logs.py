@@ -1,0 +1,59 @@
+"""The log of a container whose engine dies: an error that names the engine, and no error of Python's sockets."""
+
+from types import SimpleNamespace
+
+import pytest
+import requests
+
+from farm.engines.docker import DockerEngine
+from farm.errors import InfrastructureError
+
+
+class Stream:
+    """What docker-py hands out for a followed log."""
+
+    def __init__(self, pieces):
+        self._pieces = iter(pieces)
+        self._response = SimpleNamespace(close=lambda: None)
+
+    def __iter__(self):
+        return self._pieces
+
+
+def gone(*_args, **_kwargs):
+    raise requests.exceptions.ConnectionError("Connection aborted.")
+
+
+@pytest.mark.parametrize(
+    ("container", "said"),
+    [
+        (SimpleNamespace(logs=lambda **_: Stream([b"[1/2] cc\n"]), wait=gone), [b"[1/2] cc\n"]),
+        (SimpleNamespace(logs=gone), []),
+    ],
+    ids=["after the log's end", "at the beginning"],
+)
+def test_an_engine_that_dies_while_the_log_is_followed(container, said):
+    engine = DockerEngine.__new__(DockerEngine)  # without a client: nothing else of it is asked
+    engine._find = lambda _: container
+    seen = []
+
+    def follow():
+        for piece in engine.logs("1e5cc8bafcfc"):
+            seen.append(piece)  # what came before the error counts
+
+    with pytest.raises(InfrastructureError, match="the Docker engine: it does not answer any more"):
+        follow()
+    assert seen == said
+    following = engine.logs("1e5cc8bafcfc")
+    engine._find = gone
+    with pytest.raises(InfrastructureError, match="does not answer any more"):
+        next(following)
+
+
+def test_an_engine_that_answers_again_ends_the_log():
+    lines = [b"[1/2] cc\n", b"done"]
+    container = SimpleNamespace(logs=lambda **_: Stream(lines), wait=lambda: None)
+    engine = DockerEngine.__new__(DockerEngine)
+    engine._find = lambda _: container
+    # The second look at the log skips what was seen.
+    assert b"".join(engine.logs("1e5cc8bafcfc")) == b"[1/2] cc\ndone"
