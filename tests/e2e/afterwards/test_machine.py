@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.afterwards.machine import differences, state
+from tests.e2e.dispatch import leftovers
 
 BEFORE = os.environ.get("FARM_E2E_BEFORE")
 ENDING_S = 60
@@ -59,3 +60,29 @@ def test_a_tree_of_an_interrupted_build_may_be_used_up():
     assert differences(before, {"volumes": []}) == ["volumes: gone: data"]
     left = {"volumes": ["data", "farm-tree-90eb82d7a21e1f3caeaeb7b8", "farm-tree-1f3caeaeb7b890eb82d7a21e"]}
     assert differences(before, left) == ["volumes: new: farm-tree-1f3caeaeb7b890eb82d7a21e"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes a network link and a mount: root")
+def test_the_swarm_that_a_killed_run_left_is_ended_before_the_next(capsys):
+    """As a session's end did: the next run removed it, and was told that a bridge, a mount and a rule were gone."""
+    folder, link = leftovers.FOLDER / "n1", leftovers.BRIDGE_NAME
+    before = state()
+    folder.mkdir(parents=True)
+    daemon = subprocess.Popen(["sh", "-c", "sleep 600; :", f"{folder}/docker.sock"])
+    try:
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False).returncode == 0
+        linked = subprocess.run(["ip", "link", "add", link, "type", "dummy"], check=False).returncode == 0
+        left = [line for line in differences(before, state()) if "processes" not in line]
+        assert left == [f"network links: new: {link}"] * linked + [f"mounts: new: {folder}"] * mounted
+        with leftovers.alone(waits=True):  # another run's swarm
+            leftovers.main()
+        assert "another run has its swarm" in capsys.readouterr().out
+        assert (daemon.poll(), folder.exists()) == (None, True)
+        leftovers.main()
+        assert daemon.wait(timeout=60) == -9
+        assert differences(before, state()) == []
+        assert not leftovers.FOLDER.exists()
+    finally:
+        daemon.kill()
+        daemon.wait()
+        leftovers.clean()

@@ -3,15 +3,11 @@
 Nothing of the Docker engine that was here before is touched: the manager too is one of the three. Needs root.
 """
 
-import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,11 +27,13 @@ from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
 from tests.e2e.conftest import wait
+from tests.e2e.dispatch import leftovers
+from tests.e2e.dispatch.leftovers import STORE_PORT
 
 ROOT = Path(__file__).parents[3]
 HOST = "10.99.0.1"
 MANAGER = 1
-STORE_PORT, PUSH_PORT, PULL_PORT = 5061, 5062, 5063
+PUSH_PORT, PULL_PORT = 5062, 5063
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
 REGISTRY = """version: 0.1
 storage: {{filesystem: {{rootdirectory: {folder}}}}}
@@ -116,16 +114,6 @@ class Swarm:
         # The kernel ends it with its dockerd, a moment later: the next dockerd would take it for one that it can use.
         wait(f"the end of daemon {number}'s containerd", lambda: not containerd.exists())
 
-    def kill_rest(self, below: str) -> int:
-        """Kills what has this folder in its command line: containerd and containers outlive their daemon."""
-        mark, count = f"{self.folder}/{below}".encode(), 0
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mark in (entry / "cmdline").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    count += 1
-        return count
-
     def cable(self, number: int, state: str) -> None:
         run("ip", "link", "set", f"farmv{number}", state)
 
@@ -154,7 +142,7 @@ class Swarm:
 
     def store(self, *, away: bool) -> None:
         """Makes the store refuse every connection, its content kept, or answer again."""
-        run("iptables", "-D" if not away else "-I", *_CLOSED)
+        run("iptables", "-D" if not away else "-I", *leftovers.CLOSED)
 
     def start_registry(self) -> None:
         for port, host in ((PUSH_PORT, "127.0.0.1"), (PULL_PORT, HOST)):
@@ -175,32 +163,21 @@ class Swarm:
 
 
 NAMESPACES = Path("/run/netns")
-_CLOSED = ["INPUT", "-p", "tcp", "--dport", str(STORE_PORT), "-j", "REJECT", "--reject-with", "tcp-reset"]
-_BRIDGE = ["FORWARD", "-i", "farmbr0", "-o", "farmbr0", "-j", "ACCEPT"]
 
 
 def _network() -> None:
-    run("ip", "link", "add", "farmbr0", "type", "bridge")
-    run("ip", "addr", "add", f"{HOST}/24", "dev", "farmbr0")
-    run("ip", "link", "set", "farmbr0", "up")
-    run("iptables", "-I", *_BRIDGE)
-    for number in (1, 2, 3):
+    run("ip", "link", "add", leftovers.BRIDGE_NAME, "type", "bridge")
+    run("ip", "addr", "add", f"{HOST}/24", "dev", leftovers.BRIDGE_NAME)
+    run("ip", "link", "set", leftovers.BRIDGE_NAME, "up")
+    run("iptables", "-I", *leftovers.BRIDGE)
+    for number in leftovers.NUMBERS:
         name = f"farm{number}"
         run("ip", "netns", "add", name)
         run("ip", "link", "add", f"farmv{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-        run("ip", "link", "set", f"farmv{number}", "master", "farmbr0", "up")
+        run("ip", "link", "set", f"farmv{number}", "master", leftovers.BRIDGE_NAME, "up")
         run("ip", "-n", name, "addr", "add", f"10.99.0.1{number}/24", "dev", "eth0")
         run("ip", "-n", name, "link", "set", "eth0", "up")
         run("ip", "-n", name, "link", "set", "lo", "up")
-
-
-def _remove_network() -> None:
-    commands = [["iptables", "-D", *_BRIDGE], ["iptables", "-D", *_CLOSED]]
-    commands += [["ip", "link", "del", f"farmv{number}"] for number in (1, 2, 3)]
-    commands += [["ip", "netns", "del", f"farm{number}"] for number in (1, 2, 3)]
-    commands += [["ip", "link", "del", "farmbr0"]]
-    for command in commands:
-        subprocess.run(command, capture_output=True, check=False)
 
 
 def _join(swarm: Swarm) -> None:
@@ -213,28 +190,10 @@ def _join(swarm: Swarm) -> None:
         run(*docker_cli, swarm.url(number), "swarm", "join", "--token", token, *here, f"{own}:2377")
 
 
-def _unmount(folder: Path) -> None:
-    for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-        target = line.split()[1]
-        if target.startswith(f"{folder}/"):
-            subprocess.run(["umount", "-l", target], capture_output=True, check=False)
-
-
-def _clean(swarm: Swarm) -> None:
-    for _ in range(3):  # what is killed may just have started something
-        if not swarm.kill_rest(""):
-            break
-        time.sleep(0.5)
-    _unmount(swarm.folder)
-    _remove_network()
-    shutil.rmtree(swarm.folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="session")
 def alone() -> Iterator[None]:
     """The addresses and names of the swarm are there once on a machine: a second run of these tests waits."""
-    with Path(tempfile.gettempdir(), "farm-e2e-swarm.lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with leftovers.alone(waits=True):
         yield
 
 
@@ -245,18 +204,18 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
     if not shutil.which("docker-registry") and shutil.which("apt-get"):
         subprocess.run(["apt-get", "install", "-y", "-q", "docker-registry"], capture_output=True, check=False)
     require("docker-registry, Debian's package of that name", shutil.which("docker-registry"))
-    made = Swarm(Path(tempfile.gettempdir()) / "farm-e2e-swarm")  # one place, so that a killed run's is found
+    made = Swarm(leftovers.FOLDER)  # one place, so that a killed run's is found
     patch = pytest.MonkeyPatch()
     for name, value in KEYS.items():
         patch.setenv(name, value)
-    _clean(made)  # what a killed run left
+    leftovers.clean()  # what a killed run left
     first = not NAMESPACES.exists()
     made.folder.mkdir()
     try:
         _network()
         made.start_store()
         made.start_registry()
-        for number in (1, 2, 3):
+        for number in leftovers.NUMBERS:
             made.start_daemon(number)
         _join(made)
         s3 = boto3.client("s3", endpoint_url=f"http://{HOST}:{STORE_PORT}", region_name="us-east-1")
@@ -269,7 +228,7 @@ def swarm(alone: None, client: docker.DockerClient) -> Iterator[Swarm]:
             opened.close()
         for name in list(made.others):
             made.stop(name)
-        _clean(made)
+        leftovers.clean()
         if first and NAMESPACES.is_dir() and not any(NAMESPACES.iterdir()):
             # The first `ip netns add` of a machine makes the folder, a mount of itself; no command of ip removes it.
             subprocess.run(["umount", NAMESPACES], capture_output=True, check=False)
