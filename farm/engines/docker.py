@@ -31,6 +31,8 @@ STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
 CRASHED = 255
 """What Docker notes for a container that ran when the engine itself was killed."""
+TERMINATED = 143
+"""SIGTERM from outside: `docker stop`, or the shutdown of the machine."""
 IN_USE = 409
 
 P = ParamSpec("P")
@@ -224,7 +226,7 @@ class DockerEngine:
         # Only the time that it ran tells them apart.
         elif code == TIMED_OUT or (code == KILLED and _seconds(state) >= float(container.labels["farm.limit"])):
             cause = Cause.TIME_LIMIT
-        elif code in (KILLED, CRASHED):
+        elif code in (KILLED, CRASHED, TERMINATED):
             cause = Cause.KILLED
         return Observation("done", exit_code=code, cause=cause)
 

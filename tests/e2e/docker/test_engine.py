@@ -117,6 +117,15 @@ def test_cancel_returns_when_it_has_ended(engine, start):
     assert engine.observe(handle).state == "done"
 
 
+@pytest.mark.parametrize(("trap", "code"), [("", 143), ("trap '' TERM; ", 137)], ids=["SIGTERM", "SIGKILL"])
+def test_a_container_that_is_stopped_from_outside_was_killed(client, engine, start, trap, code):
+    """`docker stop`, or the shutdown of the machine: no failure of the build, which is to go on."""
+    handle = start(f"{trap}echo ready; sleep 600")
+    assert next(engine.logs(handle)) == b"ready\n"
+    client.containers.get(handle).stop(timeout=1)
+    assert engine.observe(handle) == Observation("done", exit_code=code, cause=Cause.KILLED)
+
+
 def test_what_was_released_is_lost(engine, start):
     handle = start("true")
     end(engine, handle)
