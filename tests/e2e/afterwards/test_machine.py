@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -63,12 +64,13 @@ def test_a_tree_of_an_interrupted_build_may_be_used_up():
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="makes a network link and a mount: root")
-def test_the_swarm_that_a_killed_run_left_is_ended_before_the_next(capsys):
+def test_the_swarm_that_a_killed_run_left_is_ended_before_the_next(capsys, monkeypatch):
     """As a session's end did: the next run removed it, and was told that a bridge, a mount and a rule were gone."""
+    monkeypatch.setenv("FARM_E2E_RUN", "this-test")
     folder, link = leftovers.FOLDER / "n1", leftovers.BRIDGE_NAME
     before = state()
     folder.mkdir(parents=True)
-    daemon = subprocess.Popen(["sh", "-c", "sleep 600; :", f"{folder}/docker.sock"])
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", f"{folder}/docker.sock"])
     try:
         mounted = subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=False).returncode == 0
         linked = subprocess.run(["ip", "link", "add", link, "type", "dummy"], check=False).returncode == 0
