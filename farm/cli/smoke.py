@@ -60,10 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-def _must_be_published(workspace: Workspace, plan: Plan) -> None:
+def _published(workspace: Workspace, plan: Plan) -> tuple[str, ...]:
     """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
-    if "://" in workspace.index_url or listed(open_store(workspace.index_url), plan):
-        return
+    if "://" in workspace.index_url:
+        return ()
+    if names := listed(open_store(workspace.index_url), plan):
+        return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",
         hint=f"build it: farm submit --variant {plan.variant} --package {plan.recipe} --channel {plan.channel}; "
@@ -76,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         SmokeFailedError: A check failed, with the causes and their fixes.
-        NoRunnerError: This machine has no Python for the variant.
+        NoRunnerError: This machine has no Python for the variant, or too old a glibc for the wheel.
         UsageError: There is no such wheel.
     """
     if args.write_probe:
@@ -94,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     workspace = Workspace(project, settings, Silent())
     wheel: Path | None = args.wheel
     source: tuple[str, ...]
+    filenames: tuple[str, ...] = ()
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")
     if args.index_url and args.index_url.startswith("s3://"):
@@ -104,13 +107,20 @@ def run(args: argparse.Namespace) -> int:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
-        _must_be_published(workspace, plan)
+        filenames = _published(workspace, plan)
         source = pip_source(workspace, plan.parsed_variant.group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
     folder.mkdir(parents=True, exist_ok=True)
     passed = tuple(args.pass_env)
-    options = SmokeOptions(wheel=wheel, gpu=args.require_gpu, check_s=args.check_limit, junit=args.junit, passed=passed)
+    options = SmokeOptions(
+        wheel=wheel,
+        filenames=filenames,
+        gpu=args.require_gpu,
+        check_s=args.check_limit,
+        junit=args.junit,
+        passed=passed,
+    )
     if args.index_url or wheel is not None:
         # The report of another index's wheel, or of a loose file, does not belong in the project's index.
         options = replace(options, keep=False)
@@ -141,7 +151,8 @@ def run(args: argparse.Namespace) -> int:
     if not reports:
         raise NoRunnerError(
             f"nothing was tested: {result.steps[0].result}",
-            hint="install that Python (deadsnakes, python.org, `uv python install`), or name a variant for yours",
+            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
+            "is for, or name a variant for this one",
         )
     return 0
 

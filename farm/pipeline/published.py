@@ -1,6 +1,7 @@
 """Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
 
 import json
+from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -13,9 +14,10 @@ from farm.index.stores import Store
 from farm.pipeline.dependencies import link_missing
 from farm.pipeline.release import pip_line, pip_source, public_url
 from farm.pipeline.report import Outcomes, Step
-from farm.pipeline.smoke import smoke
+from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace, journal_path, open_journal
 from farm.plan import Plan
+from farm.smoke.report import SmokeReport
 from farm.variant import Variant
 from farm.wheel.metadata import parse_wheel_name
 
@@ -87,11 +89,13 @@ def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: boo
         return outcomes
     folder.mkdir(parents=True, exist_ok=True)
     link_missing(workspace, Variant.parse(plan.variant).group, record.filename, outcomes)
-    failed = smoke(workspace, plan, folder, outcomes, requirement, source)
+    options = SmokeOptions(filenames=(record.filename,))
+    failed = smoke(workspace, plan, folder, outcomes, requirement, source, options)
     if failed:
         raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
-    # The plan's digest, not a mere mark: another plan may give the same version.
-    (folder / "passed").write_text(plan.digest, encoding="utf-8")
+    if any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps):
+        # The plan's digest, not a mere mark: another plan may give the same version.
+        (folder / "passed").write_text(plan.digest, encoding="utf-8")
     return outcomes
 
 
@@ -103,6 +107,17 @@ def was_tested(workspace: Workspace, plan: Plan) -> bool:
     with open_journal(workspace.project, workspace.settings) as journal:
         # The journal as well: a run that tested the wheel right after it was published leaves no file `passed`.
         return any(
-            run.plan_digest == plan.digest and run.result == "success" and run.request.until == "smoke"
+            run.plan_digest == plan.digest
+            and run.result == "success"
+            and run.request.until == "smoke"
+            # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
+            and _passed(workspace.run_folder(run.id) / "smoke.json")
             for run in journal.runs(MAX_RUNS)
         )
+
+
+def _passed(report: Path) -> bool:
+    try:
+        return SmokeReport.model_validate_json(report.read_text(encoding="utf-8")).outcome == "passed"
+    except (OSError, ValueError):
+        return False

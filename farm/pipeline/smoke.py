@@ -20,7 +20,7 @@ from farm.platforms.facts import of_tag
 from farm.recipe import folder as recipe_folder
 from farm.recipe import recipe
 from farm.smoke.emulation import model_for
-from farm.smoke.environment import find_python, find_uv, install, make_environment
+from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
 from farm.smoke.runner import CHECK_S, Expectation, run_probe
 from farm.variant import serves
@@ -35,6 +35,7 @@ class SmokeOptions:
 
     Attributes:
         wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+        filenames: What the index offers of the plan's version, where it is known and no file is at hand.
         gpu: The GPU part must run.
         check_s: Limit for one check, seconds.
         junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
@@ -43,6 +44,7 @@ class SmokeOptions:
     """
 
     wheel: Path | None = None
+    filenames: tuple[str, ...] = ()
     gpu: bool = False
     check_s: float = CHECK_S
     junit: Path | None = None
@@ -65,11 +67,12 @@ def smoke(
     """
     options = options or SmokeOptions()
     watcher, variant = workspace.watcher, plan.parsed_variant
+    missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
     python = find_python(variant.python)
-    if python is None:
+    if python is None or missing:
         with outcomes.timed("install", watcher) as step:
             # Not run is no failure: it says nothing about the wheel.
-            step.outcome, step.result = "not run", f"no Python {variant.python_version} on this machine"
+            step.outcome, step.result = "not run", missing or f"no Python {variant.python_version} on this machine"
         return []
     with outcomes.timed("install", watcher) as step:
         # A fresh one: installers keep what is there of the same version.

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from packaging.tags import platform_tags
+
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.text import without_controls
+from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15
 POLL_S = 0.1
@@ -42,6 +45,18 @@ def find_python(name: str) -> Path | None:
         return Path(sys.executable)
     wanted = ["cpython", *version.split("."), str(int(free))]
     return next((found for found in _candidates(version + match[3]) if _answers(found, wanted)), None)
+
+
+def other_platform(filenames: Iterable[str]) -> str | None:
+    """Why none of these wheels is for this machine, as pip judges platform tags: its glibc is older, or it is another
+    system. None where one is, and where no names are given.
+    """
+    here = list(platform_tags())
+    wanted = {tag.rpartition("-")[2] for name in filenames for tag in parse_wheel_name(name).tags}
+    if not wanted or not wanted.isdisjoint([*here, "any"]):
+        return None
+    newest = next((tag for tag in here if tag.startswith("manylinux_")), here[0])
+    return f"the wheel is for {' or '.join(sorted(wanted))}, this machine for {newest}"
 
 
 def running_free() -> bool:

@@ -407,6 +407,16 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     assert "patches/one.patch" in render(own, plan).job["build.sh"]
 
 
+def test_a_smoke_test_of_a_wheel_for_a_newer_system_was_not_run(own, tmp_path, capsys):
+    wheel = tmp_path / "hello-0.1.0+cpu.avx-cp311-cp311-manylinux_2_99_x86_64.whl"
+    wheel.write_bytes(b"")
+    wanted = ["--variant", "cpu-avx-py311", "--package", "hello", "--wheel", str(wheel)]
+    assert main(["--project", str(own), "smoke", *wanted]) == 4
+    said = capsys.readouterr().err
+    assert "nothing was tested: the wheel is for manylinux_2_99_x86_64, this machine for " in said
+    assert "test on a system that the wheel is for" in said
+
+
 def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys):
     before = sorted(own.rglob("*"))
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2

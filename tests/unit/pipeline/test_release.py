@@ -9,15 +9,18 @@ import pytest
 
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index.reader import open_reader
+from farm.index.records import parse_record, record_key
 from farm.index.signing import load_public, new_key, opened
 from farm.index.verify import verify_index
 from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.check import refusal
-from farm.pipeline.published import find_published
+from farm.pipeline.published import find_published, use_published, was_tested
 from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
+from farm.pipeline.workspace import Workspace, open_journal
+from farm.runs.model import Request
 from farm.settings import Settings
+from farm.smoke.report import SmokeReport
 from farm.variant import Variant
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
@@ -45,11 +48,12 @@ WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it"
 
 
 @pytest.fixture
-def wheel(tmp_path):
-    path = tmp_path / "canary-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"
+def wheel(request, tmp_path):
+    platform = getattr(request, "param", "manylinux_2_17_x86_64")
+    path = tmp_path / f"canary-1.0-cp311-cp311-{platform}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("canary-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: canary\nVersion: 1.0\n")
-        archive.writestr("canary-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_17_x86_64\n")
+        archive.writestr("canary-1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: cp311-cp311-{platform}\n")
         archive.writestr("canary-1.0.dist-info/RECORD", "")
     return path
 
@@ -82,6 +86,31 @@ def publish(tmp_path, wheel):
         return [json.loads(text)["provenance"] for text in texts]
 
     return run
+
+
+@pytest.mark.parametrize("wheel", ["manylinux_2_99_x86_64"], indirect=True)
+def test_a_wheel_that_this_machine_cannot_install_was_not_tested_here(publish, wheel, tmp_path):
+    """As one built on Debian 13, on Debian 12: published, and the next run does not say that it passed."""
+    publish()
+    settings = Settings.model_construct(index="index", index_public_url=None, artifacts="artifacts", data=None)
+    workspace = Workspace(tmp_path, settings, Silent())
+    key = record_key(wheel.name)
+    record = parse_record((tmp_path / "index" / key).read_bytes(), key)
+    for _ in range(2):
+        steps = use_published(workspace, PLAN, record, test=True).steps
+        assert [(step.name, step.outcome) for step in steps] == [("publish", "done"), ("install", "not run")]
+        assert steps[1].result.startswith("the wheel is for manylinux_2_99_x86_64, this machine for ")
+    assert not was_tested(workspace, PLAN)
+    with open_journal(workspace.project, settings) as journal:  # the run that published it: a success, without a report
+        run = journal.create_run(PLAN.digest, Request(until="smoke"), {})
+        journal.finish_run(run.id, "success", 0)
+    assert not was_tested(workspace, PLAN)
+    folder = workspace.run_folder(run.id)
+    folder.mkdir(parents=True)
+    for outcome in ("not_run", "passed"):
+        report = SmokeReport(outcome=outcome, module="canary", emulated=None)
+        (folder / "smoke.json").write_text(report.to_json())
+        assert was_tested(workspace, PLAN) is (outcome == "passed")
 
 
 def test_a_passing_report_is_published_without_waivers(publish, wheel):
