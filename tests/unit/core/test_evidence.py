@@ -97,11 +97,9 @@ def test_a_channel_of_ones_own_takes_no_proof_from_one_of_the_same_name(tmp_path
     text = yaml.safe_load((ROOT / "ci" / "matrix.yaml").read_text(encoding="utf-8"))
     own = {"defaults": True, "channels": {"debian-2.6.0": text["channels"]["debian-2.6.0"]}}
     (tmp_path / "ci" / "matrix.yaml").write_text(yaml.safe_dump(own))
-    assert {wheel.channel for wheel in load_evidence(tmp_path).wheels} == {
-        "cuda13-wheels",
-        "debian-1.13.1",
-        "kepler-debian",
-    }
+    everything = {wheel.channel for wheel in load_evidence(ROOT).wheels}
+    assert "debian-2.6.0" in everything
+    assert {wheel.channel for wheel in load_evidence(tmp_path).wheels} == everything - {"debian-2.6.0"}
     (tmp_path / FILE).write_text("wheels: [{channel: x, chanel: y}]")
     with pytest.raises(UsageError, match="unknown key"):
         load_evidence(tmp_path)
