@@ -2,8 +2,9 @@
 
 TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel installed, with numpy,
 pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that `import torch` finds the wheel and not the
-tree. Which tests, and which failures are understood: torch_tests.yaml. Leaves in DIR one log a file, results.json
-(every test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2: usage.
+tree. Which tests, and which failures are understood: torch_tests.yaml; --rules names another such file. Leaves in DIR
+logs of each file, results.json (every test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2:
+usage.
 
 This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes
 takes the interpreter with it. The rest then runs in a new one.
@@ -18,14 +19,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_CRASHES = 10
 RULES = "TORCH_TESTS_RULES"
 KEPT = 800  # characters of a failure
 SHOWN = 6  # reasons of skips in a summary
+OWN_PROCESS = os.getpid()
 
 
 # --- the plugin: runs in the environment of the wheel, under any Python that pytest runs under ---
@@ -36,6 +42,8 @@ def _rules() -> "dict[str, Any]":
 
 
 def _note(line: "dict[str, Any]") -> None:
+    if os.getpid() != OWN_PROCESS:  # a test that forks: what its child reports is no result
+        return
     with Path(_rules()["log"]).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
 
@@ -46,7 +54,9 @@ def pytest_collection_modifyitems(items: "list[Any]") -> None:
     done = {line["test"] for line in read(Path(rules["log"])) if "test" in line}
     _note({"collected": len(items)})
     # Counted before anything is left out: the same tests are chosen in every process, also after a crash.
-    chosen = [item for item in items[:: rules["every"]] if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
+    share, shares = rules["share"]
+    mine = items[:: rules["every"]][share::shares]
+    chosen = [item for item in mine if not any(fnmatchcase(item.nodeid, p) for p in rules["skip"])]
     items[:] = [item for item in chosen if item.nodeid not in done]
 
 
@@ -81,20 +91,46 @@ def results(log: Path) -> "dict[str, dict[str, Any]]":
     return found
 
 
-def run_file(
-    python: str, tests: Path, file: "dict[str, Any]", rules: "dict[str, Any]", out: Path
-) -> "tuple[dict[str, dict[str, Any]], int, str]":
-    """Runs one file to its end or limit; returns (results, tests collected, why it ended early or '')."""
-    name, limit_s = file["file"], rules["timeout_s"][file["file"]]
-    log = out / f"{name}.jsonl"
+class Task(NamedTuple):
+    """Every `shares`-th of a file's selected tests, from the `share`-th on, as one process."""
+
+    file: "dict[str, Any]"
+    share: int
+    shares: int
+    environment: "dict[str, str]"
+
+    @property
+    def name(self) -> str:
+        return self.file["file"] if self.shares == 1 else f"{self.file['file']}-{self.share}"
+
+
+class Ended(NamedTuple):
+    """What came of one file, or of one share of it."""
+
+    results: "dict[str, dict[str, Any]]"  # of each test that was begun
+    collected: int
+    why: str  # it ended early; empty: it did not
+    seconds: float
+
+
+def run_share(python: str, tests: Path, task: Task, rules: "dict[str, Any]", out: Path) -> Ended:
+    """Runs one share of a file's tests to its end or limit."""
+    name, limit_s = task.file["file"], rules["timeout_s"][task.file["file"]]
+    log = out / f"{task.name}.jsonl"
     log.unlink(missing_ok=True)
-    own = {"every": file["every"], "skip": list(rules["skip"]), "log": str(log)}
-    environ = {**os.environ, **rules["environment"], RULES: json.dumps(own)}
+    own = {
+        "every": task.file["every"],
+        "share": (task.share, task.shares),
+        "skip": list(rules["skip"]),
+        "log": str(log),
+    }
+    environ = {**os.environ, **rules["environment"], RULES: json.dumps(own), **task.environment}
     # For `-p torch_tests`: this very file is the plugin.
     environ["PYTHONPATH"] = str(Path(__file__).parent)
     command = [python, "-m", "pytest", "-q", "-p", "torch_tests", "-p", "no:cacheprovider", f"{name}.py"]
-    end = time.monotonic() + limit_s
-    with (out / f"{name}.log").open("w", encoding="utf-8") as output:
+    begun = time.monotonic()
+    end = begun + limit_s
+    with (out / f"{task.name}.log").open("w", encoding="utf-8") as output:
         for _ in range(MAX_CRASHES):
             try:
                 code = subprocess.run(
@@ -110,7 +146,7 @@ def run_file(
             crashed = [test for test, result in results(log).items() if result["outcome"] == "crashed"]
             # A crash is a negative code, and names its test. Everything else would only fail again.
             if code > 0 or not crashed:
-                why = f"pytest ended with exit code {code}: see {name}.log"
+                why = f"pytest ended with exit code {code}: see {task.name}.log"
                 break
         else:
             why = f"crashed {MAX_CRASHES} times"
@@ -120,7 +156,26 @@ def run_file(
         running = [line["test"] for line in read(log) if "test" in line][-1:]
         # The one that ran at the limit did not crash: it was stopped.
         found = {test: r for test, r in found.items() if test not in running or r["outcome"] != "crashed"}
-    return found, collected[0] if collected else 0, why
+    return Ended(found, collected[0] if collected else 0, why, time.monotonic() - begun)
+
+
+def run_files(
+    python: str, tests: Path, files: "list[dict[str, Any]]", rules: "dict[str, Any]", out: Path, jobs: int, cards: int
+) -> "Iterator[tuple[dict[str, Any], Ended]]":
+    """Runs `jobs` shares at a time; yields each file with all that came of it, in the order of the selection."""
+    tasks = []
+    for file in files:
+        shares = file.get("shares", 1)
+        for share in range(shares):
+            environment = {"CUDA_VISIBLE_DEVICES": str(len(tasks) % cards)} if cards else {}
+            tasks.append(Task(file, share, shares, environment))
+    with ThreadPoolExecutor(jobs) as pool:
+        ended = pool.map(lambda task: run_share(python, tests, task, rules, out), tasks)
+        for file in files:
+            parts = [next(ended) for _ in range(file.get("shares", 1))]
+            everything = {test: result for part in parts for test, result in part.results.items()}
+            why = "; ".join(dict.fromkeys(part.why for part in parts if part.why))
+            yield file, Ended(everything, max(p.collected for p in parts), why, max(p.seconds for p in parts))
 
 
 def explanation(test: str, rules: "dict[str, str]") -> "str | None":
@@ -128,24 +183,16 @@ def explanation(test: str, rules: "dict[str, str]") -> "str | None":
     return next((reason for pattern, reason in rules.items() if fnmatchcase(test, pattern)), None)
 
 
-def report(
-    file: "dict[str, Any]",
-    found: "dict[str, dict[str, Any]]",
-    collected: int,
-    why: str,
-    seconds: float,
-    known: "dict[str, str]",
-) -> "tuple[list[str], list[str]]":
+def report(file: "dict[str, Any]", ended: Ended, known: "dict[str, str]") -> "tuple[list[str], list[str]]":
     """(lines of the summary, failures without an explanation)."""
+    found = ended.results
     count = Counter(result["outcome"] for result in found.values())
     bad = {test: result for test, result in found.items() if result["outcome"] in ("failed", "crashed")}
     unexplained = [test for test in bad if explanation(test, known) is None]
-    head = f"{file['file']}: {collected} collected, every {file['every']}: {len(found)} run, {count['passed']} passed, "
-    head += (
-        f"{len(bad)} failed ({len(bad) - len(unexplained)} explained), {count['xfailed']} failed as upstream expects, "
-    )
-    head += f"{count['skipped']} skipped, {seconds:.0f} s"
-    lines = [head + (f"; {why}" if why else "")]
+    head = f"{file['file']}: {ended.collected} collected, every {file['every']}: {len(found)} run, "
+    head += f"{count['passed']} passed, {len(bad)} failed ({len(bad) - len(unexplained)} explained), "
+    head += f"{count['xfailed']} failed as upstream expects, {count['skipped']} skipped, {ended.seconds:.0f} s"
+    lines = [head + (f"; {ended.why}" if ended.why else "")]
     for test, result in sorted(bad.items()):
         lines.append(f"  {result['outcome']}: {test}: {explanation(test, known) or 'NOT EXPLAINED'}")
     skipped = (result["text"] or "no reason" for result in found.values() if result["outcome"] == "skipped")
@@ -166,6 +213,8 @@ def main() -> int:
     parser.add_argument("--source", required=True, type=Path, help="the release's source tree")
     parser.add_argument("--rules", type=Path, default=here / "torch_tests.yaml")
     parser.add_argument("--file", action="append", help="only this one of the selection; may be repeated")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time: files, and shares of files")
+    parser.add_argument("--cards", type=int, default=0, help="give the processes the first N GPUs in turn, one each")
     parser.add_argument("-o", "--output", required=True, type=Path)
     args = parser.parse_args()
     rules = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
@@ -183,17 +232,15 @@ def main() -> int:
     everything, lines, unexplained, early = {}, [f"torch {version}"], [], False
     with tempfile.TemporaryDirectory(prefix="torch-tests-") as folder:
         tests = Path(shutil.copytree(args.source / "test", Path(folder, "test"), symlinks=True))
-        for file in rules["selection"]:
-            if args.file and file["file"] not in args.file:
-                continue
-            begun = time.monotonic()
-            found, collected, why = run_file(args.python, tests, file, rules, out)
-            more, bad = report(file, found, collected, why, time.monotonic() - begun, rules["known"])
+        files = [file for file in rules["selection"] if not args.file or file["file"] in args.file]
+        for file, ended in run_files(args.python, tests, files, rules, out, args.jobs, args.cards):
+            more, bad = report(file, ended, rules["known"])
             print("\n".join(more), flush=True)
             lines += more
             unexplained += bad
-            early = early or bool(why) or not found
-            everything[file["file"]] = {"collected": collected, "ended_early": why, "tests": list(found.values())}
+            early = early or bool(ended.why) or not ended.results
+            tests_of = list(ended.results.values())
+            everything[file["file"]] = {"collected": ended.collected, "ended_early": ended.why, "tests": tests_of}
     (out / "results.json").write_text(json.dumps({"torch": version, "files": everything}, indent=1) + "\n")
     (out / "summary.txt").write_text("\n".join(lines) + "\n")
     return 1 if unexplained or early else 0

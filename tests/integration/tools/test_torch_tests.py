@@ -25,6 +25,20 @@ class TestTorch(unittest.TestCase):
     def test_g_passes(self): self.assertEqual(os.environ["ASKED"], "yes")
 """
 
+CARDS = """\
+import os
+def test_a_has_0(): assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+def test_b_has_1(): assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+def test_c_has_0(): assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+"""
+CHILDREN = """\
+import os
+def test_the_child_goes_on_and_fails():
+    child = os.fork()
+    assert child
+    os.waitpid(child, 0)
+"""
+
 
 @pytest.fixture
 def tool(tmp_path):
@@ -34,6 +48,8 @@ def tool(tmp_path):
     (tests / "test_torch.py").write_text(TESTS)
     numbers = "".join(f"    def test_{n:02d}(self): pass\n" for n in range(10))
     (tests / "test_many.py").write_text(f"import unittest\nclass TestMany(unittest.TestCase):\n{numbers}")
+    (tests / "test_cards.py").write_text(CARDS)
+    (tests / "test_children.py").write_text(CHILDREN)
     (tests / "test_slow.py").write_text("import time\ndef test_one(): pass\ndef test_two(): time.sleep(3600)\n")
     site = tmp_path / "site"
     site.mkdir()
@@ -95,15 +111,38 @@ def test_a_file_that_takes_too_long_is_stopped_and_says_so(tool):
     assert outcomes == {"test_one": "passed"}
 
 
+def test_shares_of_a_file_run_each_of_its_tests_once_each_with_a_card_of_its_own(tool, tmp_path):
+    file = {"file": "test_many", "every": 2, "shares": 3}
+    done, outcomes = tool("--jobs", "3", "--cards", "2", selection=[file])
+    assert outcomes == dict.fromkeys(("test_00", "test_02", "test_04", "test_06", "test_08"), "passed")
+    assert "test_many: 10 collected, every 2: 5 run, 5 passed, 0 failed" in done.stdout
+    assert done.returncode == 0
+    logs = {path.name: path.read_text().count('"passed"') for path in (tmp_path / "out").glob("*.jsonl")}
+    assert logs == {"test_many-0.jsonl": 2, "test_many-1.jsonl": 2, "test_many-2.jsonl": 1}
+
+
+def test_shares_have_the_cards_in_turn(tool):
+    file = {"file": "test_cards", "every": 1, "shares": 3}
+    _, outcomes = tool("--cards", "2", selection=[file], timeout_s={"test_cards": 1800})
+    assert outcomes == {"test_a_has_0": "passed", "test_b_has_1": "passed", "test_c_has_0": "passed"}
+
+
+def test_a_child_that_a_test_forked_reports_nothing(tool):
+    done, outcomes = tool(selection=[{"file": "test_children", "every": 1}], timeout_s={"test_children": 1800})
+    assert outcomes == {"test_the_child_goes_on_and_fails": "passed"}
+    assert done.returncode == 0
+
+
 def test_another_release_is_refused(tool):
     done, _ = tool(release="2.0.1")
     assert done.returncode == 2
     assert "torch is 1.13.1+cpu.avx; the rules are for 2.0.1" in done.stderr
 
 
-def test_the_rules_of_the_project_are_complete():
-    rules = yaml.safe_load((ROOT / "tools" / "torch_tests.yaml").read_text())
+@pytest.mark.parametrize("name", ["torch_tests.yaml", "torch_tests_cuda_2_6.yaml"])
+def test_the_rules_of_the_project_are_complete(name):
+    rules = yaml.safe_load((ROOT / "tools" / name).read_text())
     files = [entry["file"] for entry in rules["selection"]]
-    assert files == ["test_torch", "test_nn", "test_autograd", "test_ops"]
+    assert {"test_torch", "test_nn", "test_autograd", "test_ops"} <= set(files)
     assert set(rules["timeout_s"]) == set(files)
     assert all(reason.strip() for reason in (*rules["skip"].values(), *rules["known"].values()))
