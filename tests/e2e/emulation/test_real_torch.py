@@ -72,8 +72,8 @@ CHECKS = {
     **{
         name: f"check_{name}(torch, 'cpu')"
         for name in (
-            "int8_matmul", "float8_matmul", "strided", "batched", "empty", "complex", "convolution", "reduction",
-            "sort", "fft", "indexing", "training",
+            "int8_matmul", "float8_matmul", "strided", "batched", "empty", "large", "complex", "convolution",
+            "reduction", "sort", "fft", "indexing", "training",
         )
     },
 }  # fmt: skip
@@ -92,6 +92,7 @@ SPOIL = {
     "strided": ("torch.Tensor.__matmul__", "result.flip(0)", LOW),
     "batched": ("torch.bmm", "result.flip(0)", LOW),
     "empty": ("torch.Tensor.__matmul__", "result + 1", LOW),
+    "large": ("torch.Tensor.argmax", "result - 2**31", "True"),
     "complex": ("torch.dot", "result * 0", "True"),
     "convolution": ("torch.nn.functional.conv2d", "result * 1.01", LOW),
     "reduction": ("torch.Tensor.sum", "result * (1 + 1e-4)", LOW),
@@ -153,3 +154,15 @@ def test_a_check_of_the_card_passes_with_right_results(found, name):
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_check_of_the_card_notices_wrong_results(found, name):
     assert found[name][1][0] == "failed", found[name][1]
+
+
+def test_the_check_of_more_than_2_31_elements_fits_on_a_card_of_kepler(python, tmp_path):
+    """It asks for 5 GiB: a K40 has 12, and to convert all elements to int64 takes 16."""
+    (tmp_path / "probe.pyz").write_bytes(pack(PROBE))
+    script = "import resource, sys, torch; sys.path.insert(0, sys.argv[1]); from farm_probe import operations; "
+    script += "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak(); "
+    script += "operations.check_large(torch, 'cpu'); print(peak() - before)"
+    command = [str(python), "-c", script, str(tmp_path / "probe.pyz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert 4 * 2**20 <= int(done.stdout) <= 5 * 2**20  # kiB: both tensors, and no third
