@@ -61,7 +61,18 @@ def measure(torch: Any, run: Callable[[], Any], seconds: float = 0.5) -> float:
     return min(series(calls) for _ in range(5))
 
 
-def check_matmul_speed(torch: Any, name: str, size: int = 8192) -> str:
+def rows_that_fit(most: int, item: int, free: int) -> int:
+    """Rows of square matrices of `item` bytes an element, of which four fit into `free` bytes (0: not known).
+
+    At most `most`, and at least 512. A GeForce GT 710 has 1 GB: there a product of 8192 rows runs out of memory.
+    """
+    rows = most
+    while rows > 512 and 0 < free < 4 * item * rows**2:
+        rows //= 2
+    return rows
+
+
+def check_matmul_speed(torch: Any, name: str) -> str:
     """TFLOP/s of a square product on random numbers, as a share of 2 x units x multiprocessors x clock."""
     dtype, _, _, _, lowest = MATMULS[name]
     capability = tuple(torch.cuda.get_device_capability(0))
@@ -70,8 +81,9 @@ def check_matmul_speed(torch: Any, name: str, size: int = 8192) -> str:
     card = card_numbers()
     sm = capability[0] * 10 + capability[1]
     units = units_of(name, sm, geforce="GeForce" in torch.cuda.get_device_name(0))
-    if name == "float64":
-        size = 4096
+    free = free_memory(torch)
+    # Both are made in float32, whatever they are then.
+    size = rows_that_fit(4096, 8, free) if name == "float64" else rows_that_fit(8192, 4, free)
     # A multiplication and an addition a unit and clock: 2.
     peak = 2e-9 * units * card["multiprocessors"] * card["clock_khz"]
     x = torch.randn(size, size, device="cuda").to(getattr(torch, dtype))

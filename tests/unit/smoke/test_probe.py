@@ -436,6 +436,22 @@ def test_peaks_are_those_of_the_datasheets(name, sm, multiprocessors, ghz, tflop
     assert 2e-3 * speed.units_of(name, sm) * multiprocessors * ghz == pytest.approx(tflops, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("most", "item", "free", "rows"),
+    [
+        (8192, 4, 70 << 30, 8192),
+        (8192, 4, 1 << 30, 8192),
+        (8192, 4, (1 << 30) - 1, 4096),
+        (4096, 8, 500 << 20, 2048),
+        (8192, 4, 0, 8192),
+        (8192, 4, 1, 512),
+    ],
+    ids=["H100", "just enough", "GT 710", "GT 710, float64", "not known", "nothing left"],
+)
+def test_a_product_whose_speed_is_measured_fits_into_the_cards_memory(most, item, free, rows):
+    assert speed.rows_that_fit(most, item, free) == rows
+
+
 def test_a_share_below_the_limit_gets_a_warning():
     good = speed.share_of_peak("product", 3.0, 4.29, "TFLOP/s", 0.4, "a debug build")
     assert good == "3 TFLOP/s, 70 % of the card's 4.29"
