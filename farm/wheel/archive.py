@@ -102,6 +102,10 @@ class Archive:
             self._lock = threading.Lock()
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:
+            if path.is_dir():
+                raise UsageError(
+                    f"{path} is a folder, not a wheel", hint="name a .whl file; `pip wheel` or `pip download` makes one"
+                ) from error
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
         try:
             size = path.stat().st_size

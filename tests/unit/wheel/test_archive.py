@@ -248,6 +248,11 @@ def test_limits_are_kept(tmp_path, limits):
         Archive(path, limits)
 
 
+def test_a_folder_is_no_wheel_and_the_error_says_so(tmp_path):
+    with pytest.raises(UsageError, match="is a folder, not a wheel"):
+        Archive(tmp_path)
+
+
 def test_a_missing_file_is_the_users_mistake(tmp_path):
     with pytest.raises(UsageError, match="cannot be read"):
         Archive(tmp_path / "none.whl")
