@@ -18,7 +18,8 @@ def check_large(torch: Any, device: str) -> str:
     Bytes in, bytes out: sum would make int64 of all of them first, 16 GiB, which no Kepler card has.
     """
     count = 2**31 + 12345
-    if device == "cuda" and (free := free_memory(torch)) < 5 * 2**30:
+    free = free_memory(torch) if device == "cuda" else math.inf
+    if free < 5 * 2**30:
         raise NotRunError(f"{free / 2**30:.1f} GiB of the card's memory are free, it needs 5")
     x = torch.zeros(count, dtype=torch.uint8, device=device)
     places = [0, 2**31 - 1, 2**31, count - 1]
