@@ -81,7 +81,7 @@ def main() -> int:
     try:
         ctypes.CDLL("libcuda.so.1")
         found = pieces(args.libraries)
-    except (OSError, VerificationFailedError) as error:
+    except (OSError, ValueError, VerificationFailedError) as error:  # an empty file cannot be mapped: ValueError
         parser.error(str(error))
     begun = time.monotonic()
     spawn = multiprocessing.get_context("spawn")

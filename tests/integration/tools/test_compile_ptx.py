@@ -99,3 +99,9 @@ def test_a_damaged_library_is_a_usage_error(compile_ptx):
     code, out, _ = compile_ptx(damaged[:20] + b"\xff" * 8 + damaged[28:])
     assert code == 2
     assert "damaged fat binary" in out
+
+
+def test_an_empty_file_is_a_usage_error(compile_ptx):
+    code, out, _ = compile_ptx(b"")
+    assert code == 2
+    assert "empty file" in out
