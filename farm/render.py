@@ -83,6 +83,7 @@ def _values(plan: Plan) -> dict[str, object]:
         "cpu": plan.parsed_variant.cpu,
         "python": plan.parsed_variant.python_version,
         "installs": plan.installs,
+        "never_vendored": plan.never_vendored,
         "patched": bool(recipe.patches(plan.recipe)),
     }
     return {**dict(plan), **values}

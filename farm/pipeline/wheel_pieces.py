@@ -75,11 +75,19 @@ def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest:
     Raises:
         BuildFailedError: One of them is not in the image.
     """
+    excluded = [word for pattern in plan.never_vendored for word in ("--exclude", pattern)]
     job = Job(
         name=f"libraries of {plan.package}-{plan.variant}",
         image=image,
         # The script that a build in a container runs as well: the same libraries, however the wheel was built.
-        command=("python3", "/farm/scripts/collect_libraries.py", "/farm/built", "/farm/out/lib", *plan.opens),
+        command=(
+            "python3",
+            "/farm/scripts/collect_libraries.py",
+            *excluded,
+            "/farm/built",
+            "/farm/out/lib",
+            *plan.opens,
+        ),
         inputs={"/farm/built": wheel.parent},
         output="/farm/out",
         environment={},

@@ -225,6 +225,11 @@ class Plan(Model):
         return [*self.needs, *(f"{name}=={version}" for name, version in found)]
 
     @property
+    def never_vendored(self) -> list[str]:
+        """Name patterns of libraries that repair leaves out: the driver's, and those of other wheels."""
+        return [*self.exclude, *(name for wheel in self.library_wheels for name in wheel.libraries)]
+
+    @property
     def digest(self) -> str:
         """Sha256 of what is built: origins, how the wheel is packed and what verify holds it to do not count."""
         return self._digest(self._whole())

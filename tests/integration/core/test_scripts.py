@@ -381,6 +381,31 @@ print("\tlibnvrtc-builtins.so.11.8 (libc6,x86-64) => {system}/libnvrtc-builtins.
     assert (answer.returncode, answer.stderr) == (1, "no library of this system is named libcudnn_*\n")
 
 
+def test_libraries_that_no_repair_takes_are_not_collected(tmp_path, stand_ins, script):
+    """CUDA's, where the wheel needs NVIDIA's wheels: 3 GB. A pattern that is excluded as a whole is no error."""
+    system = tmp_path / "system"
+    system.mkdir()
+    for name in ("libgomp.so.1", "libcublas.so.11", "libnvrtc.so.11.2", "libother.so.3"):
+        (system / name).write_bytes(name.encode())
+    lines = "\n".join(
+        f"print('\\t{name} => {system}/{name} (0x00007f)')" for name in ("libgomp.so.1", "libcublas.so.11")
+    )
+    stand_ins("ldd", lines)
+    stand_ins(
+        "ldconfig",
+        f"print('\\tlibnvrtc.so.11.2 (libc6) => {system}/libnvrtc.so.11.2')\n"
+        f"print('\\tlibother.so.3 (libc6) => {system}/libother.so.3')\n",
+    )
+    wheels, dest = tmp_path / "wheel", tmp_path / "lib"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "a-1-py3-none-any.whl", "w") as archive:
+        archive.writestr("a/_C.so", b"")
+    excluded = ("--exclude", "libcublas.so.*", "--exclude", "libnvrtc.so.11.2")
+    answer = script("collect_libraries.py", *excluded, wheels, dest, "libnvrtc.so.*", "libother.so.*")
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert {p.name for p in dest.iterdir()} == {"libgomp.so.1", "libother.so.3"}
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_one_wheel_is_expected(tmp_path, script, count):
     for n in range(count):
