@@ -1,12 +1,13 @@
 """Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from farm.errors import SmokeFailedError
+from farm.errors import PublishRefusedError, SmokeFailedError
 from farm.index.backends import open_store
 from farm.index.pages import json_key, parse_page
 from farm.index.records import Record, parse_record, record_key
@@ -17,6 +18,7 @@ from farm.pipeline.report import Outcomes, Step
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace, journal_path, open_journal
 from farm.plan import Plan
+from farm.runs import Run
 from farm.smoke.report import SmokeReport
 from farm.variant import Variant
 from farm.wheel.metadata import parse_wheel_name
@@ -30,10 +32,14 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
 
     None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
     or where it is yanked or quarantined.
+
+    Raises:
+        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan needs NVIDIA's wheels
+            or the other way round. One version has one form.
     """
     if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
         with open_journal(workspace.project, workspace.settings) as journal:
-            if journal.unfinished(plan.digest):
+            if journal.unfinished(plan.digest, of_same_form(plan)):
                 return None  # a run whose controller was killed is taken up and ended first
     store = open_store(workspace.index_url)
     for filename in listed(store, plan):
@@ -43,9 +49,22 @@ def find_published(workspace: Workspace, plan: Plan) -> Record | None:
         if record is None or record.provenance.get("plan") != plan.digest:
             continue
         # `verified` is the sha256 that verify read: a file that was replaced since has another.
-        if record.provenance.get("verified") == record.sha256:
-            return record if _is_offered(store, plan, record) else None
+        if record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
+            return None
+        # A record of an earlier version of the farm does not say which form it is.
+        form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
+        if form != plan.cuda_libraries:
+            raise PublishRefusedError(
+                f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
+                hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
+            )
+        return record
     return None
+
+
+def of_same_form(plan: Plan) -> Callable[[Run], bool]:
+    """Picks the runs that make the wheel with CUDA's libraries from where this plan has them from."""
+    return lambda run: bool(run.plan.get("library_wheels")) == bool(plan.library_wheels)
 
 
 def listed(store: Store, plan: Plan) -> list[str]:
@@ -108,6 +127,7 @@ def was_tested(workspace: Workspace, plan: Plan) -> bool:
         # The journal as well: a run that tested the wheel right after it was published leaves no file `passed`.
         return any(
             run.plan_digest == plan.digest
+            and of_same_form(plan)(run)
             and run.result == "success"
             and run.request.until == "smoke"
             # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.

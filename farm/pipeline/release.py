@@ -70,6 +70,7 @@ def publish_wheel(
                 "plan": plan.digest,
                 "verified": report.sha256,
                 "channel": plan.channel,
+                **({"cuda-libraries": plan.cuda_libraries} if plan.cuda_libraries else {}),
                 PREDICATE: predicate(plan, report, given, run=run),
                 **_waived(report),
             },

@@ -19,6 +19,7 @@ from farm.pipeline import needs
 from farm.pipeline.backends import check_engine, open_backend
 from farm.pipeline.context import StillRunningError
 from farm.pipeline.mainjob import MainJob
+from farm.pipeline.published import of_same_form
 from farm.pipeline.report import Outcomes
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Plan
@@ -49,7 +50,7 @@ def submit(
     check_engine(workspace, on, plan)
     needs.published(workspace, plan)
     with open_journal(workspace.project, workspace.settings) as journal:
-        run = _take_up(journal, plan) or journal.create_run(
+        run = take_up(journal, plan) or journal.create_run(
             plan.digest, request_for(plan, until=until, on=on), json.loads(plan.to_json())
         )
         outcomes = Outcomes(run=run.id)
@@ -123,9 +124,9 @@ def under_way(journal: Journal, run_id: str) -> list[Attempt]:
     return [a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL]
 
 
-def _take_up(journal: Journal, plan: Plan) -> Run | None:
+def take_up(journal: Journal, plan: Plan) -> Run | None:
     """The run of a dead controller with the same plan, now ours."""
-    run = journal.unfinished(plan.digest)
+    run = journal.unfinished(plan.digest, of_same_form(plan))
     if run is not None and run.request.detached:
         return None  # the dispatcher's
     return run if run is not None and journal.claim(run.id) else None

@@ -230,6 +230,13 @@ class Plan(Model):
         return [*self.exclude, *(name for wheel in self.library_wheels for name in wheel.libraries)]
 
     @property
+    def cuda_libraries(self) -> str | None:
+        """Where CUDA's libraries are: in NVIDIA's `wheels`, or `vendored`; None: the wheel is for the CPU alone."""
+        if self.library_wheels:
+            return "wheels"
+        return "vendored" if self.toolkit else None
+
+    @property
     def digest(self) -> str:
         """Sha256 of what is built: origins, how the wheel is packed and what verify holds it to do not count."""
         return self._digest(self._whole())
@@ -241,7 +248,8 @@ class Plan(Model):
     @staticmethod
     def _digest(whole: Mapping[str, Any]) -> str:
         data = {name: value for name, value in whole.items() if name not in _NOT_BUILT}
-        # It changes which wheels are needed beside the built one, and nothing of the build.
+        # It changes which wheels are needed beside the built one, and nothing of the build: both forms share what was
+        # compiled. What is published, or taken up half done, is compared by `cuda_libraries` too.
         data["options"] = {name: value for name, value in data["options"].items() if name != "cuda_libraries"}
         # Sorted keys and no spaces: the one form in which equal plans have equal bytes.
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

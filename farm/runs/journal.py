@@ -9,7 +9,7 @@ import difflib
 import json
 import secrets
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -289,10 +289,10 @@ class Journal(Database):
         rows = self._rows(query, self._whole_id(run_id), since)
         return tuple(Event(**{**dict(row), "data": json.loads(row["data"])}) for row in rows)
 
-    def unfinished(self, plan_digest: str) -> Run | None:
-        """The newest run of this plan that has not ended, one that can be claimed before one that cannot."""
+    def unfinished(self, plan_digest: str, accept: Callable[[Run], bool] = lambda _run: True) -> Run | None:
+        """The newest accepted run of this plan that has not ended, one that can be claimed before one that cannot."""
         query = "SELECT * FROM runs WHERE plan_digest = ? AND finished IS NULL ORDER BY id DESC"
-        found = [_run(row) for row in self._rows(query, plan_digest)]
+        found = [run for row in self._rows(query, plan_digest) if accept(run := _run(row))]
         me = this_process()
         return next((run for run in found if run.owner == me or is_dead(run.owner)), found[0] if found else None)
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +13,15 @@ from farm.index.reader import open_reader
 from farm.index.records import parse_record, record_key
 from farm.index.signing import load_public, new_key, opened
 from farm.index.verify import verify_index
+from farm.options import Choice
 from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.check import refusal
 from farm.pipeline.published import find_published, use_published, was_tested
 from farm.pipeline.release import publish_wheel
 from farm.pipeline.report import Silent
+from farm.pipeline.run import take_up
 from farm.pipeline.workspace import Workspace, open_journal
+from farm.plan import Selectors, resolve
 from farm.runs.model import Request
 from farm.settings import Settings
 from farm.smoke.report import SmokeReport
@@ -25,6 +29,7 @@ from farm.variant import Variant
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 
+ROOT = Path(__file__).parents[3]
 POLICY = Policy(name="canary", version="1.0", python="cp311", platform="linux_x86_64", cpu="avx")
 ARCHIVE = SimpleNamespace(component="cuda_nvcc", url="https://archives.example/nvcc.tar.xz", sha256="a" * 64)
 PLAN = SimpleNamespace(
@@ -42,6 +47,8 @@ PLAN = SimpleNamespace(
     toolkit=SimpleNamespace(provider="nvidia", cuda="11.7", archives=[ARCHIVE], wheels=[]),
     parts=[],
     build_requires=[],
+    library_wheels=[SimpleNamespace(package="nvidia-cublas-cu11")],
+    cuda_libraries="wheels",
 )
 FINDING = Finding(check="members", where="canary/x_test.so", what="has no place", why="because", fix="leave it out")
 WAIVER = Waiver(check="members", member="canary/*", reason="the testers want it")
@@ -102,7 +109,8 @@ def test_a_wheel_that_this_machine_cannot_install_was_not_tested_here(publish, w
         assert steps[1].result.startswith("the wheel is for manylinux_2_99_x86_64, this machine for ")
     assert not was_tested(workspace, PLAN)
     with open_journal(workspace.project, settings) as journal:  # the run that published it: a success, without a report
-        run = journal.create_run(PLAN.digest, Request(until="smoke"), {})
+        plan = {"library_wheels": [{"package": "nvidia-cublas-cu11"}]}
+        run = journal.create_run(PLAN.digest, Request(until="smoke"), plan)
         journal.finish_run(run.id, "success", 0)
     assert not was_tested(workspace, PLAN)
     folder = workspace.run_folder(run.id)
@@ -215,6 +223,43 @@ def test_a_plan_whose_wheel_is_published_is_found_until_it_is_yanked(publish, tm
     data["files"][0]["yanked"] = "it crashes"
     page.write_text(json.dumps(data))
     assert find_published(workspace, PLAN) is None
+
+
+def test_the_other_form_of_a_published_wheel_is_not_there_already(publish, tmp_path):
+    """Both forms share what was compiled, so they have one digest, and one version: it said "already there"."""
+    workspace = Workspace(tmp_path, Settings(index="index"), Silent())
+    vendored = SimpleNamespace(**{**vars(PLAN), "library_wheels": [], "cuda_libraries": "vendored"})
+    publish()
+    with pytest.raises(PublishRefusedError, match="with `cuda_libraries: wheels`, this plan has vendored") as caught:
+        find_published(workspace, vendored)
+    assert caught.value.hint == "run it again with --rebuild 1"
+    record = next((tmp_path / "index/records").iterdir())  # as an earlier version of the farm wrote it
+    data = json.loads(record.read_text())
+    del data["provenance"]["cuda-libraries"]
+    record.write_text(json.dumps(data))
+    assert find_published(workspace, vendored).filename == find_published(workspace, PLAN).filename
+
+
+def test_an_unfinished_run_of_the_other_form_is_not_taken_up(tmp_path):
+    selectors = {"channel": "debian-2.6.0", "platform": "linux"}
+    thin, vendored = (
+        resolve(
+            ROOT,
+            Selectors(
+                Variant.parse("sm35-avx-py311"),
+                options={"cuda_libraries": Choice(form, "--cuda-libraries")},
+                **selectors,
+            ),
+        )
+        for form in ("wheels", "vendored")
+    )
+    assert thin.digest == vendored.digest
+    assert [thin.cuda_libraries, vendored.cuda_libraries] == ["wheels", "vendored"]
+    workspace = Workspace(tmp_path, Settings.model_construct(artifacts="artifacts", data=None), Silent())
+    with open_journal(workspace.project, workspace.settings) as journal:
+        run = journal.create_run(thin.digest, Request(), json.loads(thin.to_json()))
+        assert take_up(journal, vendored) is None
+        assert take_up(journal, thin).id == run.id
 
 
 def test_a_published_wheel_whose_file_is_gone_is_built_again(publish, tmp_path):
