@@ -4,12 +4,13 @@ Farms are often cut off from registries.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 import tarfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import docker
@@ -18,6 +19,7 @@ import requests
 
 from farm import failures
 from farm.catalog import DebianRelease
+from farm.engines import once
 from farm.engines.package_counts import PackageCounts
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
@@ -55,30 +57,42 @@ def base_image(
     """
     note = note or line
     own = f"farm/base:{name}"
-    for tag in (release.image, own):
+    if found := _here(client, (release.image, own), note):
+        return found
+    # Of two base images of one name would come two toolchains, since those are made for the id.
+    with once.alone(client, own, line=line, note=note):
+        if found := _here(client, (release.image, own), note):  # whoever held the lock has made it
+            return found
+        tried = [f"no local tag {release.image} or {own}"]
+        note(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
+        problem = _pull(client, release.image, pull_timeout_s, line)
+        if problem is None:
+            return str(client.images.get(release.image).id)
+        note(f"base image: {problem}")
+        tried.append(problem)
+        problem = _cannot_debootstrap(release)
+        if problem is None:
+            note(f"base image: making {own} with debootstrap (about 30 s)")
+            with once.unnamed(client) as made:
+                made.append(_debootstrap(client, release, mirror, line, progress))
+                return once.name(client, made[-1], own, note)
+        tried.append(problem)
+    raise InfrastructureError(
+        "no base image: " + "; ".join(tried),
+        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
+        "or run as root where debootstrap is installed",
+    )
+
+
+def _here(client: docker.DockerClient, tags: Iterable[str], note: Line) -> str | None:
+    for tag in tags:
         try:
             image = client.images.get(tag)
         except docker.errors.ImageNotFound:
             continue
         note(f"base image: {tag} is here")
         return str(image.id)
-    tried = [f"no local tag {release.image} or {own}"]
-    note(f"base image: pulling {release.image} (at most {pull_timeout_s} s of silence)")
-    problem = _pull(client, release.image, pull_timeout_s, line)
-    if problem is None:
-        return str(client.images.get(release.image).id)
-    note(f"base image: {problem}")
-    tried.append(problem)
-    problem = _cannot_debootstrap(release)
-    if problem is None:
-        note(f"base image: making {own} with debootstrap (about 30 s)")
-        return _debootstrap(client, own, release, mirror, line, progress)
-    tried.append(problem)
-    raise InfrastructureError(
-        "no base image: " + "; ".join(tried),
-        hint=f"`docker load` or `docker tag` an image of {release.distribution} {release.suite} as {release.image}, "
-        "or run as root where debootstrap is installed",
-    )
+    return None
 
 
 def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line) -> str | None:
@@ -115,8 +129,9 @@ def _cannot_debootstrap(release: DebianRelease) -> str | None:
 
 
 def _debootstrap(
-    client: docker.DockerClient, tag: str, release: DebianRelease, mirror: str | None, line: Line, progress: Progress
+    client: docker.DockerClient, release: DebianRelease, mirror: str | None, line: Line, progress: Progress
 ) -> str:
+    """The id of a base image that has no name yet."""
     with temporary_folder("farm-base-") as folder:
         root = folder / "root"
         _spare_syncs(root)
@@ -146,15 +161,15 @@ def _debootstrap(
             tarfile.open(packed, "w") as archive,
         ):
             archive.add(root, arcname=".")
-        repository, _, name = tag.partition(":")
         size = packed.stat().st_size
         with (
             packed.open("rb") as stream,
             Pulse(line, lambda _: f"base image: {megabytes(stream.tell(), size)} given to Docker"),
         ):
             # Not import_image_from_stream: it announces chunks, and requests sends a file in one piece.
-            client.api.import_image(stream, repository=repository, tag=name)
-    return str(client.images.get(tag).id)
+            said = client.api.import_image(stream)
+    # A line of JSON for each thing that it does; the last one holds the id.
+    return str(json.loads(said.splitlines()[-1])["status"])
 
 
 def _spare_syncs(root: Path) -> None:

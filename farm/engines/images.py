@@ -21,6 +21,7 @@ import requests
 from docker.utils.build import create_archive
 
 from farm import failures
+from farm.engines import once
 from farm.engines.package_counts import PackageCounts
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
 from farm.interrupts import held
@@ -107,37 +108,46 @@ def ensure_image(
     # The id of the base image, not its tag: where that is moved to a newer image, the toolchain is made anew.
     digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
     tag = f"{repository}:{digest[:16]}"
-    try:
-        image = client.images.get(tag)
-        note(f"{tag} is here")
-        return Image(tag, str(image.id), reused=True)
-    except docker.errors.ImageNotFound:
-        pass
+    if found := _here(client, tag, note):
+        return found
     arguments = {"BASE": base}
     if archives and "ARG FARM_ARCHIVES\n" in context["Dockerfile"]:  # Docker warns of one that no step takes
         arguments["FARM_ARCHIVES"] = archives
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        _context_tar(context, wheels()) as archive,
-        log.open("w", encoding="utf-8") as stream,
-        _Doing(client, archive, line) as doing,
-    ):
-        events = client.api.build(
-            fileobj=archive,
-            custom_context=True,
-            buildargs=arguments,
-            tag=tag,
-            labels=labels,
-            # Containers of steps go, those of a step that failed too.
-            rm=True,
-            forcerm=True,
-            decode=True,
-        )
-        try:
-            _follow(events, stream, doing, note, log, progress)
-        except UnknownPackagesError as error:
-            raise error.with_nearest(_package_names(client, base)) from error
-    return Image(tag, str(client.images.get(tag).id), reused=False)
+    with once.alone(client, tag, line=line, note=note, log=log):
+        if found := _here(client, tag, note):  # whoever held the lock has made it
+            return found
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            once.unnamed(client) as made,
+            _context_tar(context, wheels()) as archive,
+            log.open("w", encoding="utf-8") as stream,
+            _Doing(client, archive, line) as doing,
+        ):
+            events = client.api.build(
+                fileobj=archive,
+                custom_context=True,
+                buildargs=arguments,
+                labels=labels,
+                # Containers of steps go, those of a step that failed too.
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            try:
+                _follow(_noting(events, made), stream, doing, note, log, progress)
+            except UnknownPackagesError as error:
+                raise error.with_nearest(_package_names(client, base)) from error
+            first = once.name(client, made[-1], tag, note)
+    return Image(tag, first, reused=first != made[-1])
+
+
+def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
+    try:
+        image = client.images.get(tag)
+    except docker.errors.ImageNotFound:
+        return None
+    note(f"{tag} is here")
+    return Image(tag, str(image.id), reused=True)
 
 
 class UnknownPackagesError(BuildFailedError):
@@ -239,6 +249,18 @@ class _Doing(Pulse):
         received = sum(int(each["rx_bytes"]) for each in (stats.get("networks") or {}).values())
         cpu = stats["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
         return f"no output for {duration(silent)}; received {megabytes(received)}, {duration(cpu)} of CPU so far"
+
+
+def _noting(events: Iterable[dict[str, Any]], made: list[str]) -> Iterator[dict[str, Any]]:
+    """Notes the ids of images; the last one is that of the whole build."""
+    failed = False
+    for event in events:
+        failed = failed or "error" in event
+        if image := (event.get("aux") or {}).get("ID"):
+            made.append(str(image))
+        yield event
+    if not made and not failed:
+        raise InfrastructureError("the Docker engine does not say which image it made")
 
 
 def _follow(
