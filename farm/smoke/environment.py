@@ -127,12 +127,16 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
     return dest / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
+_UV_FOLDERS = ("UV_CACHE_DIR", "UV_CREDENTIALS_DIR")
+"""Where uv writes, for those whose home cannot be written; they choose no index."""
+
+
 def _environ() -> dict[str, str]:
     """The environment without what tells pip and uv of other indexes or interpreters.
 
     pip's `--isolated` leaves the machine's own pip.conf in force; this file name turns that off as well.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name == "UV_CACHE_DIR"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UV_") or name in _UV_FOLDERS}
     kept.pop("VIRTUAL_ENV", None)
     return {**kept, "PIP_CONFIG_FILE": os.devnull}
 

@@ -114,8 +114,13 @@ def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python
 
 
 @pytest.mark.parametrize("option", ["--index-url", "--find-links"])
-def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, option):
-    """As a bucket is when it was made; pip says of it only that there is no such version."""
+def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, option, monkeypatch):
+    """As a bucket is when it was made; pip says of it only that there is no such version.
+
+    uv looks for credentials then, and makes their folder: not in the user's home, where another one is named.
+    """
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
     with moto.in_thread() as url:
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
         client = boto3.Session(**keys).client("s3", endpoint_url=url)
@@ -126,6 +131,7 @@ def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, opt
         with pytest.raises(SmokeFailedError) as caught:
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=120, uv=uv)
     assert caught.value.hint.startswith(f"{url}/wheels/links.html answers 403 without credentials")
+    assert not (home / ".local").exists()
 
 
 def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):
