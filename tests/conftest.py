@@ -55,6 +55,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def kept_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Folders of the tests' own for what uv (credentials) and the farm (what it verified) keep below ~/.local.
+
+    Not XDG_DATA_HOME or a HOME: with those uv has other tools and Pythons, and pip's and uv's downloads are lost.
+    """
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UV_CREDENTIALS_DIR", str(folder / "credentials"))
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def quiet_servers():
     """A client that goes away is no failure of a test's server; socketserver would print a traceback among the dots."""
     report = socketserver.BaseServer.handle_error

@@ -152,6 +152,8 @@ def wine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         need("Wine or MinGW-w64", f"install the Debian packages {' '.join(packages)}")
     prefix = tmp_path_factory.mktemp("wine") / "prefix"
     environment = {**os.environ, "WINEPREFIX": str(prefix), "WINEDEBUG": "-all", "DISPLAY": "", "LC_ALL": "C.UTF-8"}
+    # It would write the menus and file types of Windows programs into ~/.local and ~/.config.
+    environment["WINEDLLOVERRIDES"] = "winemenubuilder.exe=d"
 
     def run(*command: str) -> None:
         null = subprocess.DEVNULL

@@ -23,6 +23,8 @@ USED_UP = re.compile(r"^farm-tree-")
 """The tree of an interrupted build: whoever builds the same plan goes on from it and removes it."""
 KEPT_AT_HOME = (".cache",)
 """Downloads, kept for the next run."""
+SHARED_AT_HOME = (".config", ".local", ".local/share", ".local/state")
+"""Where programs have a folder each: they are there on a machine that is used, and what is new in them counts."""
 
 
 def state() -> dict[str, list[str]]:
@@ -110,7 +112,9 @@ def _files() -> Iterator[str]:
                 told = path.lstat()
                 yield f"{path} {told.st_size} {told.st_mtime_ns}" if top == "/etc" else str(path)
     home = Path.home()
-    yield from (str(path) for path in home.iterdir() if path.name not in KEPT_AT_HOME)
+    for folder in (home, *(home / name for name in SHARED_AT_HOME)):
+        if folder.is_dir():
+            yield from (str(path) for path in folder.iterdir() if path.name not in KEPT_AT_HOME)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,17 @@ def test_the_machine_is_as_it_was():
 def test_what_is_left_behind_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FARM_E2E_RUN", "this-test")
+    for shared in (".local/share", ".local/state", ".config"):
+        (tmp_path / shared).mkdir(parents=True)
     before = state()
     (tmp_path / ".wine").mkdir()
+    left = (".local/share/uv", ".local/state/torch-farm", ".local/bin", ".config/menus")
+    for folder in left:
+        (tmp_path / folder).mkdir()
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         found = differences(before, state())
-        assert f"files: new: {tmp_path}/.wine" in found
+        assert {f"files: new: {tmp_path}/{name}" for name in (".wine", *left)} <= set(found)
         assert f"processes: new: {sleeper.pid} sleep 600 " in found
     finally:
         sleeper.kill()

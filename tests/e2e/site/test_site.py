@@ -44,7 +44,13 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browsers_home(tmp_path_factory):
+    """Chromium keeps reports of its crashes below ~/.config."""
+    return tmp_path_factory.mktemp("browser")
+
+
+@pytest.fixture(scope="module")
+def browser(browsers_home):
     if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
         subprocess.run(["apt-get", "update", "-qq"], check=False, timeout=300)
@@ -55,9 +61,15 @@ def browser():
     if not found:
         pytest.skip("chromium is missing: install the Debian package chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        environment = {**os.environ, "HOME": str(browsers_home)}
+        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"], env=environment)
         yield opened
         opened.close()
+
+
+def test_the_browser_keeps_to_a_home_of_its_own(browser, browsers_home):
+    browser.new_page().close()
+    assert (browsers_home / ".config" / "chromium").is_dir()
 
 
 def tag(offer):

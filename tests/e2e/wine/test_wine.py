@@ -54,6 +54,18 @@ def load(wine, tmp_path_factory):
     return run
 
 
+def test_nothing_is_written_into_the_users_home(wine, tmp_path):
+    """At the second start of a prefix Wine makes menus and file types of what Windows has."""
+    environment = wine | {"HOME": str(tmp_path), "WINEPREFIX": str(tmp_path / "prefix")}
+    for _ in range(2):
+        for command in (["wine", "cmd", "/c", "exit"], ["wineserver", "-w"]):
+            null = subprocess.DEVNULL
+            subprocess.run(
+                command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_S, check=True
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["prefix"]
+
+
 def compile_c(folder, name, source, *options):
     path = folder / f"{name}.c"
     path.write_text(source)

@@ -19,6 +19,7 @@ def ask(tmp_path, monkeypatch, capsys):
     """Runs a command in a project of its own; its document, held to the schema."""
     assert main(["init", str(tmp_path / "own")]) == 0
     monkeypatch.chdir(tmp_path / "own")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     capsys.readouterr()
 
     def run(command: str, *arguments: str, codes: tuple[int, ...] = (0,)):
@@ -86,6 +87,7 @@ def test_wheels_and_the_index(ask, tmp_path):
         ("clean", "--dry-run"),
     ):
         ask(command, *more)
+    assert not (tmp_path / "home" / ".local").exists(), "what was verified is kept in a folder of the tests' own"
 
 
 def test_the_address_of_a_served_index(tmp_path):
