@@ -21,8 +21,8 @@ KEPT_IMAGES = re.compile(r"^farm/")
 KEPT_VOLUMES = re.compile(r"^farm-ccache")
 USED_UP = re.compile(r"^farm-tree-")
 """The tree of an interrupted build: whoever builds the same plan goes on from it and removes it."""
-KEPT_AT_HOME = (".cache",)
-"""Downloads, kept for the next run."""
+KEPT_AT_HOME = (".cache", ".npm")
+"""Downloads, kept for the next run; npm has its own place for them."""
 SHARED_AT_HOME = (".config", ".local", ".local/share", ".local/state")
 """Where programs have a folder each: they are there on a machine that is used, and what is new in them counts."""
 

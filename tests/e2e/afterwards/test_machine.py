@@ -35,12 +35,13 @@ def test_what_is_left_behind_is_noticed(tmp_path, monkeypatch):
     before = state()
     (tmp_path / ".wine").mkdir()
     left = (".local/share/uv", ".local/state/torch-farm", ".local/bin", ".config/menus")
-    for folder in left:
+    for folder in (*left, ".cache", ".npm"):
         (tmp_path / folder).mkdir()
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         found = differences(before, state())
         assert {f"files: new: {tmp_path}/{name}" for name in (".wine", *left)} <= set(found)
+        assert not [line for line in found if line.endswith((".cache", ".npm"))], "downloads are kept"
         assert f"processes: new: {sleeper.pid} sleep 600 " in found
     finally:
         sleeper.kill()
