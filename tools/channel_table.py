@@ -19,11 +19,16 @@ _BLOCK = re.compile(r"(?<=<!-- channels -->\n).*?(?=<!-- end of channels -->)", 
 
 
 def table() -> str:
-    """The channels, those with a proof first; of each the wheels that were built, and how far they were run."""
+    """The channels, those with a proof first; of each the wheels that were built, and how far they were run.
+
+    A wheel in which something is wrong counts only as long as no later one of its variant is without it.
+    """
     matrix, evidence = load_matrix(ROOT), load_evidence(ROOT)
     rows = ["| channel | package | proved |", "|---|---|---|"]
     for (channel, package), group in groupby(evidence.wheels, key=lambda wheel: (wheel.channel, wheel.package)):
         wheels = list(group)
+        sound = {wheel.variant for wheel in wheels if not wheel.mended}
+        wheels = [wheel for wheel in wheels if not (wheel.mended and wheel.variant in sound)]
         told = "; ".join(dict.fromkeys(_told(wheel) for wheel in wheels))
         version = wheels[0].version.partition("+")[0]
         rows.append(f"| `{channel}` | {package} {version} | {told} ([evidence]({wheels[0].page})) |")
