@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--channel", default="debian-2.6.0")
     parser.add_argument("--package", default="torch")
     parser.add_argument("--report", type=Path, help="matrix.json, as it came back")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()  # options between the folder and the builds
     if args.report:
         report(json.loads(args.report.read_text()), Console(width=140))
     elif args.folder is None:
