@@ -1,14 +1,15 @@
 """Whole wheels of several variants on one machine without network, with one compiler cache: what the later ones cost.
 
-    python tests/bench/matrix_offline.py DIR --channel debian-2.6.0 ["sm35-avx-py311 --ptx" ...]
+    python tests/bench/matrix_offline.py DIR --channel debian-2.6.0 ["sm35-avx-py311 --ptx" "B, C, D" ...]
     python3 DIR/matrix.py --jobs 34 --out OUT        there: root, Python 3.9, nothing else; call again to go on
     python tests/bench/matrix_offline.py --report OUT/matrix.json
 
-The first writes the offline bundle of the first build, and of each other one its rendered job: those that the toolchain
-and the sources of the first serve too. The second builds one after the other in the bundle's toolchain, each in an
-empty tree, and writes OUT/matrix.json after each: CPU seconds of all its processes, wall seconds, what the compiler
-cache did, size and sha256 of the wheel. The third prints the table: what all cost, against as many separate builds as
-costly as the first.
+Each argument is a stage: builds that run at the same time, between commas. Give those together that compile nothing
+alike: what two compile at once, both pay. The first command writes the offline bundle of the first build, and of each
+other one its rendered job: those that the toolchain and the sources of the first serve too. The second builds a stage
+after the other in the bundle's toolchain, each wheel in an empty tree, and writes OUT/matrix.json after each: CPU
+seconds of all its processes, wall seconds, what the compiler cache did, size and sha256 of the wheel. The third prints
+the table: what all cost, against as many separate builds as costly as the first.
 """
 
 import argparse
@@ -25,8 +26,12 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
-SMS, CPUS, PTX = ("sm35", "sm37"), ("avx", "avx2"), ("--ptx", "--no-ptx")
-EIGHT = [f"{sm}-{cpu}-py311 {ptx}" for ptx in PTX for cpu in CPUS for sm in SMS]
+# SM x CPU level x PTX. The second stage adds each SM and PTX's CUDA, and the other level's C++, the third nothing.
+EIGHT = [
+    "sm35-avx-py311 --ptx",
+    "sm37-avx-py311 --ptx, sm35-avx2-py311 --ptx, sm35-avx-py311 --no-ptx, sm37-avx-py311 --no-ptx",
+    "sm37-avx2-py311 --ptx, sm35-avx2-py311 --no-ptx, sm37-avx2-py311 --no-ptx",
+]
 THERE = Path(__file__).with_name("matrix_there.py")
 
 
@@ -39,12 +44,12 @@ def name_of(build: str) -> str:
     return "".join(character if character.isalnum() else "-" for character in build).replace("---", "-")
 
 
-def prepare(folder: Path, builds: list[str], selectors: list[str]) -> None:
+def prepare(folder: Path, stages: list[list[str]], selectors: list[str]) -> None:
     """The bundle of the first build, and the rendered job of each."""
     folder.mkdir(parents=True)
-    farm("render", "--variant", *shlex.split(builds[0]), *selectors, "--bundle", str(folder / "bundle"))
+    farm("render", "--variant", *shlex.split(stages[0][0]), *selectors, "--bundle", str(folder / "bundle"))
     toolchains = set()
-    for build in builds:
+    for build in (build for stage in stages for build in stage):
         context = folder / "context"
         farm("render", "--variant", *shlex.split(build), *selectors, "-o", str(context))
         shutil.copytree(context / "job", folder / "jobs" / name_of(build))
@@ -52,7 +57,7 @@ def prepare(folder: Path, builds: list[str], selectors: list[str]) -> None:
         shutil.rmtree(context)
     if len(toolchains) > 1:
         raise SystemExit("these builds need more than one toolchain image: give those of one CUDA and base alone")
-    (folder / "builds.json").write_text(json.dumps([name_of(build) for build in builds]))
+    (folder / "stages.json").write_text(json.dumps([[name_of(build) for build in stage] for stage in stages]))
     shutil.copyfile(THERE, folder / "matrix.py")
 
 
@@ -81,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("folder", type=Path, nargs="?", help="made anew: what is carried to the other machine")
     parser.add_argument(
-        "builds", nargs="*", help=f"variant and options of each (default: {EIGHT[0]!r} to {EIGHT[-1]!r})"
+        "stages", nargs="*", help="variant and options of builds, with commas between (default: eight of sm35 and sm37)"
     )
     parser.add_argument("--channel", default="debian-2.6.0")
     parser.add_argument("--package", default="torch")
@@ -92,7 +97,8 @@ def main() -> None:
     elif args.folder is None:
         parser.error("a folder is needed, or --report")
     else:
-        prepare(args.folder, args.builds or EIGHT, ["--channel", args.channel, "--package", args.package])
+        stages = [[build.strip() for build in stage.split(",")] for stage in args.stages or EIGHT]
+        prepare(args.folder, stages, ["--channel", args.channel, "--package", args.package])
 
 
 if __name__ == "__main__":

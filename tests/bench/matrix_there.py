@@ -1,17 +1,18 @@
-"""Builds one wheel after the other in a bundle's toolchain; runs where `matrix_offline.py` carried it, as `matrix.py`.
+"""Builds the wheels of a matrix in a bundle's toolchain; runs where `matrix_offline.py` carried it, as `matrix.py`.
 
 Needs root and Python 3.9, nothing else. What is in OUT/matrix.json is not built again.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,22 @@ def prepare(here: Path, state: Path) -> "dict[str, Any]":
     return manifest
 
 
+def root_of(state: Path, number: int, undo: contextlib.ExitStack) -> Path:
+    """The root file system of the builds that are the `number`-th of their stages, with the cache of all of them."""
+    root = state / (f"root-{number}" if number else "root")
+    if not root.exists():
+        shutil.rmtree(state / "root/farm/src", ignore_errors=True)  # gigabytes, made anew by every build
+        subprocess.run(["cp", "-a", "--one-file-system", state / "root", root], check=True)
+    (root / "farm/ccache").mkdir(exist_ok=True)
+    mounts = [["-t", "proc", "proc", str(root / "proc")]]
+    if number:
+        mounts.append(["--bind", str(state / "root/farm/ccache"), str(root / "farm/ccache")])
+    for arguments in mounts:
+        subprocess.run(["mount", *arguments], check=True)
+        undo.callback(subprocess.check_call, ["umount", arguments[-1]])
+    return root
+
+
 def build(root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", jobs: int, log: Path) -> "dict[str, Any]":
     """One build in an empty tree, with the compiler cache of those before it."""
     farm = root / "farm"
@@ -32,19 +49,18 @@ def build(root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", jobs: in
         shutil.copytree(folder, farm / name)
     (farm / "home").mkdir(exist_ok=True)
     environment = {**job["environment"], "FARM_JOBS": str(jobs), "HOME": "/farm/home"}
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = ["chroot", str(root), *job["command"]]
+    begun = time.monotonic()
     with log.open("wb") as stream:
-        command = ["chroot", str(root), *job["command"]]
-        done = subprocess.run(
-            command, env=environment, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, check=False
-        )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        sys.exit(f"exit code {done.returncode}: see {log}")
+        process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)  # of this build alone: others run beside it
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"exit code {process.returncode}: see {log}")
     (wheel,) = (farm / "out/wheel").glob("*.whl")
     cache = farm / "out/cache.json"
     return {
-        "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 1),
         "wall_s": round(time.monotonic() - begun, 1),
         "wheel": wheel.name,
         "bytes": wheel.stat().st_size,
@@ -59,26 +75,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="matrix.json and the logs")
     parser.add_argument("--state", type=Path, default=Path("/var/tmp/farm-matrix"), help="toolchain and trees")
     args = parser.parse_args()
-    here, root = Path(__file__).resolve().parent, args.state / "root"
+    here = Path(__file__).resolve().parent
     manifest = prepare(here, args.state)
     args.out.mkdir(parents=True, exist_ok=True)
     results = args.out / "matrix.json"
     rows = json.loads(results.read_text()) if results.exists() else []
-    mount = not (root / "proc/self").exists()
-    if mount:
-        subprocess.run(["mount", "-t", "proc", "proc", root / "proc"], check=True)
-    try:
-        for name in json.loads((here / "builds.json").read_text()):
-            if name in [row["name"] for row in rows]:
-                continue
-            inputs = {"source": args.state / "source", "job": here / "jobs" / name}
-            row = build(root, inputs, manifest["job"], args.jobs, args.out / f"{name}.log")
-            rows.append({"name": name, **row})
-            results.write_text(json.dumps(rows, indent=1))
-            print(f"{name}: {row['cpu_s']:.0f} s of CPU time in {row['wall_s']:.0f} s", flush=True)
-    finally:
-        if mount:
-            subprocess.run(["umount", root / "proc"], check=True)
+
+    def one(number: int, root: Path, name: str, jobs: int) -> None:
+        inputs = {"source": args.state / "source", "job": here / "jobs" / name}
+        row = build(root, inputs, manifest["job"], jobs, args.out / f"{name}.log")
+        rows.append({"name": name, **row})
+        results.write_text(json.dumps(rows, indent=1))
+        print(f"{name}: {row['cpu_s']:.0f} s of CPU time in {row['wall_s']:.0f} s", flush=True)
+
+    for stage in json.loads((here / "stages.json").read_text()):
+        left = [name for name in stage if name not in [row["name"] for row in rows]]
+        # Twice the jobs in all: the builds of a stage compile at different times.
+        jobs = args.jobs if len(left) < 2 else max(1, 2 * args.jobs // len(left))
+        with contextlib.ExitStack() as undo:
+            roots = [root_of(args.state, number, undo) for number in range(len(left))]
+            with ThreadPoolExecutor(max(1, len(left))) as pool:
+                for done in [pool.submit(one, n, roots[n], name, jobs) for n, name in enumerate(left)]:
+                    done.result()
 
 
 if __name__ == "__main__":
