@@ -86,6 +86,8 @@ def in_folder(place: Path) -> Iterator[Offer]:
         raise UsageError(f"{twice} is in {place} more than once", hint="name the folder of the right one")
     for path in found:
         try:
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise UsageError(f"{path} is not a file", hint="take it out of the folder")
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:

@@ -78,6 +78,21 @@ class Limits(NamedTuple):
     ratio: int = 200
 
 
+def check_is_file(path: Path) -> None:
+    """Before it is opened: opening a pipe waits for who writes it, and some devices have no end.
+
+    Raises:
+        UsageError: It is a folder, a pipe or a device.
+        OSError: It cannot be looked at.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise UsageError(
+            f"{path} is {what}, not a wheel", hint="name a .whl file; `pip wheel` or `pip download` makes one"
+        )
+
+
 class Archive:
     """A wheel opened for reading.
 
@@ -100,12 +115,9 @@ class Archive:
         try:
             # Windows has no pread: there a seek and a read must stay together.
             self._lock = threading.Lock()
+            check_is_file(path)
             self._file = cast("BinaryIO", path.open("rb", buffering=0))
         except OSError as error:
-            if path.is_dir():
-                raise UsageError(
-                    f"{path} is a folder, not a wheel", hint="name a .whl file; `pip wheel` or `pip download` makes one"
-                ) from error
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
         try:
             size = path.stat().st_size

@@ -15,7 +15,7 @@ from typing import get_args
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.abi import check_abi
-from farm.wheel.archive import Archive, Limits
+from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
@@ -82,6 +82,7 @@ def verify(
 
 def _hash(wheel: Path) -> tuple[str, int]:
     try:
+        check_is_file(wheel)
         with wheel.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
     except OSError as error:

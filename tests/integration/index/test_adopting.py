@@ -4,6 +4,7 @@ import hashlib
 import html
 import itertools
 import json
+import os
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -173,6 +174,12 @@ def test_what_may_not_be_published_is_left_out_with_the_reason(tmp_path, folder,
     assert "direct URL" in done.left_out[evil.name]
     assert listed(store) == [SECOND]
     assert check(store) == []
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / FIRST)
+    with pytest.raises(UsageError, match="is not a file"):
+        list(in_folder(tmp_path))
 
 
 def test_a_wheel_of_another_group_is_left_out(tmp_path, folder, make_wheel, put):

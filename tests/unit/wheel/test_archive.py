@@ -1,4 +1,5 @@
 import io
+import os
 import stat
 import struct
 import zipfile
@@ -251,6 +252,13 @@ def test_limits_are_kept(tmp_path, limits):
 def test_a_folder_is_no_wheel_and_the_error_says_so(tmp_path):
     with pytest.raises(UsageError, match="is a folder, not a wheel"):
         Archive(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes in folders")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "w.whl")
+    with pytest.raises(UsageError, match="is a pipe or a device, not a wheel"):
+        Archive(tmp_path / "w.whl")
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path):

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from typing import get_args
 
 import pytest
@@ -302,6 +305,22 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     path = make_wheel(tmp_path, files, tag=TAG, metadata=b"Name: canary\nVersion: 1.0\n" + info, record=info)
     report = verify(path, POLICY)
     assert len(report.checks) == len(CHECKS)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_has_no_end_is_not_read(tmp_path, make):
+    path = tmp_path / "canary-2.0-py3-none-any.whl"
+    make(path)
+    # In a process of its own: what a thread waits for, no exception ends.
+    done = subprocess.run(
+        [sys.executable, "-m", "farm.cli.main", "verify", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is a pipe or a device, not a wheel" in done.stderr
 
 
 def test_a_full_disk_is_not_the_wheels_fault(check, monkeypatch):
