@@ -19,7 +19,6 @@ from farm.matrix.shape import ChannelText
 from farm.options import OPTIONS
 from farm.recipe import Recipe
 from farm.settings import Runner, Settings
-from farm.variant import SPECIAL_GPUS, gpus
 from farm.yamlfile import Model
 
 OUT = Path(__file__).parent.parent / "docs" / "reference.md"
@@ -97,7 +96,12 @@ def _command(one: argparse.ArgumentParser, text: str) -> Iterator[str]:
     # argparse has no public way to list its options.
     below = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
     yield f"### {one.prog}\n\n{text[0].upper()}{text[1:]}.\n"
-    rows = [(_option(action), action.help or "") for action in one._actions if _shown(action)]
+    texts = one._get_formatter()
+    rows = [
+        (_option(action), texts._expand_help(action) if action.help else "")
+        for action in one._actions
+        if _shown(action)
+    ]
     if rows:
         yield table("| option | what |", rows)
     for action in below:
@@ -122,16 +126,17 @@ def _option(action: argparse.Action) -> str:
 
 
 def _gpus() -> str:
-    known = catalog.architectures().architectures
-    rows = [(f"`{sm}`", f"{one.name}, such as {one.example}") for sm, one in known.items() if sm in gpus()]
-    rows += [(f"`{word}`", "") for word in gpus() if not word.startswith("sm") and word not in SPECIAL_GPUS]
+    known = catalog.architectures()
+    rows = [(f"`{sm}`", f"{one.name}, such as {one.example}") for sm, one in known.architectures.items()]
+    rows += [(f"`{word}`", f"all of {' '.join(f'`{sm}`' for sm in sms)}") for word, sms in known.sets.items()]
     return table("| word | GPUs |", rows)
 
 
 def _cpus() -> str:
     levels = catalog.cpu_levels()
     return table(
-        "| word | flags of gcc |", [(f"`{name}`", f"`{' '.join(level.gcc)}`") for name, level in levels.items()]
+        "| word | flags of gcc |",
+        [(f"`{name}`", f"`{' '.join(level.gcc)}`" if level.gcc else "none") for name, level in levels.items()],
     )
 
 

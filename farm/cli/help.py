@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 
 PAGES = {
     "options": "options.md: what can be overridden for one build",
@@ -14,7 +15,7 @@ _COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="TOPIC|COMMAND", help="without one: the list of topics")
+    parser.add_argument("topic", nargs="*", metavar="TOPIC|COMMAND", help="without one: the list of topics")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.text import nearest
 
     found = sections()
-    if args.topic is None:
+    if not args.topic:
         print("Topics, for `farm help TOPIC`:")
         for name, text in found.items():
             print(f"  {name:<14}{first_sentence(text)}")
@@ -31,7 +32,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"  {name:<14}{text.partition(': ')[2]}")
         print("\n`farm help COMMAND` shows the options of a command; `farm --help` lists the commands.")
         return 0
-    topic = args.topic.lower().replace("_", "-").replace(" ", "-")
+    asked = " ".join(args.topic)
+    first, *below = asked.lower().split()
+    if below and first in COMMANDS:
+        below_of(command_parser(parser((first,)), first), below, asked).print_help()
+        return 0
+    topic = asked.lower().replace("_", "-").replace(" ", "-")
     # `farm help variant` means the section "Variants".
     topic = f"{topic}s" if f"{topic}s" in found and topic not in COMMANDS else topic
     # The options of a command; where there is a section of its name as well, such as "Plans", that follows.
@@ -46,8 +52,21 @@ def run(args: argparse.Namespace) -> int:
     elif topic not in COMMANDS and topic not in found:
         known = [*found, *PAGES, *COMMANDS]
         near = nearest(topic, known)
-        raise UsageError(f"no topic {args.topic!r}", hint=f"did you mean: {', '.join(near)}?" if near else "farm help")
+        raise UsageError(f"no topic {asked!r}", hint=f"did you mean: {', '.join(near)}?" if near else "farm help")
     return 0
+
+
+def below_of(one: argparse.ArgumentParser, words: Sequence[str], asked: str) -> argparse.ArgumentParser:
+    """The command of several words: `key rotate` of `farm index`."""
+    from farm.cli.main import command_parser
+    from farm.errors import UsageError
+
+    for word in words:
+        try:
+            one = command_parser(one, word)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"no topic {asked!r}", hint=f"{one.prog} --help") from error
+    return one
 
 
 def page(name: str) -> str:

@@ -14,6 +14,17 @@ def test_the_reference_is_that_of_the_code():
     assert text == written(text), "run `make generate`"
 
 
+def test_texts_are_filled_in():
+    """argparse replaces `%(default)s` in what it prints; a page has to do the same."""
+    assert "%(" not in OUT.read_text(encoding="utf-8")
+
+
+def test_every_word_of_a_variant_is_explained():
+    rows = [line.split(" | ") for line in sections()["variants"].splitlines() if line.startswith("| `")]
+    assert len(rows) > 20
+    assert [row for row in rows if row[1].strip(" |`") == ""] == []
+
+
 def test_every_command_key_and_exit_code_is_there():
     found = sections()
     assert all(f"### farm {name}\n" in found["commands"] for name in COMMANDS)
@@ -48,7 +59,18 @@ def test_help_prints_a_topic_or_a_command(capsys, topic, said):
 def test_help_lists_its_topics(capsys):
     assert main(["help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"  {name}" in out for name in (*sections(), *PAGES))
+    lines = [line.split(maxsplit=1) for line in out.splitlines() if line.startswith("  ")]
+    assert [name for name, *text in lines if text] == [*sections(), *PAGES]
+
+
+def test_help_of_a_command_of_several_words(capsys):
+    assert main(["help", "index", "key", "rotate"]) == 0
+    assert "usage: farm index key rotate" in capsys.readouterr().out
+    assert main(["help", "exit", "codes"]) == 0
+    assert "verification failed" in capsys.readouterr().out
+    assert main(["help", "index", "yink"]) == 2
+    assert "no topic 'index yink'" in capsys.readouterr().err
+    assert main(["help", "plan", "sm35"]) == 2
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest(capsys):
