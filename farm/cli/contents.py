@@ -52,4 +52,6 @@ def _floor(contents: WheelContents) -> str:
     linkers = sorted({library.linker for library in contents.libraries if library.linker and library.is_loadable})
     if linkers:
         return f"made by MSVC linker {', '.join(linkers)}: needs a Visual C++ runtime that is not older"
+    if not contents.libraries and not contents.manylinux:
+        return "no libraries that are read (ELF, PE)"
     return f"its libraries allow: {contents.manylinux or f'none: {contents.manylinux_problem}'}"

@@ -38,6 +38,7 @@ class Facts(NamedTuple):
         in_images: Whether its builds run in a toolchain image that the farm makes from Debian's packages.
         in_alias: The word for it in the aliases of builds; None: it has none.
         python: The interpreter in a virtual environment, relative to that.
+        libraries: The format of its libraries; those in Mach-O are not read.
         swap: What it calls memory on a disk.
         build_root: Where builds are made on a machine itself: the disk that must have room.
         limits_paths: Whether paths beyond 260 characters need a setting.
@@ -60,6 +61,7 @@ class Facts(NamedTuple):
     in_images: bool
     in_alias: str | None
     python: str
+    libraries: Literal["ELF", "PE", "Mach-O"]
     swap: str
     build_root: str
     limits_paths: bool
@@ -99,6 +101,7 @@ _TABLE = (
         in_images=True,
         in_alias=None,
         python="bin/python",
+        libraries="ELF",
         swap="swap",
         build_root=".",
         limits_paths=False,
@@ -122,6 +125,7 @@ _TABLE = (
         in_images=False,
         in_alias="windows",
         python="Scripts/python.exe",
+        libraries="PE",
         swap="page file",
         build_root="C:\\farm",
         limits_paths=True,
@@ -144,6 +148,7 @@ _TABLE = (
         in_images=False,
         in_alias="darwin",
         python="bin/python",
+        libraries="Mach-O",
         swap="swap",
         build_root=".",
         limits_paths=False,

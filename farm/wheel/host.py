@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from fnmatch import translate
 
-from farm.platforms.facts import Facts, split_platform
+from farm.platforms.facts import PLATFORMS, Facts, split_platform
 from farm.wheel.abi import SUFFIX
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
@@ -97,6 +97,16 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
 _ANDROID = {"arm64_v8a": "aarch64", "armeabi_v7a": "armv7l", "x86_64": "x86_64", "x86": "i686"}
 
 
+def unread(contents: Contents, tags: frozenset[str]) -> str | None:
+    """Why nothing is known of what the wheel's libraries need; None where it is known."""
+    if contents.libraries or not tags:
+        return None
+    for facts in PLATFORMS.values():
+        if facts.libraries == "Mach-O" and all(tag.rsplit("-", 1)[-1].startswith(f"{facts.tag}_") for tag in tags):
+            return f"libraries for {facts.title} are not read"
+    return None
+
+
 def _android_machines(tags: frozenset[str]) -> set[str]:
     """What the libraries of a wheel for Android are for; empty for other wheels."""
     platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
@@ -168,6 +178,8 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                     fix="build it for the variant's machine, or leave it out of the wheel",
                 )
             )
+    if reason := unread(contents, tags):
+        return Check(id="imports", status="not_run", note=reason)
     if _android_machines(tags) and not findings:
         return Check(id="imports", status="not_run", note="Android's own libraries are not known")
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)

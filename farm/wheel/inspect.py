@@ -112,6 +112,8 @@ def _manylinux(
     if machine is None:
         if any(tag.rpartition("-")[2].startswith("win") for tag in tags):
             return None, "manylinux levels are for Linux wheels; this one is for Windows"
+        if all(tag.rpartition("-")[2] == "any" for tag in tags):
+            return None, "manylinux levels are for Linux wheels; this one is for any system"
         return None, "its tags are not Linux tags of one machine"
     asked = system_needs(libraries, needs)
     if reason := why_linux_only(asked):

@@ -5,6 +5,7 @@ import re
 
 from farm.platforms.facts import split_platform
 from farm.wheel.contents import Contents
+from farm.wheel.host import unread
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
@@ -25,7 +26,7 @@ _MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others 
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
 
 
-def check_link(contents: Contents, policy: Policy) -> Check:
+def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Each library must find every name that it takes, look nowhere else, and ask for nothing that loaders refuse."""
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
     findings = [
@@ -54,6 +55,8 @@ def check_link(contents: Contents, policy: Policy) -> Check:
             findings += _refused(library)
             findings += _shadows(library)
     findings += _no_libraries(contents, policy)
+    if not findings and (reason := unread(contents, tags)):
+        return Check(id="link", status="not_run", note=reason)
     note = f"{len(contents.symbols)} libraries looked into"
     return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
 

@@ -122,7 +122,7 @@ def _checks(
         _guarded("members", lambda: check_members(contents, policy)),
         _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
         _guarded("imports", lambda: check_imports(contents, policy, info.tags)),
-        _guarded("link", lambda: check_link(contents, policy)),
+        _guarded("link", lambda: check_link(contents, policy, info.tags)),
         _guarded("sass", lambda: check_sass(contents, policy)),
         _guarded("ptx", lambda: check_ptx(contents, policy)),
         _guarded("cpu", lambda: check_cpu(contents, policy)),

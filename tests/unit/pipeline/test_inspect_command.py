@@ -42,6 +42,13 @@ def test_windows_wheels_have_no_manylinux_level(tmp_path):
     assert (found.manylinux, "Windows" in (found.manylinux_problem or "")) == (None, True)
 
 
+def test_a_wheel_without_libraries_is_not_said_to_allow_no_system(tmp_path, capsys):
+    path = wheel_of(tmp_path, {"canary.py": b""}, "py3-none-any")
+    assert main(["inspect", str(path)]) == 0
+    assert "tags: py3-none-any; no libraries that are read" in capsys.readouterr().out
+    assert "any system" in (inspect(path).manylinux_problem or "")
+
+
 def test_the_number_of_libraries_is_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "_MAX_LIBRARIES", 2)
     files = {f"canary/{index}.so": b"\x7fELF" for index in range(3)}

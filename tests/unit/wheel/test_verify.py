@@ -307,6 +307,15 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     assert len(report.checks) == len(CHECKS)
 
 
+@pytest.mark.parametrize("machine", ["arm64", "universal2"])
+def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, machine):
+    files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
+    report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-macosx_11_0_{machine}"), Policy())
+    statuses = {each.id: (each.status, each.note) for each in report.checks}
+    assert report.passed
+    assert statuses["imports"] == statuses["link"] == ("not_run", "libraries for macOS are not read")
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
 def test_what_has_no_end_is_not_read(tmp_path, make):
     path = tmp_path / "canary-2.0-py3-none-any.whl"
