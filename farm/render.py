@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 import jinja2
 
 from farm import catalog, patches, recipe, shipped
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
@@ -46,7 +46,10 @@ class Rendered:
             for name, text in files.items():
                 path = dest / folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8", newline="\n")
+                try:
+                    path.write_text(text, encoding="utf-8", newline="\n")
+                except OSError as error:  # one of writing, such as of a full disk, does not name the file
+                    raise InfrastructureError(f"{path}: {error.strerror}") from error
                 written.append(path)
         return written
 

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
     from farm import shipped
     from farm.cli import show
-    from farm.errors import UsageError
+    from farm.errors import InfrastructureError, UsageError
 
     files = sorted(
         path.relative_to(shipped.EXAMPLE)
@@ -37,7 +37,10 @@ def run(args: argparse.Namespace) -> int:
         for file in files:
             _make_folder((args.folder / file).parent, made)
             made.append(args.folder / file)
-            shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
+            try:
+                shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
+            except OSError as error:  # it names what is read, also where writing fails
+                raise InfrastructureError(f"{args.folder / file}: {error.strerror}") from error
     except BaseException:
         _remove(made)
         raise

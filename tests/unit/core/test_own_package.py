@@ -90,12 +90,13 @@ def test_what_init_made_goes_if_it_fails(tmp_path, monkeypatch, capsys):
         copied.append(target)
         if len(copied) == 4:
             target.write_text("h")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+            # As copyfile does: the first name is that of what is read.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
         return copy(source, target)
 
     monkeypatch.setattr(shutil, "copyfile", full)
     assert main(["init", str(tmp_path / "own")]) == 9
-    assert "No space left on device" in capsys.readouterr().err
+    assert capsys.readouterr().err == f"farm: {copied[-1]}: No space left on device\n"
     assert tree(tmp_path) == ["own", "own/ci"]
     assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are copied
 

@@ -76,6 +76,13 @@ def test_cudnn_of_a_dependency_must_run_on_the_lowest_gpu(thin):
     assert any("cuDNN without code for sm_35" in text for text in texts(run()))
 
 
+@pytest.mark.parametrize("name", [THEIRS, "none.whl", "folder"])
+def test_a_dependency_that_does_not_exist_is_the_users_mistake(thin, tmp_path, name):
+    run, _, _ = thin
+    with pytest.raises(UsageError, match="no such file or folder"):
+        run(given=[tmp_path / name])
+
+
 def test_what_is_not_required_is_refused_when_it_is_named_and_passed_over_in_a_folder(thin):
     run, blas, _ = thin
     wheel = blas(35)

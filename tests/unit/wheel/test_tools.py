@@ -1,0 +1,26 @@
+"""What a tool that repairs a wheel says when it fails."""
+
+import sys
+
+import pytest
+
+from farm.errors import InfrastructureError, VerificationFailedError
+from farm.wheel.tools import _run
+
+
+def test_a_full_disk_is_not_the_wheels_fault():
+    with pytest.raises(InfrastructureError, match="No space left on device"):
+        _run(
+            [sys.executable, "-c", "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'w.whl')"],
+            {},
+        )
+
+
+def test_a_tools_traceback_is_not_shown():
+    program = "print('finding DLLs')\nraise FileNotFoundError('Unable to find library: a.dll')"
+    with pytest.raises(VerificationFailedError) as caught:
+        _run([sys.executable, "-c", program], {})
+    assert str(caught.value).splitlines()[-2:] == [
+        "    finding DLLs",
+        "    FileNotFoundError: Unable to find library: a.dll",
+    ]
