@@ -4,9 +4,9 @@ Lines of a function are those from `def` to its last one, docstring included. Re
 out: they are written for other programs. The folder is `farm` where none is named.
 """
 
+import argparse
 import ast
 import statistics
-import sys
 from pathlib import Path
 
 LEFT_OUT = {"recipes", "example", "__pycache__"}
@@ -19,7 +19,9 @@ def row(name: str, lengths: list[int]) -> str:
 
 
 def main() -> None:
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else "farm")
+    parser = argparse.ArgumentParser(prog="sizes", description="How long modules and functions are.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("farm"), help="default: %(default)s")
+    root = parser.parse_args().folder
     modules, functions, comments, lines = [], [], 0, 0
     for path in root.rglob("*.py"):
         if LEFT_OUT & set(path.relative_to(root).parts):
