@@ -1,6 +1,7 @@
 """`farm repair`: in a module of its own, since it takes less time than the imports of the other commands."""
 
 import argparse
+import contextlib
 import gc
 from pathlib import Path
 
@@ -72,6 +73,9 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.tools and tool != ToolOptions():
         raise UsageError("--namespace-pkg, --no-mangle, --include, --custom-patch, --strip and --plat go with --tools")
+    if args.output.exists() and not args.output.is_dir():
+        raise UsageError(f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel")
+    made = not args.output.exists()
     args.output.mkdir(parents=True, exist_ok=True)
     options = RepairOptions(
         lib_dirs=args.lib_dir,
@@ -82,7 +86,13 @@ def run(args: argparse.Namespace) -> int:
         opens=args.opens,
         tool=tool,
     )
-    result = repair(args.wheel, args.output, options)
+    try:
+        result = repair(args.wheel, args.output, options)
+    except BaseException:
+        if made:
+            with contextlib.suppress(OSError):  # somebody put something into it
+                args.output.rmdir()
+        raise
     if args.json:
         import json
 

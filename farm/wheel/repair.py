@@ -6,6 +6,7 @@ already and changes none; `farm.wheel.tools` has auditwheel or delvewheel change
 
 from pathlib import Path
 
+from farm.errors import UsageError
 from farm.wheel.archive import Limits
 from farm.wheel.vendor import RepairOptions, RepairResult, opened, vendor
 
@@ -27,6 +28,9 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
             a tool refuses it, or no manylinux level fits. Nothing is left behind in `dest`.
         InfrastructureError: A tool is wanted and not installed, or takes more than an hour.
     """
+    for folder in options.lib_dirs:
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: no such folder of libraries", hint="give --lib-dir a folder that is there")
     patterns = options.opens
     if options.library_wheels:
         from farm.wheel.library_wheels import without_wheel_libraries  # noqa: PLC0415 (as below)

@@ -3,6 +3,7 @@ import zipfile
 
 import pytest
 
+from farm.cli.main import main
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.record import compare_record, parse_record
@@ -238,6 +239,21 @@ def test_mistakes_of_the_caller(tmp_path, wheel):
         run(wheel, tmp_path, version="not a version")
     with pytest.raises(UsageError, match="cannot be read"):
         run(tmp_path / "none-1-py3-none-any.whl", tmp_path)
+    with pytest.raises(UsageError, match="no such folder of libraries"):
+        repair(wheel, tmp_path, RepairOptions(into="canary", lib_dirs=[tmp_path / "none"]))
+
+
+def test_a_failed_command_leaves_no_folder(tmp_path, wheel, capsys):
+    out = tmp_path / "new"
+    assert main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 6  # a library is nowhere
+    assert not out.exists()
+    out.touch()
+    assert main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 2
+    assert "new is not a folder" in capsys.readouterr().err
+    out.unlink()
+    out.mkdir()
+    assert main(["repair", str(wheel), "--into", "canary", "-o", str(out)]) == 6
+    assert out.is_dir()
 
 
 def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
