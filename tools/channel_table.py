@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"(?<=<!-- channels -->\n).*?(?=<!-- end of channels -->)", 
 def table() -> str:
     """The channels, those with a proof first; of each the wheels that were built, and how far they were run.
 
-    A wheel in which something is wrong counts only as long as no later one of its variant is without it.
+    A wheel in which something is wrong counts only as long as no other one of its variant is without it.
     """
     matrix, evidence = load_matrix(ROOT), load_evidence(ROOT)
     rows = ["| channel | package | proved |", "|---|---|---|"]

@@ -86,12 +86,9 @@ def base_image(
 
 def _here(client: docker.DockerClient, tags: Iterable[str], note: Line) -> str | None:
     for tag in tags:
-        try:
-            image = client.images.get(tag)
-        except docker.errors.ImageNotFound:
-            continue
-        note(f"base image: {tag} is here")
-        return str(image.id)
+        if found := once.named(client, tag):
+            note(f"base image: {tag} is here")
+            return found
     return None
 
 

@@ -142,12 +142,11 @@ def ensure_image(
 
 
 def _here(client: docker.DockerClient, tag: str, note: Line) -> Image | None:
-    try:
-        image = client.images.get(tag)
-    except docker.errors.ImageNotFound:
+    found = once.named(client, tag)
+    if found is None:
         return None
     note(f"{tag} is here")
-    return Image(tag, str(image.id), reused=True)
+    return Image(tag, found, reused=True)
 
 
 class UnknownPackagesError(BuildFailedError):

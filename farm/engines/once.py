@@ -25,6 +25,14 @@ from farm.text import duration
 Line = Callable[[str], None]
 
 
+def named(client: docker.DockerClient, tag: str) -> str | None:
+    """The id of the image that has a name; None: there is none."""
+    try:
+        return str(client.images.get(tag).id)
+    except docker.errors.ImageNotFound:
+        return None
+
+
 @contextlib.contextmanager
 def alone(client: docker.DockerClient, tag: str, *, line: Line, note: Line, log: Path | None = None) -> Iterator[None]:
     """One run of this user at a time makes the image `tag` on an engine; whoever comes second waits.
@@ -94,9 +102,8 @@ def name(client: docker.DockerClient, made: str, tag: str, note: Line) -> str:
     users' looking and tagging are some milliseconds in which the later one takes the tag, and an image without a name
     stays; both builds go on, as they use the tag.
     """
-    try:
-        first = str(client.images.get(tag).id)
-    except docker.errors.ImageNotFound:
+    first = named(client, tag)
+    if first is None:
         repository, _, version = tag.rpartition(":")
         client.images.get(made).tag(repository, version)
         return made

@@ -259,6 +259,14 @@ def make_project(folder: Path) -> Path:
     return folder
 
 
+def pack_fast(project: Path) -> None:
+    """Has a project pack toolchains for bundles with little compression: three minutes less, and the same format."""
+    packer = project / "dockerfiles/scripts/pack_toolchain.py"
+    text = packer.read_text()
+    assert "\nPRESET = 4\n" in text
+    packer.write_text(text.replace("\nPRESET = 4\n", "\nPRESET = 0\n"))
+
+
 def containers_of(client: docker.DockerClient, run: str) -> list[str]:
     found = client.containers.list(all=True, filters={"label": f"farm.run={run}"}, ignore_removed=True)
     return [str(container.id) for container in found]

@@ -107,7 +107,7 @@ def test_the_table_in_the_readme_is_that_of_the_evidence():
     text = OUT.read_text(encoding="utf-8")
     assert table() in text
     assert written(text) == text, "run `make generate`"
-    # Its first wheel has wrong complex products; later ones of the same variant have not.
+    # Its first wheel has wrong complex products; others of the same variant have not.
     row = next(row for row in table().splitlines() if row.startswith("| `debian-2.6.0` | torch "))
     assert row.count("`sm35-avx-py311`") == 1
     assert "wrong in it" not in row
