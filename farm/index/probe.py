@@ -23,6 +23,7 @@ from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Proof, parse_cat
 from farm.index.pages import ForeignObjectError
 from farm.index.stores import SCRATCH, Finding, Store, Stored, StoreTraits
 from farm.index.swap import swap
+from farm.interrupts import held
 
 DAYS = 7
 """How long a proof is believed."""
@@ -174,10 +175,11 @@ def _discarded(store: Store, *keys: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for key in keys:
-            # a policy may forbid deletes; a scratch object that stays harms nobody
-            with contextlib.suppress(InfrastructureError):
-                store.discard(key)
+        with held():
+            for key in keys:
+                # a policy may forbid deletes; a scratch object that stays harms nobody
+                with contextlib.suppress(InfrastructureError):
+                    store.discard(key)
 
 
 def _alone(store: Store, key: str) -> list[Finding]:

@@ -11,6 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.index.bucket import Bucket
 from farm.index.stores import Finding
+from farm.interrupts import held
 
 _WRONG = hashlib.sha256(b"other bytes").digest()
 _WRONG_MD5 = hashlib.md5(b"other bytes", usedforsecurity=False).digest()
@@ -30,10 +31,11 @@ def examine(store: Bucket, scratch: str) -> Iterator[Finding]:
         except (ClientError, BotoCoreError) as error:
             good, seen = False, _error_text(error)
         finally:
-            # The second is what `_slash` wrote.
-            for each in (store.full(key), f"{store.full(key)}/"):
-                with contextlib.suppress(ClientError, BotoCoreError):  # a policy may forbid deletes
-                    store.client.delete_object(Bucket=store.bucket, Key=each)
+            with held():
+                # The second is what `_slash` wrote.
+                for each in (store.full(key), f"{store.full(key)}/"):
+                    with contextlib.suppress(ClientError, BotoCoreError):  # a policy may forbid deletes
+                        store.client.delete_object(Bucket=store.bucket, Key=each)
         yield Finding(what, good=good, needed=False, seen=seen)
 
 

@@ -1,12 +1,15 @@
 """The probe refuses stores that break either promise, whatever they answer."""
 
 import json
+import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from farm.errors import InfrastructureError, PublishRefusedError
+from farm.index import traits
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.directory import DirectoryStore
 from farm.index.probe import probe, prove
@@ -54,6 +57,35 @@ def test_a_store_that_lies_is_refused(kind, tmp_path, monkeypatch):
     assert tmp_path.as_uri() in str(caught.value)
     assert not store.proved
     assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("suffix", ["-quoted", "-created-1", "-created-2", "-swapped"])
+def test_ctrl_c_while_scratch_objects_go_leaves_none(suffix, tmp_path):
+    class Interrupted(DirectoryStore):
+        def discard(self, key):
+            if key.endswith(suffix):
+                signal.raise_signal(signal.SIGINT)
+            super().discard(key)
+
+    store = Interrupted(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        probe(store)
+    assert list(store.list("")) == []
+
+
+def test_ctrl_c_while_the_keys_of_a_trait_go_leaves_none(monkeypatch):
+    gone = []
+
+    def delete_object(Bucket, Key):  # noqa: N803 boto3's names
+        if not gone:
+            signal.raise_signal(signal.SIGINT)
+        gone.append((Bucket, Key))
+
+    store = SimpleNamespace(bucket="b", full="wheels/{}".format, client=SimpleNamespace(delete_object=delete_object))
+    monkeypatch.setattr(traits, "_TRAITS", {"slash": lambda _store, _key: (True, "kept")})
+    with pytest.raises(KeyboardInterrupt):
+        list(traits.examine(store, "probe/x"))
+    assert gone == [("b", "wheels/probe/x-0"), ("b", "wheels/probe/x-0/")]
 
 
 def test_threads_that_do_not_start_in_time_are_no_verdict_on_the_store(tmp_path, monkeypatch):
