@@ -38,7 +38,7 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if len(known) > 1 and not ours:
         raise UsageError(
             f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
-            hint="give its SM, as nvidia-smi --query-gpu=compute_cap says: "
+            hint="give its SM, as `farm detect` on its machine says: "
             + " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sorted(known)),
         )
     return int(min(ours or known).removeprefix("sm"))

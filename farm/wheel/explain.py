@@ -144,7 +144,7 @@ def _no_kernel(files: Files, match: re.Match[str]) -> Explanation:
                 *(f"PTX {arch}" for arch in sorted(ptx, key=order)),
             ]
             rows.append(f"{library.path}: {', '.join(names) or 'no code'}")
-    here = f"sm_{gpu}" if gpu else "this GPU (nvidia-smi --query-gpu=compute_cap --format=csv says which it is)"
+    here = f"sm_{gpu}" if gpu else "this GPU (farm detect says which it is)"
     if gpu is not None and with_code and not rows:
         return Explanation(
             message="no kernel image",

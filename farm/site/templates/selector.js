@@ -235,7 +235,7 @@
     const chips = [...new Set(cards.filter(([other]) => other === key).map(([, , each]) => each))];
     if (chips.length > 1) {
       chosen.gpu = card = null;
-      return `${name} was sold with several chips (${chips.join(", ")}). Ask nvidia-smi --query-gpu=compute_cap --format=csv there, and choose that SM below.`;
+      return `${name} was sold with several chips (${chips.join(", ")}). farm detect on its machine says which one it has: choose that SM below.`;
     }
     card = { name, sm };
     // A CPU that was chosen for another card: this one is never beside it.

@@ -84,6 +84,7 @@ def test_a_card_with_several_chips_takes_the_one_of_the_variant(why):
     code, said = why("--variant", "sm52-avx-py311", "--gpu", "GT 730")
     assert code == 2
     assert "was sold with several chips" in said.err
+    assert "`farm detect` on its machine says" in said.err
 
 
 @pytest.mark.parametrize("name", ["sm_35", "sm35", "3.5", "35"])
