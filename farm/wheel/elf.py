@@ -205,7 +205,8 @@ class _Reader:
             for tag, value in tags
             if strings is not None and tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         ]
-        paths = {tag: tuple(text.split(":")) for tag, text in texts}
+        # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the current folder.
+        paths = {tag: tuple(text.split(":")) if text else () for tag, text in texts}
         return Elf(
             machine=self._machine(machine),
             bits=self.bits,

@@ -61,9 +61,9 @@ def _may_run(section: Section, elf: Elf) -> bool:
         return True
     if section.kind != _PROGBITS or section.name.startswith(_DATA_NAMES):
         return False
+    # By the place in the file: debugging information says address 0, where the code's segment begins in old layouts.
     return any(
-        segment.is_code and segment.address <= section.address < segment.address + segment.size
-        for segment in elf.segments
+        segment.is_code and segment.offset <= section.offset < segment.offset + segment.size for segment in elf.segments
     )
 
 

@@ -110,7 +110,8 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]
         found = needed(own, wheels, opens)
         beside = {library.path for library in _beside(own, found)}
-        inside = {who: list(names.values()) for who, names in neighbours(own).items()}
+        # Of all: auditwheel leads to <name>.libs from `x.data/platlib`, where the file lies in the wheel alone.
+        inside = {who: list(names.values()) for who, names in neighbours(contents.libraries).items()}
         members = [
             _patched(archive, library, found if library.path in beside else [], inside.get(library.path, []), folder)
             for library in own

@@ -85,7 +85,7 @@ def _paths(library: Library) -> list[Finding]:
     why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
     return [
         Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH)
-        for entry in (library.search_path if library.format == "elf" else ())
+        for entry in dict.fromkeys(library.search_path if library.format == "elf" else ())
         if (what := foreign(library.path, entry))
     ]
 

@@ -169,7 +169,7 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
     claims = [
         ("METADATA", info.name, info.version),
         ("the .dist-info folder", folder_name, folder_version),
-        ("the policy", policy.name or info.name, policy.version or info.version),
+        ("the policy", policy.name or name.name, policy.version or name.version),
     ]
     wrong = []
     for who, its_name, its_version in claims:

@@ -91,11 +91,15 @@ def added_folders() -> tuple[str, ...]:
 
 
 def folders_of_host(path: str) -> tuple[str, ...]:
-    """For a plugin (a path from site-packages on), the folders above it: what opens it is loaded from one of them."""
+    """For a plugin (a path from site-packages on), the folders above it and `bin` in these, as Qt and PyQt lay it out.
+
+    What opens it is loaded from one of them.
+    """
     if not path.lower().endswith(".dll") or not fits(path, _lists().plugins):
         return ()
     parts = path.split("/")
-    return tuple("/".join(parts[:count]) for count in range(len(parts) - 2, 0, -1))
+    above = ["/".join(parts[:count]) for count in range(len(parts) - 2, 0, -1)]
+    return (*above, *(f"{folder}/bin" for folder in above))
 
 
 def fits(name: str, patterns: tuple[str, ...]) -> bool:

@@ -283,6 +283,25 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
     assert paths == {"canary/ext/_C.so": ("$ORIGIN/../lib",), "canary/lib/libown.so": (), "canary/lib/libfar.so": ()}
 
 
+def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tmp_path, make_wheel):
+    """auditwheel leads it there as from its place in the wheel. Needs a C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    libs = tmp_path / "libs"
+    libs.mkdir()
+    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
+    subprocess.run([*shared, "-o", str(libs / "libown.so")], input=b"int own(void) { return 1; }", check=True)
+    command = [*shared, "-x", "none", f"-L{libs}", "-lown", "-o", str(tmp_path / "_C.so")]
+    subprocess.run(command, input=b"int own(void); int module(void) { return own(); }", check=True)
+    name = "canary-1.0.data/platlib/canary/_C.cpython-311-x86_64-linux-gnu.so"
+    files = {"canary/__init__.py": b"", name: (tmp_path / "_C.so").read_bytes()}
+    result = repair(make_wheel(tmp_path / "in", files), tmp_path, RepairOptions(lib_dirs=[libs]))
+    with Archive(result.wheel) as archive:
+        paths = {each.path: each.search_path for each in read_needs(archive, {}).libraries}
+    assert paths[name] == ("$ORIGIN/../canary.libs",)
+
+
 def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendored_from_there(tmp_path, make_wheel):
     """A plugin may have the name of a library of the system that the module means. Needs a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")

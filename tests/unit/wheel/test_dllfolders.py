@@ -105,11 +105,12 @@ def test_of_an_installed_package_too(files, tmp_path):
     assert why_126(tmp_path / "pkg").named == "pkg/_sub/video.cp311-win_amd64.pyd"
 
 
-def test_a_plugin_takes_what_is_loaded_from_the_folders_above_it(make_pe, make_wheel, tmp_path):
+@pytest.mark.parametrize("place", ["Qt6Core.dll", "bin/Qt6Core.dll"])  # PySide6's, and PyQt6-Qt6's
+def test_a_plugin_takes_what_is_loaded_from_the_folders_above_it(make_pe, make_wheel, tmp_path, place):
     """Qt's: opened by a library of the package, when that is loaded. A module is opened by Python at any time."""
     needs = make_pe(needed=["Qt6Core.dll"])
     paths = ["plugins/styles/a.dll", "qml/Qt/Quick/b.dll", "plugins/c.cp311-win_amd64.pyd", "examples/d.dll"]
-    files = {"pkg/Qt6Core.dll": make_pe(), **{f"pkg/{path}": needs for path in paths}}
+    files = {f"pkg/{place}": make_pe(), **{f"pkg/{path}": needs for path in paths}}
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag="cp311-cp311-win_amd64")
     who = [need.who for need in inspect(wheel).needs if need.answer == "unreachable"]
     assert sorted(who) == ["pkg/examples/d.dll", "pkg/plugins/c.cp311-win_amd64.pyd"]

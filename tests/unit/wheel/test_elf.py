@@ -46,7 +46,7 @@ def test_facts(library):
 def test_runpath_hides_rpath(make_elf):
     """The loader ignores DT_RPATH where there is a DT_RUNPATH, even an empty one."""
     assert read_elf(make_elf(rpath="/old", runpath="$ORIGIN")).search_path == ("$ORIGIN",)
-    assert read_elf(make_elf(rpath="/old", runpath="")).search_path == ("",)
+    assert read_elf(make_elf(rpath="/old", runpath="")).search_path == ()
     assert read_elf(make_elf(rpath="$ORIGIN/a")).search_path == ("$ORIGIN/a",)
     assert read_elf(make_elf()).search_path == ()
 

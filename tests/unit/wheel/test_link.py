@@ -27,8 +27,10 @@ def found(tmp_path, make_wheel):
     [
         ("/home/builder/lib", "a folder of the machine that built it"),
         ("$ORIGIN:/usr/local/cuda/lib64", "names /usr/local/cuda/lib64"),
-        ("", "an empty entry"),
+        ("", None),  # glibc: "Ignore empty rpaths", as it says
+        (":", "an empty entry"),
         ("$ORIGIN::$ORIGIN/lib", "an empty entry"),
+        ("$ORIGIN/../..:$ORIGIN:$ORIGIN/../..", "leads out of site-packages"),
         ("lib", "relative to the folder"),
         ("$ORIGIN/../..", "leads out of site-packages"),
         ("$ORIGIN/../../../lib", "leads out of site-packages"),

@@ -235,6 +235,16 @@ def test_names(check, kwargs, policy, words):
     assert any(words in finding.what for finding in report.findings)
 
 
+def test_a_policy_that_names_nothing_says_nothing(check):
+    _, report = check(
+        metadata=b"Metadata-Version: 2.1\nName: other\nVersion: 1.1\n", policy={"name": None, "version": None}
+    )
+    assert [finding.what for finding in report.findings if finding.check == "names"] == [
+        "the file name says canary, METADATA says other",
+        "the file name says version 1.0, METADATA says 1.1",
+    ]
+
+
 def test_a_renamed_wheel(check, tmp_path):
     check()
     wheel = next(tmp_path.glob("*.whl"))
