@@ -117,7 +117,7 @@ class Bucket:
         return Retrying(
             stop=stop_after_attempt(TRIES),
             wait=wait_random_exponential(multiplier=0.1, max=5),
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(may_pass),
             reraise=True,
         )(once)
 
@@ -202,7 +202,7 @@ def absent(error: ClientError) -> bool:
     return http_status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
 
 
-def _may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException) -> bool:
     """May the same call work a moment later? 409 is S3's "another conditional write is under way"."""
     if isinstance(error, ClientError):
         status = http_status(error)

@@ -276,3 +276,52 @@ def test_a_store_that_refuses_true_conditions_is_refused(store, monkeypatch):
     store.client.meta.events.register("before-sign.s3", before_sign)
     with pytest.raises(PublishRefusedError, match="a replace with the current tag is done; seen: refused"):
         probe(store)
+
+
+def cut(store, *, at, times=1, whole=False, other=False):
+    """The next answers to GET end early, after at most `at` bytes; what was asked for each time.
+
+    `whole`: ranges are ignored. `other`: the object is another one from the second answer on.
+    """
+    asked = []
+
+    class Short(io.BytesIO):
+        def stream(self, amount, **_):
+            while piece := self.read(amount):
+                yield piece
+
+    def before_send(request, **_kwargs):
+        if request.method != "GET":
+            return None
+        wanted = request.headers.get("Range")
+        asked.append(wanted.decode() if isinstance(wanted, bytes) else wanted)
+        if whole:
+            request.headers.pop("Range", None)
+        answer = store.client._endpoint.http_session.send(request)
+        if other and len(asked) > 1:
+            answer.headers["ETag"] = '"another"'
+        if len(asked) > times:
+            return answer
+        return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:at]))
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    return asked
+
+
+DATA = bytes(range(256)) * 10
+
+
+def test_a_read_that_is_cut_off_goes_on_where_it_ended(store):
+    store.create("whl/files/a.whl", DATA, content_type=TEXT)
+    asked = cut(store, at=1000, times=2)
+    assert b"".join(store.chunks("whl/files/a.whl")) == DATA
+    assert asked == [None, "bytes=1000-", "bytes=2000-"]
+
+
+@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": bucket.TRIES}])
+def test_a_read_that_cannot_go_on_is_an_error(store, how):
+    store.create("whl/files/a.whl", DATA, content_type=TEXT)
+    asked = cut(store, at=10, **how)
+    with pytest.raises(InfrastructureError, match=r"a\.whl"):
+        list(store.chunks("whl/files/a.whl"))
+    assert len(asked) == how.get("times", 2)
