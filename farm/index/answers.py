@@ -4,9 +4,17 @@ import urllib.request
 import zlib
 from collections.abc import Iterator
 from http.client import HTTPException
+from urllib.parse import quote, urlsplit
 
 from farm.errors import InfrastructureError
 from farm.index.stores import CHUNK
+
+
+def as_sent(url: str) -> str:
+    """A URL as a request needs it: its path may hold blanks and letters beyond ASCII, as installers allow."""
+    parts = urlsplit(url)
+    # What is encoded already stays so.
+    return parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl()
 
 
 def pieces(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.answers import pieces
+from farm.index.answers import as_sent, pieces
 from farm.index.backends import open_store
 from farm.index.stores import MAX_GET, Store, check_key
 
@@ -52,7 +52,7 @@ class _Http:
         parts = urlsplit(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
-        self.root = url.rstrip("/")
+        self.root = as_sent(url).rstrip("/")
 
     def get(self, key: str) -> bytes | None:
         data = b""

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from farm.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import naming, pages
-from farm.index.answers import pieces
+from farm.index.answers import as_sent, pieces
 from farm.index.pages import File, Hashes
 from farm.index.stores import MAX_GET
 
@@ -66,7 +66,7 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
         InfrastructureError: There is no such index, or the page is none of the simple API.
     """
     # Only this spelling has a page (PEP 503).
-    url = f"{source.rstrip('/')}/{quote(canonicalize_name(project), safe='')}/"
+    url = f"{as_sent(source).rstrip('/')}/{quote(canonicalize_name(project), safe='')}/"
     # Behind `file:` nobody answers a folder with its page.
     request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
     answer = _asked(request, hint="is the index right, and does it answer?")
@@ -225,7 +225,7 @@ def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) ->
     try:
         return File(
             filename=entry["filename"],
-            url=url,
+            url=as_sent(url),
             hashes=Hashes(sha256=digest),
             size=entry.get("size"),
             upload_time=entry.get("upload-time"),

@@ -12,6 +12,7 @@ from farm.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import simple
 from farm.index.adopting import in_index
 from farm.index.pages import File, Hashes
+from farm.index.reader import open_reader
 
 WHEEL = "canary-1.0+cu118-py3-none-any.whl"
 DATA = b"the bytes of a wheel" * 100
@@ -74,6 +75,15 @@ def test_a_project_is_asked_for_by_the_name_of_its_page():
         assert names(root, "My.Ca__nary") == [WHEEL]
         with pytest.raises(UsageError, match="has no project"):
             names(root, "../simple/my-ca-nary")
+
+
+def test_blanks_and_letters_beyond_ascii_in_the_path_are_encoded():
+    with answering(PAGE.replace(b"../files/", "../grüne files/".encode()), path="/%C3%BC%20x/simple/canary/") as root:
+        [file] = simple.project_files(f"{root}/ü x/simple", "canary")
+        assert file.url == f"{root}/%C3%BC%20x/simple/gr%C3%BCne%20files/canary-1.0%2Bcu118-py3-none-any.whl"
+        assert names(f"{root}/%C3%BC%20x") == [WHEEL]
+    with answering(b"{}", path="/%C3%BC%20x/catalog.json") as root:
+        assert open_reader(f"{root}/ü x/").get("catalog.json") == b"{}"
 
 
 def test_a_base_is_what_links_are_relative_to():
