@@ -69,8 +69,8 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.proved = False
         self.traits = StoreTraits()
-        session = boto3.Session()
         try:
+            session = boto3.Session()
             self.client: S3Client = session.client(
                 "s3",
                 endpoint_url=endpoint_url,
@@ -158,6 +158,11 @@ class Bucket:
             raise UsageError(
                 f"no credentials for {where}",
                 hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            ) from error
+        except (aws.CredentialRetrievalError, aws.SSOError, aws.TokenRetrievalError) as error:
+            raise UsageError(
+                f"no credentials for {where}: {type(error).__name__}",
+                hint="what AWS_PROFILE names gives none (any more); aws sso login, for one, gets new ones",
             ) from error
         except ClientError as error:
             code, status = error.response.get("Error", {}).get("Code", ""), http_status(error)

@@ -8,6 +8,7 @@ import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
@@ -325,3 +326,27 @@ def test_a_read_that_cannot_go_on_is_an_error(store, how):
     with pytest.raises(InfrastructureError, match=r"a\.whl"):
         list(store.chunks("whl/files/a.whl"))
     assert len(asked) == how.get("times", 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "profile", "said"),
+    [
+        ("", "absent", "no client for s3://.*absent"),
+        ("[default", None, "no client for s3://.*config"),
+        ("[profile sso]\nsso_start_url=https://sso.invalid\nsso_region=us-east-1\nsso_account_id=1\nsso_role_name=x\n",
+         "sso", "no credentials for .*SSOTokenLoadError"),
+    ],
+)  # fmt: skip
+def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
+    s3_url, monkeypatch, tmp_path, config, profile, said
+):
+    (tmp_path / "config").write_text(config)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(boto3, "Session", boto3.session.Session)  # a session reads the configuration as it is made
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    with pytest.raises(UsageError, match=f"(?s){said}"):
+        open_store(s3_url).get("catalog.json")
