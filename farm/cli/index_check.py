@@ -16,11 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the problems; 6 when a client can trip over one, 1 when work is unfinished, 0 otherwise."""
     from farm.cli import show
+    from farm.index.catalogue import check_there
     from farm.index.check import check
     from farm.index.probe import prove
     from farm.index.reconcile import reconcile
 
     store = store_of(args)
+    check_there(store)
     if args.fix:
         prove(store, single_writer=args.single_writer)
         # Before the check, which then reports what pages alone could not mend.

@@ -15,14 +15,16 @@ def run(args: argparse.Namespace) -> int:
     """Print what was copied; 7 when names stand for other bytes there."""
     from farm.cli import show
     from farm.index.backends import open_store
+    from farm.index.catalogue import check_there
     from farm.index.copying import copy_index
     from farm.index.probe import prove
 
-    destination = open_store(args.to)
+    source, destination = store_of(args), open_store(args.to)
+    check_there(source)
     # Proving a store writes to it.
     if not args.dry_run:
         prove(destination, single_writer=args.single_writer)
-    done = copy_index(store_of(args), destination, group=args.group, signer=signer_of(args), dry_run=args.dry_run)
+    done = copy_index(source, destination, group=args.group, signer=signer_of(args), dry_run=args.dry_run)
     if args.json:
         show.json_document({**done._asdict(), "dry_run": args.dry_run})
     else:

@@ -14,5 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.index.lifecycle import promote
 
-    promote(writable_store_of(args), args.wheels, args.to, signer=signer_of(args))
-    return print_wheels(args, args.wheels, f"listed in {args.to}")
+    wheels = list(dict.fromkeys(args.wheels))
+    promote(writable_store_of(args), wheels, args.to, signer=signer_of(args))
+    return print_wheels(args, wheels, f"listed in {args.to}")

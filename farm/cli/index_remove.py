@@ -14,5 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.index.lifecycle import remove
 
-    remove(writable_store_of(args), args.wheels, args.reason, signer=signer_of(args))
-    return print_wheels(args, args.wheels, "removed")
+    wheels = list(dict.fromkeys(args.wheels))
+    remove(writable_store_of(args), wheels, args.reason, signer=signer_of(args))
+    return print_wheels(args, wheels, "removed")

@@ -36,7 +36,7 @@ class Offer(NamedTuple):
 
     Attributes:
         filename: Its name, there and here.
-        sha256: What its bytes must hash to.
+        sha256: What its bytes must hash to; empty where the other index does not say.
         path: The file, if it lies on this machine.
         link: The entry of the other index, if it lies there.
     """
@@ -108,8 +108,11 @@ def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
     """
     check_source(source)
     for project in projects:
-        for file in project_files(source, project):
+        unhashed: list[str] = []
+        for file in project_files(source, project, unhashed.append):
             yield Offer(file.filename, file.hashes.sha256, link=file)
+        for name in unhashed:
+            yield Offer(name, "")
 
 
 def adopt(
@@ -186,7 +189,9 @@ class _Present:
         self.names: dict[str, frozenset[str]] = {}
 
     def has(self, offer: Offer) -> bool:
-        """Is just this wheel listed? PublishRefusedError if its name stands for other bytes."""
+        """Is just this wheel listed? PublishRefusedError if nothing says its bytes, or its name stands for others."""
+        if not offer.sha256:
+            raise PublishRefusedError(f"{offer.filename} has no sha256 on its page; download it and adopt the file")
         try:
             project, _version = naming.parse_wheel_name(offer.filename)
         except ValueError as error:

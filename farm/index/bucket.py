@@ -69,8 +69,8 @@ class Bucket:
         self.prefix = f"{prefix}/" if prefix else ""
         self.proved = False
         self.traits = StoreTraits()
-        session = boto3.Session()
         try:
+            session = boto3.Session()
             self.client: S3Client = session.client(
                 "s3",
                 endpoint_url=endpoint_url,
@@ -117,7 +117,7 @@ class Bucket:
         return Retrying(
             stop=stop_after_attempt(TRIES),
             wait=wait_random_exponential(multiplier=0.1, max=5),
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(may_pass),
             reraise=True,
         )(once)
 
@@ -158,6 +158,11 @@ class Bucket:
             raise UsageError(
                 f"no credentials for {where}",
                 hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+            ) from error
+        except (aws.CredentialRetrievalError, aws.SSOError, aws.TokenRetrievalError) as error:
+            raise UsageError(
+                f"no credentials for {where}: {type(error).__name__}",
+                hint="what AWS_PROFILE names gives none (any more); aws sso login, for one, gets new ones",
             ) from error
         except ClientError as error:
             code, status = error.response.get("Error", {}).get("Code", ""), http_status(error)
@@ -202,7 +207,7 @@ def absent(error: ClientError) -> bool:
     return http_status(error) == 404 and error.response.get("Error", {}).get("Code") != "NoSuchBucket"
 
 
-def _may_pass(error: BaseException) -> bool:
+def may_pass(error: BaseException) -> bool:
     """May the same call work a moment later? 409 is S3's "another conditional write is under way"."""
     if isinstance(error, ClientError):
         status = http_status(error)

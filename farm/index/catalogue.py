@@ -14,7 +14,9 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from farm import catalog
+from farm.errors import UsageError
 from farm.index.pages import API_VERSION, Model, Sha256, foreign
+from farm.index.stores import Store
 
 CATALOGUE_KEY = "catalog.json"
 CATALOGUE_TYPE = "application/json"
@@ -160,3 +162,14 @@ def without_rebuild(version: str) -> str:
     if version.endswith(tuple(f".{cpu}".replace("_", ".") for cpu in catalog.cpu_levels())):
         return version
     return re.sub(r"(\+.*[^.])\.[0-9]+$", r"\1", version)
+
+
+def check_there(store: Store) -> None:
+    """UsageError where no index is at all: of nothing one could say that it is whole, and that all of it was copied."""
+    if store.get(CATALOGUE_KEY) is None and not any(
+        True for top in ("records/", "events/", "whl/") for _key in store.list(top)
+    ):
+        raise UsageError(
+            f"there is no index at {store.url('')}",
+            hint="correct its name, mount its disk, or publish a wheel first",
+        )

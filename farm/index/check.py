@@ -19,8 +19,8 @@ from farm.index.events import State, alternate_locations, event_key, fold, group
 from farm.index.keys import newest_root, root_key
 from farm.index.listing import HOME_KEY, ProjectList, html_place, lists_of
 from farm.index.records import Record, parse_record, record_key
-from farm.index.roles import GROUPS_KEY, expires_of
-from farm.index.stores import Stat, Store, check_key
+from farm.index.roles import GROUPS_KEY, digests_of, expires_of
+from farm.index.stores import Stat, Store, Stored, check_key
 
 SIGNATURE_WARNING = timedelta(days=10)
 """How long before it expires a signature is reported: a weekly schedule failed once then."""
@@ -69,6 +69,16 @@ class _Walk:
         self.keys: frozenset[str] = frozenset()
         self.entries: dict[tuple[str, str], frozenset[str]] = {}
         """The wheels on each project's page: a page is read once, however many records lead to it."""
+        self.digests: dict[str, str] = {}
+        """Of what was read."""
+        self.signed: dict[str, str] = {}
+        """What the signatures say of pages."""
+
+    def _get(self, key: str) -> Stored | None:
+        found = self.store.get(key)
+        if found is not None:
+            self.digests[key] = hashlib.sha256(found.data).hexdigest()
+        return found
 
     def problems(self) -> Iterator[Problem]:
         # One listing: asked for one by one, each object would cost a request.
@@ -86,6 +96,7 @@ class _Walk:
         yield from _guarded(GROUPS_KEY, self._groups(set(groups)))
         for group in sorted(groups):
             yield from self._group(group, groups[group])
+        yield from self._unsigned()
         for key in sorted(self.store.list("records/")):
             yield from _guarded(key, self._record(key))
 
@@ -97,13 +108,13 @@ class _Walk:
             yield Problem(key, "is an event that does not follow on the one before", broken=True)
 
     def _catalogue(self) -> Iterator[Problem]:
-        found = self.store.get(CATALOGUE_KEY)
+        found = self._get(CATALOGUE_KEY)
         # What the other checks see where the catalogue cannot be read: an empty one.
         self.catalogue = Catalogue()
         self.catalogue = parse_catalogue(found.data if found else None)
         for group, sections in self.catalogue.groups.items():
             for project in sections:
-                if self.store.get(pages.json_key(group, project)) is None:
+                if self._get(pages.json_key(group, project)) is None:
                     yield Problem(CATALOGUE_KEY, f"offers {project} in {group}, which has no page", broken=True)
 
     def _group(self, group: str, names: set[str]) -> Iterator[Problem]:
@@ -112,7 +123,7 @@ class _Walk:
         for name in sorted(names):
             key = pages.json_key(group, name)
             try:
-                found = self.store.get(key)
+                found = self._get(key)
                 page = None if found is None else pages.parse_page(found.data, key)
             except pages.ForeignObjectError as error:
                 yield Problem(key, str(error), broken=True)
@@ -170,7 +181,7 @@ class _Walk:
         yield from self._target(key, file.url or "", file.hashes.sha256, file.size, metadata)
 
     def _entry(self, key: str, group: str, file: pages.File) -> Iterator[Problem]:
-        found = self.store.get(record_key(file.filename))
+        found = self._get(record_key(file.filename))
         if found is None:
             yield Problem(key, f"{file.filename} has no record", broken=True)
             return
@@ -200,13 +211,13 @@ class _Walk:
         if page.labelled and page.render() != data:
             yield Problem(pages.json_key(group, page.name), "leads to other labels than its copies have", broken=True)
         for version, filename in page.labelled.items():
-            found = self.store.get(key := pages.labels_key(group, page.name, filename))
+            found = self._get(key := pages.labels_key(group, page.name, filename))
             if found is None or not labels.has(found.data, page.labels(version)):
                 yield Problem(key, f"does not have all labels of {page.name} {version}", broken=True)
 
     def _html(self, group: str, page: pages.ProjectPage, channel: str | None) -> Iterator[Problem]:
         key = html_place(group, page.name, channel)
-        found = self.store.get(key)
+        found = self._get(key)
         if found is None:
             yield Problem(key, "is not there yet", broken=False)
             return
@@ -220,7 +231,7 @@ class _Walk:
 
     def _links(self, group: str, listed: dict[str, pages.ProjectPage]) -> Iterator[Problem]:
         key = pages.links_key(group)
-        found = self.store.get(key)
+        found = self._get(key)
         sections = {} if found is None else html.parse_links(found.data, key)
         if found is not None:
             yield from self._anchors(key, found.data)
@@ -244,7 +255,7 @@ class _Walk:
             yield from _guarded(each.key, self._list(each, names))
 
     def _list(self, listed: ProjectList, names: set[str]) -> Iterator[Problem]:
-        found = self.store.get(listed.key)
+        found = self._get(listed.key)
         shown = set() if found is None else listed.parse(found.data)
         for name in sorted(shown):
             if re.sub(r"(index\.\w+)$", rf"{name}/\1", listed.key) not in self.keys:
@@ -253,7 +264,7 @@ class _Walk:
             yield Problem(listed.key, f"does not list {name} yet", broken=False)
 
     def _groups(self, groups: set[str]) -> Iterator[Problem]:
-        found = self.store.get(GROUPS_KEY)
+        found = self._get(GROUPS_KEY)
         shown = set() if found is None else html.parse_root(found.data, GROUPS_KEY)
         for group in sorted(shown - groups):
             yield Problem(GROUPS_KEY, f"leads to {group!r}, which is not there", broken=True)
@@ -261,13 +272,22 @@ class _Walk:
             yield Problem(GROUPS_KEY, f"does not list {group} yet", broken=False)
         if found is not None:
             yield from self._expiry(GROUPS_KEY, found.data)
-        if groups and self.store.get(HOME_KEY) is None:
+        if groups and self._get(HOME_KEY) is None:
             yield Problem(HOME_KEY, "is not there yet", broken=False)
 
     def _expiry(self, key: str, page: bytes) -> Iterator[Problem]:
         signature = html.signature_of(page, key)
         if signature is not None:
             yield from self._ends(key, expires_of(signature, key), SIGNATURE_WARNING, "farm index sign")
+            self.signed |= {name: digest for name, digest in digests_of(signature).items() if name != key}
+
+    def _unsigned(self) -> Iterator[Problem]:
+        """Pages that somebody changed without the key: whoever verifies the index refuses them."""
+        for key, digest in sorted(self.signed.items()):
+            if self.digests.get(key, digest) != digest:
+                yield Problem(
+                    key, "was changed without a new signature: farm index reconcile, with the key", broken=False
+                )
 
     def _root_expiry(self) -> Iterator[Problem]:
         root = newest_root(self.store)
@@ -281,7 +301,7 @@ class _Walk:
             yield Problem(key, f"its signature expire{'d' if late else 's'} {expires:%Y-%m-%d}: {remedy}", broken=late)
 
     def _record(self, key: str) -> Iterator[Problem]:
-        found = self.store.get(key)
+        found = self._get(key)
         if found is None:
             yield Problem(key, "is listed by the store but cannot be read", broken=True)
             return
@@ -300,7 +320,7 @@ class _Walk:
     def _is_listed(self, record: Record, group: str) -> bool:
         if (group, record.project) not in self.entries:
             key = pages.json_key(group, record.project)
-            found = self.store.get(key)
+            found = self._get(key)
             page = None if found is None else pages.parse_page(found.data, key)
             self.entries[group, record.project] = frozenset(page.entries if page else ())
         return record.filename in self.entries[group, record.project]

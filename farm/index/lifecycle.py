@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from packaging.utils import canonicalize_name
+
 from farm.errors import UsageError
 from farm.index import naming, pages
 from farm.index.admission import check_place
@@ -72,6 +74,8 @@ def record_event(
         InfrastructureError: The store failed; run it again.
     """
     listing = Listing(store, signer)
+    if not target.endswith(".whl"):
+        target = canonicalize_name(target)  # as its page is called, however it was written
     if target.endswith(".whl") and kind == "mirrors":
         raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
     record = None

@@ -46,6 +46,14 @@ def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
     return wheel_identity(filename)[:2]
 
 
+def is_wheel_name(filename: str) -> bool:
+    try:
+        wheel_identity(filename)
+    except ValueError:
+        return False
+    return True
+
+
 def _wheel_name(filename: str) -> str:
     parse_wheel_name(filename)
     return filename

@@ -3,15 +3,15 @@
 import hashlib
 import urllib.error
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from farm.errors import InfrastructureError, UsageError
+from farm.index.answers import as_sent, pieces
 from farm.index.backends import open_store
-from farm.index.stores import CHUNK, MAX_GET, Store, check_key
+from farm.index.stores import MAX_GET, Store, check_key
 
 TIMEOUT_S = 60
 GZIP = b"\x1f\x8b"
@@ -52,7 +52,7 @@ class _Http:
         parts = urlsplit(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
-        self.root = url.rstrip("/")
+        self.root = as_sent(url).rstrip("/")
 
     def get(self, key: str) -> bytes | None:
         data = b""
@@ -94,49 +94,8 @@ class _Http:
                 raise InfrastructureError(f"{url}: HTTP {error.code}", hint=hint) from error
             except (OSError, ValueError, HTTPException) as error:
                 raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}") from error
-            return _plain(url, answer.headers.get("Content-Encoding"), self._read(url, answer))
+            return pieces(url, answer)
         return None
-
-    def _read(self, url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
-        length, read = answer.headers.get("Content-Length", ""), 0
-        with answer:
-            try:
-                while chunk := answer.read(CHUNK):
-                    read += len(chunk)
-                    yield chunk
-            except (OSError, ValueError, HTTPException) as error:
-                raise InfrastructureError(f"{url}: {error}") from error
-        if length.isdigit() and read < int(length):  # http.client does not report this itself
-            raise InfrastructureError(f"{url}: cut off after {read} of {length} bytes", hint="run it again")
-
-
-def _plain(url: str, encoding: str | None, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The bytes without their content encoding, in pieces of at most `CHUNK`, whatever they expand to."""
-    match (encoding or "identity").strip().lower():
-        case "identity":
-            return chunks
-        case "gzip" | "x-gzip":
-            return _gunzipped(url, chunks)
-        case other:
-            raise InfrastructureError(f"{url} is encoded as {other:.40}, and only gzip was asked for")
-
-
-def _gunzipped(url: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    decoder = zlib.decompressobj(wbits=31)
-    try:
-        for chunk in chunks:
-            left = chunk
-            while left:
-                if decoder.eof:  # a gzip file may have several members
-                    decoder = zlib.decompressobj(wbits=31)
-                if data := decoder.decompress(left, CHUNK):
-                    yield data
-                # At most CHUNK at a time, since a few bytes may expand to gigabytes: the rest of the input comes again.
-                left = decoder.unconsumed_tail or decoder.unused_data
-    except zlib.error as error:
-        raise InfrastructureError(f"{url} is declared as gzip-encoded but is not: {error}") from error
-    if not decoder.eof:
-        raise InfrastructureError(f"{url} is cut off", hint="run it again")
 
 
 def _digest(chunks: Iterator[bytes]) -> str:

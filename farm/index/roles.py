@@ -164,6 +164,15 @@ def expires_of(signature: Mapping[str, Any], key: str) -> datetime:
         raise pages.foreign(key, "its signature does not say when it expires") from error
 
 
+def digests_of(signature: Mapping[str, Any]) -> dict[str, str]:
+    """The sha256 of each page that a signature covers, by key, whoever signed; nothing if it does not say."""
+    try:
+        covered = signature["targets"]["signed"]["targets"]
+        return {check_key(name): target["hashes"]["sha256"] for name, target in covered.items()}
+    except (KeyError, TypeError, AttributeError, UsageError):
+        return {}
+
+
 def _target(key: str, data: bytes) -> TargetFile:
     digest, custom = hashlib.sha256(data).hexdigest(), {"generation": page_generation(key, data)}
     return TargetFile(len(data), {"sha256": digest}, key, {"custom": custom})
@@ -256,11 +265,8 @@ def _sign(store: Store, signer: Signer, key: str, written: Mapping[str, bytes], 
 
 def _since(store: Store, old: bytes, key: str, read: Mapping[str, bytes]) -> dict[str, bytes]:
     """Pages that a signature has otherwise than they were read, as they are now: a publisher was there since."""
-    try:
-        covered = (html.signature_of(old, key) or {})["targets"]["signed"]["targets"]
-        digests = {check_key(name): target["hashes"]["sha256"] for name, target in covered.items() if name != key}
-    except (KeyError, TypeError, AttributeError, UsageError):
-        return {}
+    covered = digests_of(html.signature_of(old, key) or {})
+    digests = {name: digest for name, digest in covered.items() if name != key}
     # Whoever signed it: this only says which pages to read again.
     names = [
         name

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import multipart, traits
-from farm.index.bucket import SHA256, Bucket, absent, http_status
+from farm.index.bucket import SHA256, TRIES, Bucket, absent, http_status, may_pass
 from farm.index.folders import from_folder
 from farm.index.pieces import Piece
 from farm.index.stores import (
@@ -80,13 +80,24 @@ class S3Store(Bucket):
         return self.again(key, once)
 
     def chunks(self, key: str) -> Iterator[bytes]:
-        def once() -> Iterator[bytes]:
-            answer = self.client.get_object(Bucket=self.bucket, Key=self.full(key))
-            return answer["Body"].iter_chunks(CHUNK)
-
-        pieces = self.again(key, once)
-        with self.failures(key):
-            yield from pieces
+        done, tag = 0, None
+        for left in reversed(range(TRIES)):
+            # What was read of a large wheel is not read again.
+            part: dict[str, Any] = {"Range": f"bytes={done}-"} if done else {}
+            answer = self.again(key, partial(self.client.get_object, Bucket=self.bucket, Key=self.full(key), **part))
+            resumed = answer["ResponseMetadata"]["HTTPStatusCode"] == 206 and answer["ETag"] == tag
+            with self.failures(key), contextlib.closing(answer["Body"]) as body:
+                if done and not resumed:
+                    raise InfrastructureError(f"{self.url(key)}: cut off after {done} bytes", hint="run it again")
+                tag = answer["ETag"]
+                try:
+                    for chunk in body.iter_chunks(CHUNK):
+                        done += len(chunk)
+                        yield chunk
+                    return
+                except BotoCoreError as error:
+                    if not left or not may_pass(error):
+                        raise
 
     def create(
         self,

@@ -7,20 +7,22 @@ import re
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from html.parser import HTMLParser
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
+from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from farm.errors import InfrastructureError, UsageError, VerificationFailedError
-from farm.index import pages
+from farm.index import naming, pages
+from farm.index.answers import as_sent, pieces
 from farm.index.pages import File, Hashes
-from farm.index.stores import CHUNK, MAX_GET
+from farm.index.stores import MAX_GET
 
 # JSON first: HTML has neither sizes nor upload times.
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -37,40 +39,71 @@ _SCHEMES = frozenset({"http", "https", "file"})
 
 def check_source(source: str) -> str:
     """Gives the URL of another index's simple API back; UsageError if it is none that can be read."""
-    if urlsplit(source).scheme not in _SCHEMES:
+    parts = urlsplit(source)
+    # Before all other checks: their messages quote the URL, and a password must not be shown.
+    if "@" in parts.netloc:
+        raise UsageError(
+            "the URL of the other index holds a user name or password",
+            hint="the farm reads other indexes without credentials; download the wheels and adopt their folder",
+        )
+    if parts.scheme not in _SCHEMES:
         raise UsageError(
             f"not the URL of an index: {source[:200]!r}", hint="write https://…/simple or file:///…/simple"
         )
     return source
 
 
-def project_files(source: str, project: str) -> list[File]:
+def project_files(source: str, project: str, unhashed: Callable[[str], None] = lambda _name: None) -> list[File]:
     """The wheels on a project's page that are not yanked and have a sha256; their URLs are absolute.
 
+    Args:
+        source: The root of the other index's simple API.
+        project: The name of the project, in any spelling.
+        unhashed: Gets the name of each wheel that is not yanked and has no sha256.
+
     Raises:
-        InfrastructureError: There is no such page, or it is none of the simple API.
+        UsageError: There is no such page.
+        InfrastructureError: There is no such index, or the page is none of the simple API.
     """
-    url = f"{source.rstrip('/')}/{project}/"
+    # Only this spelling has a page (PEP 503).
+    url = f"{as_sent(source).rstrip('/')}/{quote(canonicalize_name(project), safe='')}/"
     # Behind `file:` nobody answers a folder with its page.
     request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
-    try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            data: bytes = answer.read(MAX_GET + 1)
-            kind, place = answer.headers.get_content_type(), answer.url
-    except (OSError, ValueError) as error:  # URLError is an OSError
-        if getattr(error, "code", None) == 404 or isinstance(getattr(error, "reason", None), FileNotFoundError):
-            raise UsageError(
-                f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?"
-            ) from error
-        reason = getattr(error, "reason", None) or error
-        raise InfrastructureError(f"{url}: {reason}", hint="is the index right, and does it answer?") from error
+    answer = _asked(request, hint="is the index right, and does it answer?")
+    if answer is None:
+        raise UsageError(f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?")
+    kind, place = answer.headers.get_content_type(), answer.url
+    data = _bounded(pieces(url, answer), MAX_GET)
     if len(data) > MAX_GET:
         raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
     try:
-        entries = _json_entries(data) if kind == pages.JSON else _html_entries(data.decode(errors="replace"))
-        return [file for entry in entries if (file := _file(place, entry)) is not None]
+        entries = _json_entries(data) if kind == pages.JSON else _html_entries(place, data.decode(errors="replace"))
+        return [file for entry in entries if (file := _file(place, entry, unhashed)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error
+
+
+def _asked(request: str | urllib.request.Request, hint: str = "run it again") -> "urllib.request._UrlopenRet | None":
+    """What answers there; None for nothing."""
+    try:
+        answer: urllib.request._UrlopenRet = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        reason = getattr(error, "reason", None)
+        if getattr(error, "code", None) == 404 or isinstance(reason, FileNotFoundError):
+            return None
+        url = request if isinstance(request, str) else request.full_url
+        raise InfrastructureError(f"{url}: {reason or error}", hint=hint) from error
+    return answer
+
+
+def _bounded(chunks: Iterator[bytes], limit: int) -> bytes:
+    """All bytes, or the first that are more than `limit`."""
+    data = b""
+    for chunk in chunks:
+        data += chunk
+        if len(data) > limit:
+            break
+    return data
 
 
 def metadata_of(file: File) -> bytes:
@@ -85,11 +118,10 @@ def metadata_of(file: File) -> bytes:
     if file.core_metadata is None:
         return b"" if (file.size or 0) > MAX_READ else _metadata_inside(file.url or "", file.hashes.sha256)
     url = f"{file.url}.metadata"
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            data: bytes = answer.read(MAX_GET + 1)
-    except (OSError, ValueError, HTTPException) as error:
-        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
+    answer = _asked(url)
+    if answer is None:
+        raise InfrastructureError(f"{url} is not there, and its page says that it is", hint="run it again")
+    data = _bounded(pieces(url, answer), MAX_GET)
     if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
         raise VerificationFailedError(f"{url} does not match its page")
     return data
@@ -98,14 +130,9 @@ def metadata_of(file: File) -> bytes:
 @lru_cache(maxsize=256)
 def _metadata_inside(url: str, sha256: str) -> bytes:
     """Many mirrors serve none beside the wheel. One wheel is asked for once, however many groups need it."""
-    try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
-            data: bytes = answer.read(MAX_READ + 1)
-    except (OSError, ValueError, HTTPException) as error:
-        if getattr(error, "code", None) == 404 or isinstance(getattr(error, "reason", None), FileNotFoundError):
-            return b""
-        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
-    if len(data) > MAX_READ:
+    answer = _asked(url)
+    data = b"" if answer is None else _bounded(pieces(url, answer), MAX_READ)
+    if answer is None or len(data) > MAX_READ:
         return b""
     if hashlib.sha256(data).hexdigest() != sha256:
         raise VerificationFailedError(f"{url} has other bytes than its page says")
@@ -127,14 +154,19 @@ def download(file: File, target: Path) -> None:
     """
     url, digest, size = file.url or "", hashlib.sha256(), 0
     limit = MAX_WHEEL if file.size is None else file.size
+    answer = _asked(url)
+    if answer is None:
+        raise InfrastructureError(f"{url} is not there, and a page leads to it", hint="run it again")
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, target.open("wb") as out:
-            while size <= limit and (chunk := answer.read(CHUNK)):
+        with target.open("wb") as out:
+            for chunk in pieces(url, answer):
                 size += len(chunk)
                 digest.update(chunk)
                 out.write(chunk)
-    except (OSError, ValueError, HTTPException) as error:
-        raise InfrastructureError(f"{url}: {getattr(error, 'reason', None) or error}", hint="run it again") from error
+                if size > limit:
+                    break
+    except OSError as error:
+        raise InfrastructureError(f"{target}: {error.strerror or error}", hint="check free space") from error
     if digest.hexdigest() != file.hashes.sha256:
         raise VerificationFailedError(f"{url} has other bytes than its page says ({size} of them)")
 
@@ -150,22 +182,26 @@ class _Anchors(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[dict[str, str | None]] = []
+        self.base: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
             self.found.append(dict(attrs))
+        elif tag == "base" and self.base is None:  # only the first counts, in browsers and in pip
+            self.base = dict(attrs).get("href")
 
 
-def _html_entries(text: str) -> Iterator[dict[str, Any]]:
+def _html_entries(place: str, text: str) -> Iterator[dict[str, Any]]:
     parser = _Anchors()
     parser.feed(text)
+    base = urljoin(place, parser.base or "")
     for anchor in parser.found:
         url, fragment = urldefrag(anchor.get("href") or "")
         digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
         metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
         yield {
-            "filename": unquote(url.rsplit("/", 1)[-1]),
-            "url": url,
+            "filename": unquote(urlsplit(url).path.rsplit("/", 1)[-1]),
+            "url": urljoin(base, url),
             "hashes": {"sha256": digest[1]} if digest else {},
             "requires-python": anchor.get("data-requires-python"),
             "core-metadata": metadata.removeprefix("sha256=") if metadata.startswith("sha256=") else None,
@@ -173,9 +209,13 @@ def _html_entries(text: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _file(place: str, entry: dict[str, Any]) -> File | None:
+def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) -> File | None:
     digest, metadata = entry.get("hashes", {}).get("sha256"), entry["core-metadata"]
-    if entry.get("yanked") or not digest:
+    if entry.get("yanked"):
+        return None
+    if not digest:
+        if naming.is_wheel_name(entry["filename"]):
+            unhashed(entry["filename"])
         return None
     # Relative to where the page was found, which may be behind a redirect.
     url = urljoin(place, entry["url"])
@@ -185,7 +225,7 @@ def _file(place: str, entry: dict[str, Any]) -> File | None:
     try:
         return File(
             filename=entry["filename"],
-            url=url,
+            url=as_sent(url),
             hashes=Hashes(sha256=digest),
             size=entry.get("size"),
             upload_time=entry.get("upload-time"),

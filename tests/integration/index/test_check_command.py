@@ -50,3 +50,16 @@ def test_what_pages_cannot_mend_is_told_after_fix_too(check, tmp_path):
     code, [problem] = check("--fix")
     assert code == 1
     assert "claimed and not yet listed" in problem["what"]
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["check", "--fix"], ["copy", "--to", "there"], ["copy", "-n", "--to", "there"]]
+)
+@pytest.mark.parametrize("place", ["index", "file", "s3"])
+def test_where_no_index_is_nothing_is_called_whole(tmp_path, monkeypatch, s3_url, command, place, capsys):
+    monkeypatch.chdir(tmp_path)
+    index = {"index": "none", "file": (tmp_path / "none").as_uri(), "s3": s3_url}[place]
+    assert main(["index", *command, "--index", index]) == 2
+    assert "there is no index at " in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "there").exists()

@@ -475,3 +475,22 @@ def test_a_project_that_is_quarantined_before_the_catalogue_has_it(tmp_path, mak
         assert (page["files"], page["project-status"]["status"]) == ([], "quarantined"), wanted
         assert check(store) == [], wanted
     assert wanted > 8
+
+
+def test_a_project_is_known_by_any_spelling(tmp_path, make_wheel, put):
+    store = open_store((tmp_path / "index").as_uri())
+    put(store, make_wheel("my_canary-1.0-py3-none-any.whl"))
+    record_event(store, "My.Canary", "quarantine", "stolen key")
+    key = pages.json_key(GROUP, "my-canary")
+    assert pages.parse_page(store.get(key).data, key).project_status.status == "quarantined"
+    record_event(store, "MY_CANARY", "mirrors", "", mirrors=["https://wheels.example.org"])
+    assert pages.parse_page(store.get(key).data, key).alternate_locations is not None
+    with pytest.raises(UsageError, match="no project 'my-canaries'"):
+        record_event(store, "My.Canaries", "quarantine", "x")
+    assert check(store) == []
+
+
+@pytest.mark.parametrize("command", [["promote", "--to", "release"], ["remove", "--reason", "x"]])
+def test_a_wheel_that_is_named_twice_counts_once(aged, command, capsys):
+    assert main(["index", *command, NEW, NEW, "--index", str(aged.root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["wheels"] == [NEW]

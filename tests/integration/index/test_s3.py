@@ -8,6 +8,7 @@ import io
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
@@ -276,3 +277,76 @@ def test_a_store_that_refuses_true_conditions_is_refused(store, monkeypatch):
     store.client.meta.events.register("before-sign.s3", before_sign)
     with pytest.raises(PublishRefusedError, match="a replace with the current tag is done; seen: refused"):
         probe(store)
+
+
+def cut(store, *, at, times=1, whole=False, other=False):
+    """The next answers to GET end early, after at most `at` bytes; what was asked for each time.
+
+    `whole`: ranges are ignored. `other`: the object is another one from the second answer on.
+    """
+    asked = []
+
+    class Short(io.BytesIO):
+        def stream(self, amount, **_):
+            while piece := self.read(amount):
+                yield piece
+
+    def before_send(request, **_kwargs):
+        if request.method != "GET":
+            return None
+        wanted = request.headers.get("Range")
+        asked.append(wanted.decode() if isinstance(wanted, bytes) else wanted)
+        if whole:
+            request.headers.pop("Range", None)
+        answer = store.client._endpoint.http_session.send(request)
+        if other and len(asked) > 1:
+            answer.headers["ETag"] = '"another"'
+        if len(asked) > times:
+            return answer
+        return AWSResponse(answer.url, answer.status_code, answer.headers, Short(answer.content[:at]))
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    return asked
+
+
+DATA = bytes(range(256)) * 10
+
+
+def test_a_read_that_is_cut_off_goes_on_where_it_ended(store):
+    store.create("whl/files/a.whl", DATA, content_type=TEXT)
+    asked = cut(store, at=1000, times=2)
+    assert b"".join(store.chunks("whl/files/a.whl")) == DATA
+    assert asked == [None, "bytes=1000-", "bytes=2000-"]
+
+
+@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": bucket.TRIES}])
+def test_a_read_that_cannot_go_on_is_an_error(store, how):
+    store.create("whl/files/a.whl", DATA, content_type=TEXT)
+    asked = cut(store, at=10, **how)
+    with pytest.raises(InfrastructureError, match=r"a\.whl"):
+        list(store.chunks("whl/files/a.whl"))
+    assert len(asked) == how.get("times", 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "profile", "said"),
+    [
+        ("", "absent", "no client for s3://.*absent"),
+        ("[default", None, "no client for s3://.*config"),
+        ("[profile sso]\nsso_start_url=https://sso.invalid\nsso_region=us-east-1\nsso_account_id=1\nsso_role_name=x\n",
+         "sso", "no credentials for .*SSOTokenLoadError"),
+    ],
+)  # fmt: skip
+def test_a_profile_that_gives_no_credentials_is_a_mistake_in_the_configuration(
+    s3_url, monkeypatch, tmp_path, config, profile, said
+):
+    (tmp_path / "config").write_text(config)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(boto3, "Session", boto3.session.Session)  # a session reads the configuration as it is made
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    with pytest.raises(UsageError, match=f"(?s){said}"):
+        open_store(s3_url).get("catalog.json")

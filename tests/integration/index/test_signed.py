@@ -436,3 +436,18 @@ def test_the_clients_of_other_tools_read_the_signature(signed):
         assert Metadata.from_dict(signature[name]).signed.type == name
     record = json.loads(store.get(record_key(FIRST)).data)
     assert set(record["attestation"]) == {"payload", "payloadType", "signatures"}
+
+
+def test_check_names_pages_that_were_changed_without_the_key(signed, key):
+    _publish, store, _root = signed
+    assert check(store) == []
+    record_event(store, FIRST, "yank", "by somebody without the key")
+    found = check(store)
+    assert {problem.key for problem in found} == {
+        "whl/kepler/sm35-avx/simple/canary/index.html",
+        "whl/sm35-avx/simple/canary/index.html",
+        "whl/sm35-avx/v1-json/canary/index.json",
+    }
+    assert {(problem.broken, "without a new signature" in problem.what) for problem in found} == {(False, True)}
+    reconcile(store, key.signer)
+    assert check(store) == []

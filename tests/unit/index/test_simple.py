@@ -1,0 +1,139 @@
+"""Another index as its servers really answer: gzip-encoded, cut off, without digests, with links relative to a base."""
+
+import gzip
+import hashlib
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.index import simple
+from farm.index.adopting import in_index
+from farm.index.pages import File, Hashes
+from farm.index.reader import open_reader
+
+WHEEL = "canary-1.0+cu118-py3-none-any.whl"
+DATA = b"the bytes of a wheel" * 100
+SHA256 = hashlib.sha256(DATA).hexdigest()
+PAGE = f'<a href="../files/canary-1.0%2Bcu118-py3-none-any.whl#sha256={SHA256}">{WHEEL}</a>'.encode()
+
+
+@contextmanager
+def answering(body, *, headers=None, path="/simple/canary/", missing=0, status_line=None):
+    """The root of an index that answers `path` with `body`, `missing` bytes short of what it promises."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if status_line is not None:
+                self.wfile.write(status_line)
+                return
+            self.send_response(200 if self.path == path else 404)
+            self.send_header("Content-Length", str(len(body) + missing))
+            for name, value in {"Content-Type": "text/html", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=served.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{served.server_port}"
+    finally:
+        served.shutdown()
+        thread.join()
+        served.server_close()
+
+
+def names(root, project="canary"):
+    return [file.filename for file in simple.project_files(f"{root}/simple", project)]
+
+
+def test_a_gzip_encoded_page_is_read():
+    with answering(gzip.compress(PAGE), headers={"Content-Encoding": "gzip"}) as root:
+        assert names(root) == [WHEEL]
+
+
+def test_a_page_that_is_cut_off_is_no_shorter_page():
+    with answering(PAGE, missing=10) as root, pytest.raises(InfrastructureError, match="cut off after"):
+        names(root)
+
+
+@pytest.mark.parametrize("answer", [b"garbage\r\n\r\n", b""])
+def test_what_is_no_http_is_named(answer):
+    with answering(b"", status_line=answer) as root, pytest.raises(InfrastructureError, match="/simple/canary/: "):
+        names(root)
+
+
+def test_a_project_is_asked_for_by_the_name_of_its_page():
+    with answering(PAGE, path="/simple/my-ca-nary/") as root:
+        assert names(root, "My.Ca__nary") == [WHEEL]
+        with pytest.raises(UsageError, match="has no project"):
+            names(root, "../simple/my-ca-nary")
+
+
+def test_blanks_and_letters_beyond_ascii_in_the_path_are_encoded():
+    with answering(PAGE.replace(b"../files/", "../grüne files/".encode()), path="/%C3%BC%20x/simple/canary/") as root:
+        [file] = simple.project_files(f"{root}/ü x/simple", "canary")
+        assert file.url == f"{root}/%C3%BC%20x/simple/gr%C3%BCne%20files/canary-1.0%2Bcu118-py3-none-any.whl"
+        assert names(f"{root}/%C3%BC%20x") == [WHEEL]
+    with answering(b"{}", path="/%C3%BC%20x/catalog.json") as root:
+        assert open_reader(f"{root}/ü x/").get("catalog.json") == b"{}"
+
+
+def test_a_base_is_what_links_are_relative_to():
+    with answering(b'<base href="/elsewhere/deep/"><base href="/wrong/">' + PAGE) as root:
+        [file] = simple.project_files(f"{root}/simple", "canary")
+        assert file.url == f"{root}/elsewhere/files/canary-1.0%2Bcu118-py3-none-any.whl"
+    with answering(b'<base href="file:///etc/deep/">' + PAGE) as root:
+        assert names(root) == [], "a page from elsewhere says nothing about files of this machine"
+
+
+def test_what_follows_a_question_mark_is_not_in_the_file_name():
+    with answering(PAGE.replace(b".whl#", b".whl?token=a/b#")) as root:
+        [file] = simple.project_files(f"{root}/simple", "canary")
+        assert (file.filename, file.url.endswith(".whl?token=a/b")) == (WHEEL, True)
+
+
+def test_wheels_without_a_digest_are_told():
+    page = PAGE.replace(b"#sha256=", b"#md5=") + b'<a href="canary-1.0.tar.gz">sdist</a><a href="../">up</a>'
+    told = []
+    with answering(page) as root:
+        assert simple.project_files(f"{root}/simple", "canary", told.append) == []
+    assert told == [WHEEL]
+
+
+def entry(root, **more):
+    return File(filename=WHEEL, url=f"{root}/{WHEEL}", hashes=Hashes(sha256=SHA256), **more)
+
+
+def test_a_wheel_that_is_cut_off_is_not_another_wheel(tmp_path):
+    with answering(DATA[:50], path=f"/{WHEEL}", missing=50) as root:
+        with pytest.raises(InfrastructureError, match="cut off after 50 of 100 bytes"):
+            simple.download(entry(root), tmp_path / WHEEL)
+        with pytest.raises(InfrastructureError, match="cut off after 50 of 100 bytes"):
+            simple.metadata_of(entry(root))
+
+
+def test_a_wheel_of_other_bytes_is_refused(tmp_path):
+    with answering(DATA, path=f"/{WHEEL}") as root:
+        simple.download(entry(root), tmp_path / WHEEL)
+        assert (tmp_path / WHEEL).read_bytes() == DATA
+        with pytest.raises(VerificationFailedError, match="has other bytes than its page says"):
+            simple.download(entry(root).model_copy(update={"hashes": Hashes(sha256="0" * 64)}), tmp_path / WHEEL)
+
+
+def test_a_link_to_nothing_is_named(tmp_path):
+    with answering(DATA) as root, pytest.raises(InfrastructureError, match="is not there"):
+        simple.download(entry(root), tmp_path / WHEEL)
+
+
+def test_a_password_in_the_url_is_not_shown():
+    with pytest.raises(UsageError) as caught:
+        list(in_index("https://user:secret@wheels.example.org/simple", ["canary"]))
+    assert "secret" not in str(caught.value)
