@@ -12,8 +12,11 @@ from farm.errors import UsageError
 from farm.pack import pack
 from farm.pipeline import bundle
 from farm.pipeline.bundle import RUNNER, write_bundle
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.render import render
+from farm.settings import Settings
 from farm.sources import gather
 from farm.standalone.bundle.build import failure
 from farm.variant import Variant
@@ -64,6 +67,13 @@ def test_the_manifest_names_every_part(made, plan):
         assert (len(data), hashlib.sha256(data).hexdigest()) == (part["size"], part["sha256"])
         assert len(data) <= 40_000
     assert (dest / "run").read_bytes() == pack(RUNNER)
+
+
+def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(tmp_path, root, plan, monkeypatch):
+    (tmp_path / "mine").write_text("")
+    monkeypatch.setattr(bundle, "open_backend", lambda *_: pytest.fail("an engine was asked"))
+    with pytest.raises(UsageError, match="is not empty"):
+        bundle.bundle(Workspace(root, Settings(), Silent()), plan, tmp_path)
 
 
 def test_a_bundle_does_not_overwrite(made, plan, tmp_path):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from farm.cli.main import main
 from farm.compat import Stack
 from farm.doctor import common
 from farm.doctor.findings import GB, Patient
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.pipeline.needs import published
@@ -406,6 +407,56 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     plan = plan_of(own)
     assert set(plan.apt) - set(before.apt) == {"patch"}
     assert "patches/one.patch" in render(own, plan).job["build.sh"]
+
+
+@pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
+def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, monkeypatch, fails_at):
+    write, disk = Path.write_text, []
+
+    def full(path, text, **options):
+        if disk and path.as_posix().endswith(fails_at):
+            write(path, text[:10], **options)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    rendered = render(own, plan_of(own))
+    rendered.write(tmp_path / "old")
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()}
+    disk.append("full")
+    for name in ("old", "new/er"):
+        with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")):
+            rendered.write(tmp_path / name)
+    assert {path: path.read_bytes() for path in sorted(tmp_path.glob("old/**/*")) if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "old"}
+    assert not list(tmp_path.glob("old/.farm-*"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["init", "FOLDER"],
+        ["render", "--variant", "cpu-avx-py311", "--package", "hello", "-o", "FOLDER"],
+        ["render", "--variant", "cpu-avx-py311", "--package", "hello", "--bundle", "FOLDER"],
+    ],
+)
+def test_a_folder_that_cannot_be_is_the_callers_mistake(own, tmp_path, monkeypatch, capsys, command):
+    (tmp_path / "file").write_text("")
+    words = [str(tmp_path / "file") if word == "FOLDER" else word for word in command]
+    assert main(["--project", str(own), *words]) == 2
+    # A folder whose system makes none, as /proc.
+    make = Path.mkdir
+
+    def nowhere(path, *args, **kwargs):
+        if path.name == "new":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", nowhere)
+    if "--bundle" not in command:
+        words = [str(tmp_path / "new") if word == "FOLDER" else word for word in command]
+        assert main(["--project", str(own), *words]) == 2
+        assert f"{tmp_path / 'new'}: this folder cannot be made" in capsys.readouterr().err
 
 
 def test_a_smoke_test_of_a_wheel_for_a_newer_system_was_not_run(own, tmp_path, capsys):
