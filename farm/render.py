@@ -73,7 +73,8 @@ class Rendered:
 def _write(path: Path, text: str, meant: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
+        # A recipe's patch may be in another encoding: its bytes come back as they were.
+        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
     except OSError as error:  # one of writing, such as of a full disk, does not name the file
         raise InfrastructureError(f"{meant}: {error.strerror}") from error
 
@@ -142,4 +143,14 @@ def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
     if job_digest(plan.recipe, files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
-    return {f"recipe/{name}": content.decode().replace("\r\n", "\n") for name, content in files.items()}
+    return {f"recipe/{name}": _text(content) for name, content in files.items()}
+
+
+def _text(content: bytes) -> str:
+    """A file as text, what is not UTF-8 as `surrogateescape` has it; without what a checkout on Windows adds.
+
+    Such a checkout ends every line with CRLF. A patch of a file with CRLF has LF in its own lines (`---`, `@@`), and
+    must stay so: `patch` refuses other line ends than the file's.
+    """
+    text = content.decode(errors="surrogateescape")
+    return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text

@@ -406,7 +406,26 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     (folder / "one.patch").write_text("--- a/hello.cpp\n+++ b/hello.cpp\n")
     plan = plan_of(own)
     assert set(plan.apt) - set(before.apt) == {"patch"}
-    assert "patches/one.patch" in render(own, plan).job["build.sh"]
+    script = render(own, plan).job["build.sh"]
+    # The step before it: of several patches, the log says which one does not apply.
+    assert 'echo "farm: step patches/one.patch"\n    patch --strip=1' in script
+
+
+@pytest.mark.parametrize(
+    ("written", "carried"),
+    [
+        (b"--- a/x\r\n+++ b/x\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"),
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\r\n+b\r\n", None),  # `diff -u` of files with CRLF
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-caf\xe9\n+caf\xe8\n", None),  # a source in Latin-1
+    ],
+)
+def test_a_patch_file_reaches_the_build_as_it_was_written(own, tmp_path, written, carried):
+    folder = own / "recipes" / "hello" / "job" / "patches"
+    folder.mkdir(parents=True)
+    (folder / "one.patch").write_bytes(written)
+    render(own, plan_of(own)).write(tmp_path / "context")
+    found = (tmp_path / "context" / "job" / "recipe" / "patches" / "one.patch").read_bytes()
+    assert found == (carried or written)
 
 
 @pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
