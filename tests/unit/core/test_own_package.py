@@ -5,6 +5,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +29,7 @@ from farm.platforms.facts import facts
 from farm.recipe import names, recipe, use_project
 from farm.render import render
 from farm.settings import Settings
+from farm.sources import _pack
 from farm.tree import tree_files
 from farm.variant import Variant
 from tests.schemas import valid
@@ -426,6 +429,19 @@ def test_a_patch_file_reaches_the_build_as_it_was_written(own, tmp_path, written
     render(own, plan_of(own)).write(tmp_path / "context")
     found = (tmp_path / "context" / "job" / "recipe" / "patches" / "one.patch").read_bytes()
     assert found == (carried or written)
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names there are text")
+def test_a_source_may_have_names_that_are_no_text(own):
+    source = own / "recipes" / "hello" / "src"
+    before = plan_of(own)
+    (source / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    plan = plan_of(own)
+    assert plan.source.digest != before.source.digest
+    target = own / "source.tar"
+    _pack(source, target)
+    with tarfile.open(target) as archive:
+        assert os.fsdecode(b"source/caf\xe9.txt") in archive.getnames()
 
 
 @pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
