@@ -513,6 +513,17 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert sorted(own.rglob("*")) == before
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+@pytest.mark.parametrize("name", ["ci/farm.yaml", "ci/matrix.yaml", "ci/runners.yaml"])
+def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
+    """The farm's defaults in its place would publish elsewhere."""
+    (own / name).unlink()
+    (own / name).symlink_to(own / "not mounted")
+    words = ["runners", "list"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    assert main(["--project", str(own), *words]) == 2
+    assert f"{own / name}: cannot be read: No such file or directory" in capsys.readouterr().err
+
+
 def test_the_doctor_looks_at_the_projects_own_package(own, capsys):
     main(["--project", str(own), "doctor"])
     assert "to build hello 0.1.0+" in capsys.readouterr().out
