@@ -513,6 +513,18 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert sorted(own.rglob("*")) == before
 
 
+def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys):
+    """A channel may build it by another recipe: `torch-debian-2-6`."""
+    named(own, "special", "hello")
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(
+        file.read_text().replace("packages: [hello, special]", "packages: [hello]\n    recipes: {hello: special}")
+    )
+    assert plan_of(own).recipe == "special"
+    assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
 @pytest.mark.parametrize("name", ["ci/farm.yaml", "ci/matrix.yaml", "ci/runners.yaml"])
 def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
