@@ -414,6 +414,22 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     assert 'echo "farm: step patches/one.patch"\n    patch --strip=1' in script
 
 
+@pytest.mark.parametrize("name", ["patches/one.patch", "prepare.sh"])
+def test_what_changes_the_source_is_refused_where_nothing_applies_it(own, name):
+    for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
+        text = (own / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        (own / file).write_text(text)
+    wanted = Selectors(Variant.parse("cpu-avx-py311"), "hello", "windows")
+    assert resolve(own, wanted).platform == "windows"
+    file = own / "recipes" / "hello" / "job" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+    with pytest.raises(UsageError, match=f"hello: job/{name}: only builds in Linux images .* not those on windows"):
+        resolve(own, wanted)
+    assert plan_of(own).platform == "linux"
+
+
 @pytest.mark.parametrize(
     ("written", "carried"),
     [
