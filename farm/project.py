@@ -32,9 +32,14 @@ def find_project(start: Path) -> Path:
     if not start.is_dir():
         raise UsageError(f"{start}: no such folder", hint="name the project's folder: --project DIR")
     for folder in (start.resolve(), *start.resolve().parents):
-        if any((folder / name).is_file() for name in PROJECT_FILES):
+        if any(_is_there(folder / name) for name in PROJECT_FILES):
             return folder
     return start.resolve()
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is such a file; of a link that leads nowhere `farm.yamlfile` says so."""
+    return file.is_file() or file.is_symlink()
 
 
 def journal_path(project: Path) -> Path | None:

@@ -13,13 +13,15 @@ from pathlib import Path, PureWindowsPath
 
 import jinja2
 
-from farm import catalog, patches, recipe, shipped
+from farm import catalog, outputs, patches, recipe, shipped
 from farm.errors import InfrastructureError, UsageError
 from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
 from farm.recipe import job_digest, job_files
+from farm.retrying import retry_while_open
 from farm.settings import load_settings
+from farm.temporary import temporary_folder
 from farm.text import json_lines
 
 EPOCH = 315532800
@@ -40,18 +42,41 @@ class Rendered:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
-        """Write `image/` and `job/` under `dest`; returns the files."""
-        written = []
-        for folder, files in (("image", self.image), ("job", self.job)):
-            for name, text in files.items():
-                path = dest / folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                try:
-                    path.write_text(text, encoding="utf-8", newline="\n")
-                except OSError as error:  # one of writing, such as of a full disk, does not name the file
-                    raise InfrastructureError(f"{path}: {error.strerror}") from error
-                written.append(path)
-        return written
+        """Write `image/` and `job/` under `dest`; returns the files. Where that fails, `dest` is as it was.
+
+        Raises:
+            UsageError: `dest` cannot be a folder.
+            InfrastructureError: The machine has no room.
+        """
+        files = {
+            Path(folder, name): text
+            for folder, texts in (("image", self.image), ("job", self.job))
+            for name, text in texts.items()
+        }
+        made: list[Path] = []
+        try:
+            outputs.make_folder(dest, made)
+            # All are whole before the first takes the place of an older one.
+            with temporary_folder(".farm-", dest) as part:
+                for file, text in files.items():
+                    _write(part / file, text, dest / file)
+                for file in files:
+                    outputs.make_folder((dest / file).parent, made)
+                    retry_while_open((part / file).replace, dest / file)
+                    made.append(dest / file)
+        except BaseException:
+            outputs.remove(made)
+            raise
+        return [dest / file for file in files]
+
+
+def _write(path: Path, text: str, meant: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A recipe's patch may be in another encoding: its bytes come back as they were.
+        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+    except OSError as error:  # one of writing, such as of a full disk, does not name the file
+        raise InfrastructureError(f"{meant}: {error.strerror}") from error
 
 
 def render(project: Path, plan: Plan) -> Rendered:
@@ -118,4 +143,14 @@ def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
     # The plan holds their digest, not the files: they are read from the recipe as it is now.
     if job_digest(plan.recipe, files) != plan.job_files:
         raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
-    return {f"recipe/{name}": content.decode().replace("\r\n", "\n") for name, content in files.items()}
+    return {f"recipe/{name}": _text(content) for name, content in files.items()}
+
+
+def _text(content: bytes) -> str:
+    """A file as text, what is not UTF-8 as `surrogateescape` has it; without what a checkout on Windows adds.
+
+    Such a checkout ends every line with CRLF. A patch of a file with CRLF has LF in its own lines (`---`, `@@`), and
+    must stay so: `patch` refuses other line ends than the file's.
+    """
+    text = content.decode(errors="surrogateescape")
+    return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text

@@ -4,6 +4,7 @@ In a checkout they stand at its root, where they are edited; a wheel of the farm
 (`setup.py` puts them there).
 """
 
+import os
 from pathlib import Path
 
 _IN_WHEEL = Path(__file__).parent / "_shipped"
@@ -17,12 +18,12 @@ EXAMPLE = FOLDER / "example"
 
 
 def path(project: Path, relative: str) -> Path:
-    """The project's own file or folder where it has one, else the farm's."""
+    """The project's own file or folder where it has one, else the farm's; a link that leads nowhere is one, too."""
     own = project / relative
-    return own if own.exists() else ROOT / relative
+    return own if os.path.lexists(own) else ROOT / relative
 
 
 def default(project: Path, relative: str) -> Path:
-    """The project's own configuration file where it has one, else that of the example."""
+    """The project's own configuration file where it has one, else that of the example; a link as in `path`."""
     own = project / relative
-    return own if own.exists() else EXAMPLE / relative
+    return own if os.path.lexists(own) else EXAMPLE / relative

@@ -52,7 +52,7 @@ def digest_of(files: Iterable[tuple[str, bytes]]) -> str:
     """Sha256 over names and contents."""
     total = hashlib.sha256()
     for relative, content in files:
-        name = relative.encode()
+        name = os.fsencode(relative)
         # With both lengths, so that no other split into names and contents gives the same bytes.
         total.update(b"%d %s %d " % (len(name), name, len(content)))
         total.update(content)

@@ -195,6 +195,8 @@ def _maker(kind: Any) -> Callable[[Any], Any] | None:
 
 def _content(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # of a folder the system says it
+            raise UsageError(f"{path}: a pipe or a device, not a file")  # it may never end
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
@@ -299,6 +301,8 @@ def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
         for item in node.value:
             _check_nodes(item, path, loader)
     else:
+        if "\0" in node.value:  # written as "\0": neither paths nor variables can hold it
+            raise UsageError(f"{path}:{line}: a character 0 is in the text {short(node.value)!r}")
         try:
             loader.construct_object(node)
         except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none

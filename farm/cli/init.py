@@ -1,7 +1,6 @@
 """`farm init`: a small project to start from: configuration with comments, a recipe and a workflow."""
 
 import argparse
-import contextlib
 import json
 import os
 import shlex
@@ -17,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
-    from farm import shipped
+    from farm import outputs, shipped
     from farm.cli import show
     from farm.errors import InfrastructureError, UsageError
 
@@ -35,14 +34,14 @@ def run(args: argparse.Namespace) -> int:
     made: list[Path] = []
     try:
         for file in files:
-            _make_folder((args.folder / file).parent, made)
+            outputs.make_folder((args.folder / file).parent, made)
             made.append(args.folder / file)
             try:
                 shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
             except OSError as error:  # it names what is read, also where writing fails
                 raise InfrastructureError(f"{args.folder / file}: {error.strerror}") from error
     except BaseException:
-        _remove(made)
+        outputs.remove(made)
         raise
     if args.json:
         print(
@@ -61,21 +60,6 @@ def _taken(target: Path) -> str | None:
     if os.path.lexists(target):
         return str(target)
     return next((f"the file {part}" for part in target.parents if os.path.lexists(part) and not part.is_dir()), None)
-
-
-def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and those above it, each noted in `made`."""
-    for part in (*reversed(folder.parents), folder):
-        if not part.is_dir():
-            part.mkdir()
-            made.append(part)
-
-
-def _remove(made: list[Path]) -> None:
-    """Take away what this command made, the last first; nothing else can be in it."""
-    for path in reversed(made):
-        with contextlib.suppress(OSError):
-            path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _for_cd(folder: Path) -> str:

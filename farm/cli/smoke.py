@@ -8,7 +8,7 @@ from pathlib import Path
 from farm import pack
 from farm.cli import show
 from farm.cli.options import add_selectors, add_verbosity
-from farm.cli.selected import plan_of
+from farm.cli.selected import plan_of, selectors_of
 from farm.cli.watchers import watching
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.index.backends import open_store
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-def _published(workspace: Workspace, plan: Plan) -> tuple[str, ...]:
+def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
     """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
     if "://" in workspace.index_url:
         return ()
@@ -68,7 +68,7 @@ def _published(workspace: Workspace, plan: Plan) -> tuple[str, ...]:
         return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",
-        hint=f"build it: farm submit --variant {plan.variant} --package {plan.recipe} --channel {plan.channel}; "
+        hint=f"build it: farm submit --variant {plan.variant} --package {package} --channel {plan.channel}; "
         "or test another wheel: --wheel FILE, --index-url URL",
     )
 
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
-        filenames = _published(workspace, plan)
+        filenames = _published(workspace, plan, selectors_of(args, project, settings).package)
         source = pip_source(workspace, plan.parsed_variant.group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")

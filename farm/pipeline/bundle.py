@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import farm
-from farm import shipped
+from farm import outputs, shipped
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.pack import pack
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, check_engine, open_backend, toolchain
@@ -93,20 +93,26 @@ def write_bundle(
         environment: What the toolchain's image sets.
 
     Raises:
-        UsageError: `dest` holds something.
+        UsageError: `dest` holds something, or cannot be a folder.
     """
+    require_empty(dest)
+    made: list[Path] = []
+    try:
+        outputs.make_folder(dest, made)
+        return _write(plan, dest, tree, inputs, environment)
+    except BaseException as error:  # Ctrl-C, a full disk: half a bundle is not carried away
+        outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
+        if isinstance(error, OSError) and not error.filename:  # one of writing does not name the file
+            raise InfrastructureError(f"{dest}: {error.strerror}") from error
+        raise
+
+
+def require_empty(dest: Path) -> None:
+    """Refuses a place for a bundle that holds something, or is no folder."""
+    if dest.exists() and not dest.is_dir():
+        raise UsageError(f"{dest} is not a folder", hint="name a folder for the bundle")
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest} is not empty", hint="name another folder for the bundle, or remove it")
-    made = not dest.exists()
-    dest.mkdir(parents=True, exist_ok=True)
-    try:
-        return _write(plan, dest, tree, inputs, environment)
-    except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away, and the same command begins again
-        for path in dest.iterdir():
-            path.unlink()
-        if made:
-            dest.rmdir()
-        raise
 
 
 def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]) -> list[Path]:
@@ -152,6 +158,7 @@ def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
     Raises:
         FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
     """
+    require_empty(dest)  # said before the minutes that packing takes
     check_engine(workspace, "docker", plan)
     backend = open_backend(workspace, "docker")
     engine = backend.engine

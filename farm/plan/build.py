@@ -90,6 +90,7 @@ def _plan(wanted: Candidate) -> Plan:
     if stack.toolkit == "nvidia":
         packages.append("ca-certificates")  # its archives come over https
     files = job_files(pins.recipe)
+    inputs.check_changes(pins.recipe, recipe, files, stack.platform)
     patch_files = [name for name in files if name.startswith("patches/")]
     if patch_files and system.facts.in_images:
         packages.append("patch")

@@ -1,5 +1,6 @@
 """What goes into a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +57,23 @@ def parts(recipe_: Recipe, base: str | None) -> list[PartPlan]:
         for part in recipe_.parts
         if not part.bases or base in part.bases
     ]
+
+
+def check_changes(name: str, recipe_: Recipe, files: Iterable[str], system: str) -> None:
+    """Refuse what changes the source where only the builds in images do it: the wheel would be of other source.
+
+    Raises:
+        UsageError: The recipe `name` has patch files, a `prepare.sh` or parts, and `system` is none with images.
+    """
+    if facts(system).in_images:
+        return
+    found = [f"job/{file}" for file in files if file.startswith("patches/") or file == "prepare.sh"]
+    if found or recipe_.parts:
+        raise UsageError(
+            f"{folder(name)}: {min(found) if found else 'parts'}: only builds in Linux images change the source so, "
+            f"not those on {system}",
+            hint="let `source` have the change, or build for --platform linux",
+        )
 
 
 def build_requires(name: str, recipe_: Recipe, stack: Stack, base: str | None) -> list[SourcePlan]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -37,6 +39,16 @@ def python_command() -> list[str]:
     return [sys.executable, *(["-I"] if sys.flags.isolated else [])]
 
 
+def _how(code: int) -> str:
+    """How a process ended: outside Windows a negative code is that of a signal."""
+    if code >= 0 or os.name == "nt":
+        return f"exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"
+
+
 def check_script(path: str) -> str:
     """Runs a script in a process of its own; what it prints last is the result."""
     done = subprocess.run(
@@ -45,7 +57,7 @@ def check_script(path: str) -> str:
     )  # fmt: skip
     printed = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode:
-        raise FailedError(f"exit code {done.returncode}: {printed[-2000:]}", "exit code 0")
+        raise FailedError(": ".join(part for part in (_how(done.returncode), printed[-2000:]) if part), "exit code 0")
     return printed[-200:] or "exit code 0"
 
 

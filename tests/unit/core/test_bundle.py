@@ -1,19 +1,25 @@
 """Bundles: what is carried is what was packed, in parts, and a part that is missing or damaged is named."""
 
+import errno
 import hashlib
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.pack import pack
 from farm.pipeline import bundle
 from farm.pipeline.bundle import RUNNER, write_bundle
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
 from farm.plan import Selectors, resolve
 from farm.render import render
+from farm.settings import Settings
 from farm.sources import gather
 from farm.standalone.bundle.build import failure
 from farm.variant import Variant
@@ -64,6 +70,23 @@ def test_the_manifest_names_every_part(made, plan):
         assert (len(data), hashlib.sha256(data).hexdigest()) == (part["size"], part["sha256"])
         assert len(data) <= 40_000
     assert (dest / "run").read_bytes() == pack(RUNNER)
+
+
+def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(tmp_path, root, plan, monkeypatch):
+    (tmp_path / "mine").write_text("")
+    monkeypatch.setattr(bundle, "open_backend", lambda *_: pytest.fail("an engine was asked"))
+    with pytest.raises(UsageError, match="is not empty"):
+        bundle.bundle(Workspace(root, Settings(), Silent()), plan, tmp_path)
+
+
+def test_a_bundle_that_does_not_fit_leaves_nothing_and_its_folder_is_named(plan, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bundle, "_write", full)
+    with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / 'new'}: No space left on device")):
+        write_bundle(plan, dest=tmp_path / "new", tree=tmp_path / "tree", inputs={}, environment={})
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_bundle_does_not_overwrite(made, plan, tmp_path):

@@ -5,6 +5,9 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tarfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +17,7 @@ from farm.cli.main import main
 from farm.compat import Stack
 from farm.doctor import common
 from farm.doctor.findings import GB, Patient
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.matrix import load_matrix
 from farm.options import Choice
 from farm.pipeline.needs import published
@@ -26,6 +29,7 @@ from farm.platforms.facts import facts
 from farm.recipe import names, recipe, use_project
 from farm.render import render
 from farm.settings import Settings
+from farm.sources import _pack
 from farm.tree import tree_files
 from farm.variant import Variant
 from tests.schemas import valid
@@ -405,7 +409,105 @@ def test_a_recipe_with_patch_files_has_patch_in_its_image(own):
     (folder / "one.patch").write_text("--- a/hello.cpp\n+++ b/hello.cpp\n")
     plan = plan_of(own)
     assert set(plan.apt) - set(before.apt) == {"patch"}
-    assert "patches/one.patch" in render(own, plan).job["build.sh"]
+    script = render(own, plan).job["build.sh"]
+    # The step before it: of several patches, the log says which one does not apply.
+    assert 'echo "farm: step patches/one.patch"\n    patch --strip=1' in script
+
+
+@pytest.mark.parametrize("name", ["patches/one.patch", "prepare.sh"])
+def test_what_changes_the_source_is_refused_where_nothing_applies_it(own, name):
+    for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
+        text = (own / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        (own / file).write_text(text)
+    wanted = Selectors(Variant.parse("cpu-avx-py311"), "hello", "windows")
+    assert resolve(own, wanted).platform == "windows"
+    file = own / "recipes" / "hello" / "job" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+    with pytest.raises(UsageError, match=f"hello: job/{name}: only builds in Linux images .* not those on windows"):
+        resolve(own, wanted)
+    assert plan_of(own).platform == "linux"
+
+
+@pytest.mark.parametrize(
+    ("written", "carried"),
+    [
+        (b"--- a/x\r\n+++ b/x\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"),
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\r\n+b\r\n", None),  # `diff -u` of files with CRLF
+        (b"--- a/x\n+++ b/x\n@@ -1 +1 @@\n-caf\xe9\n+caf\xe8\n", None),  # a source in Latin-1
+    ],
+)
+def test_a_patch_file_reaches_the_build_as_it_was_written(own, tmp_path, written, carried):
+    folder = own / "recipes" / "hello" / "job" / "patches"
+    folder.mkdir(parents=True)
+    (folder / "one.patch").write_bytes(written)
+    render(own, plan_of(own)).write(tmp_path / "context")
+    found = (tmp_path / "context" / "job" / "recipe" / "patches" / "one.patch").read_bytes()
+    assert found == (carried or written)
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="names there are text")
+def test_a_source_may_have_names_that_are_no_text(own):
+    source = own / "recipes" / "hello" / "src"
+    before = plan_of(own)
+    (source / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    plan = plan_of(own)
+    assert plan.source.digest != before.source.digest
+    target = own / "source.tar"
+    _pack(source, target)
+    with tarfile.open(target) as archive:
+        assert os.fsdecode(b"source/caf\xe9.txt") in archive.getnames()
+
+
+@pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
+def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, monkeypatch, fails_at):
+    write, disk = Path.write_text, []
+
+    def full(path, text, **options):
+        if disk and path.as_posix().endswith(fails_at):
+            write(path, text[:10], **options)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    rendered = render(own, plan_of(own))
+    rendered.write(tmp_path / "old")
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()}
+    disk.append("full")
+    for name in ("old", "new/er"):
+        with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")):
+            rendered.write(tmp_path / name)
+    assert {path: path.read_bytes() for path in sorted(tmp_path.glob("old/**/*")) if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "old"}
+    assert not list(tmp_path.glob("old/.farm-*"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["init", "FOLDER"],
+        ["render", "--variant", "cpu-avx-py311", "--package", "hello", "-o", "FOLDER"],
+        ["render", "--variant", "cpu-avx-py311", "--package", "hello", "--bundle", "FOLDER"],
+    ],
+)
+def test_a_folder_that_cannot_be_is_the_callers_mistake(own, tmp_path, monkeypatch, capsys, command):
+    (tmp_path / "file").write_text("")
+    words = [str(tmp_path / "file") if word == "FOLDER" else word for word in command]
+    assert main(["--project", str(own), *words]) == 2
+    # A folder whose system makes none, as /proc.
+    make = Path.mkdir
+
+    def nowhere(path, *args, **kwargs):
+        if path.name == "new":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        make(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", nowhere)
+    if "--bundle" not in command:
+        words = [str(tmp_path / "new") if word == "FOLDER" else word for word in command]
+        assert main(["--project", str(own), *words]) == 2
+        assert f"{tmp_path / 'new'}: this folder cannot be made" in capsys.readouterr().err
 
 
 def test_a_smoke_test_of_a_wheel_for_a_newer_system_was_not_run(own, tmp_path, capsys):
@@ -425,6 +527,29 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in said
     assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in said
     assert sorted(own.rglob("*")) == before
+
+
+def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys):
+    """A channel may build it by another recipe: `torch-debian-2-6`."""
+    named(own, "special", "hello")
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(
+        file.read_text().replace("packages: [hello, special]", "packages: [hello]\n    recipes: {hello: special}")
+    )
+    assert plan_of(own).recipe == "special"
+    assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
+    assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+@pytest.mark.parametrize("name", ["ci/farm.yaml", "ci/matrix.yaml", "ci/runners.yaml"])
+def test_a_configuration_that_is_a_link_to_nowhere_is_said(own, capsys, name):
+    """The farm's defaults in its place would publish elsewhere."""
+    (own / name).unlink()
+    (own / name).symlink_to(own / "not mounted")
+    words = ["runners", "list"] if "runners" in name else ["plan", "--variant", "cpu-avx-py311", "--package", "hello"]
+    assert main(["--project", str(own), *words]) == 2
+    assert f"{own / name}: cannot be read: No such file or directory" in capsys.readouterr().err
 
 
 def test_the_doctor_looks_at_the_projects_own_package(own, capsys):

@@ -1,5 +1,6 @@
 """YAML files into checked models: every error names the file and the line."""
 
+import os
 from typing import Annotated, Literal
 
 import pytest
@@ -93,6 +94,7 @@ def test_a_word_that_is_a_truth_value_is_explained(file):
         ("words: []\n? [a]\n: b\n", 2, "a key must be a word"),
         ("words: []\nstacks:\n  a: {jobs: 0b_}\n", 3, "'0b_' is not a valid int"),
         ("words: []\nstacks: !!bool maybe\n", 2, "'maybe' is not a valid bool"),
+        ('words:\n  - "a\\0b"\n', 2, "a character 0 is in the text"),
         ("words: [a\nstacks: {}\n", 2, "not valid YAML"),
         ("words: []\n---\nwords: []\n", 2, "not valid YAML"),
         (b"words: []\n# \xff\n", 2, "not UTF-8"),
@@ -135,6 +137,13 @@ def test_an_absent_file_and_a_folder_are_refused(file, tmp_path):
         load(file, Document)
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         load(tmp_path, Document)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such files")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UsageError, match=r"pipe\.yaml: a pipe or a device, not a file"):
+        load(tmp_path / "pipe.yaml", Document)
 
 
 def test_a_file_that_is_too_large_is_refused(file):

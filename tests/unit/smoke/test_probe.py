@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import json
 import math
+import os
 import random
 import sys
 from fractions import Fraction
@@ -487,3 +488,20 @@ def test_any_text_is_valid_junit(text, status):
     assert suite.get("skipped") == ("1" if status == "not_run" else "0")
     assert [len(case) for case in suite] == [1, 1]
     assert suite[0][0].tag == {"passed": "system-out", "failed": "failure", "not_run": "skipped"}[status]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such signals")
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
+        ("import sys; sys.exit(3)", "exit code 3"),
+        ("import sys; print('x'); sys.exit(3)", "exit code 3: x"),
+    ],
+)
+def test_how_a_script_ended_is_said(tmp_path, line, seen):
+    script = tmp_path / "own.py"
+    script.write_text(line)
+    with pytest.raises(outcome.FailedError) as caught:
+        package.check_script(str(script))
+    assert caught.value.seen == seen

@@ -94,6 +94,7 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/11.tar" --directory third_party/pybind11 --strip-components=1
     echo "farm: step patches"
     python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
+    echo "farm: step prepare.sh"
     bash "$FARM_ROOT/job/recipe/prepare.sh"
     touch .farm-source
 fi

@@ -1,0 +1,38 @@
+"""What a command writes into a folder that its caller names: whole, or nothing of it."""
+
+import contextlib
+import errno
+from pathlib import Path
+
+from farm.errors import UsageError
+
+_OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+"""Why a folder cannot be made although the caller names a good one."""
+
+
+def make_folder(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it, each noted in `made`.
+
+    Raises:
+        UsageError: There can be no such folder: something else is in the way, or the system has none there.
+        OSError: The machine has no room for it.
+    """
+    for part in (*reversed(folder.parents), folder):
+        if part.is_dir():
+            continue
+        try:
+            part.mkdir()
+        except OSError as error:
+            if error.errno in _OF_THE_MACHINE:
+                raise
+            raise UsageError(
+                f"{part}: this folder cannot be made: {error.strerror}", hint="name another folder"
+            ) from error
+        made.append(part)
+
+
+def remove(made: list[Path]) -> None:
+    """Take away what a command made, the last first; a folder that holds something of others stays."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()
