@@ -42,6 +42,9 @@ AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
 VariableName = Annotated[
     str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
 ]
+Inside = Annotated[
+    str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, without `..`")
+]
 Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
 Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
 
@@ -132,7 +135,7 @@ class Part(Model):
     images in whose builds it is used; none: all.
     """
 
-    into: str
+    into: Inside
     bases: list[str] = []
     source: Annotated[ArchiveSource | DebianSource | SdistSource | WheelSource, Field(discriminator="kind")]
     strip: int = Field(default=1, ge=0, le=16)
@@ -211,7 +214,7 @@ class Recipe(Model):
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
     timeout_minutes: int = Field(gt=0)
-    vendor_into: str
+    vendor_into: Inside
     repair: Repair | dict[PlatformName, Repair] = "beside"
     exclude: list[str] = []
     opens: dict[Literal["cuda", "cudnn"], list[str]] = {}

@@ -298,6 +298,8 @@ SDIST = "{kind: sdist, package: x, file: FILE, sha256: HASH}"
         ("{FARM_VERSION:", "{farm version:", 11, "'farm version' is not the name of a variable"),
         ("script: smoke.py", "script: smok.py", 17, "smoke.script: there is no "),
         ("imports: [hello]", "imports: [a-b]", 17, "smoke.imports.0: 'a-b' is not the name of a module"),
+        ("vendor_into: ", "vendor_into: ../", 15, "is not a folder inside, such as torch/lib"),
+        ("vendor_into: ", "vendor_into: /", 15, "is not a folder inside, such as torch/lib"),
         ("env: {", "requires: ['numpy>>1']\nenv: {", 11, "requires.0: 'numpy>>1': "),
         ("env: {", "needs: [torhc]\nenv: {", 11, "needs: no recipe for package 'torhc'"),
         ("env: {", "\tenv: {", 11, "not valid YAML: a tab; indent with spaces"),
