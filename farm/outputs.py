@@ -2,9 +2,10 @@
 
 import contextlib
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 """Why a folder cannot be made although the caller names a good one."""
@@ -29,6 +30,19 @@ def make_folder(folder: Path, made: list[Path]) -> None:
                 f"{part}: this folder cannot be made: {error.strerror}", hint="name another folder"
             ) from error
         made.append(part)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError inside becomes an error that names `path`: of a write, the system's names no file, or what is read.
+
+    Raises:
+        InfrastructureError: `path` cannot be written, such as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InfrastructureError(f"{path}: {error.strerror}") from error
 
 
 def remove(made: list[Path]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 import jinja2
 
 from farm import catalog, outputs, patches, recipe, shipped
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import UsageError
 from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
@@ -42,7 +42,7 @@ class Rendered:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
-        """Write `image/` and `job/` under `dest`; returns the files. Where that fails, `dest` is as it was.
+        """Write `image/` and `job/` under `dest`; returns the files. Without room for all, `dest` is as it was.
 
         Raises:
             UsageError: `dest` cannot be a folder.
@@ -59,7 +59,8 @@ class Rendered:
             # All are whole before the first takes the place of an older one.
             with temporary_folder(".farm-", dest) as part:
                 for file, text in files.items():
-                    _write(part / file, text, dest / file)
+                    with outputs.naming(dest / file):
+                        _write(part / file, text)
                 for file in files:
                     outputs.make_folder((dest / file).parent, made)
                     retry_while_open((part / file).replace, dest / file)
@@ -70,13 +71,10 @@ class Rendered:
         return [dest / file for file in files]
 
 
-def _write(path: Path, text: str, meant: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A recipe's patch may be in another encoding: its bytes come back as they were.
-        path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
-    except OSError as error:  # one of writing, such as of a full disk, does not name the file
-        raise InfrastructureError(f"{meant}: {error.strerror}") from error
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A recipe's patch may be in another encoding: its bytes come back as they were.
+    path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 
 def render(project: Path, plan: Plan) -> Rendered:

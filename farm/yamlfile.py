@@ -5,6 +5,7 @@ copied) and duplicate keys (where the last one silently wins) are refused.
 """
 
 import re
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import cache, partial
@@ -195,7 +196,8 @@ def _maker(kind: Any) -> Callable[[Any], Any] | None:
 
 def _content(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # of a folder the system says it
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the system says it
             raise UsageError(f"{path}: a pipe or a device, not a file")  # it may never end
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)

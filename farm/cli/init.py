@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
     from farm import outputs, shipped
     from farm.cli import show
-    from farm.errors import InfrastructureError, UsageError
+    from farm.errors import UsageError
 
     files = sorted(
         path.relative_to(shipped.EXAMPLE)
@@ -36,10 +36,8 @@ def run(args: argparse.Namespace) -> int:
         for file in files:
             outputs.make_folder((args.folder / file).parent, made)
             made.append(args.folder / file)
-            try:
+            with outputs.naming(args.folder / file):
                 shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
-            except OSError as error:  # it names what is read, also where writing fails
-                raise InfrastructureError(f"{args.folder / file}: {error.strerror}") from error
     except BaseException:
         outputs.remove(made)
         raise

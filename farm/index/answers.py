@@ -2,7 +2,7 @@
 
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.client import HTTPException
 from urllib.parse import quote, urlsplit
 
@@ -24,6 +24,17 @@ def pieces(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
         InfrastructureError: It was cut off, or is encoded in another way than it says.
     """
     return _plain(url, answer.headers.get("Content-Encoding"), _read(url, answer))
+
+
+def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
+    """All bytes, or the first that are more than `limit`."""
+    read, size = [], 0
+    for chunk in chunks:
+        read.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            break
+    return b"".join(read)
 
 
 def _read(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:

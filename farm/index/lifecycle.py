@@ -76,7 +76,7 @@ def record_event(
     listing = Listing(store, signer)
     if not target.endswith(".whl"):
         target = canonicalize_name(target)  # as its page is called, however it was written
-    if target.endswith(".whl") and kind == "mirrors":
+    elif kind == "mirrors":
         raise UsageError(f"mirrors are those of a project, and {target[:200]!r} is a wheel's file name")
     record = None
     if target.endswith(".whl"):

@@ -9,7 +9,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.answers import as_sent, pieces
+from farm.index.answers import as_sent, bounded, pieces
 from farm.index.backends import open_store
 from farm.index.stores import MAX_GET, Store, check_key
 
@@ -55,13 +55,12 @@ class _Http:
         self.root = as_sent(url).rstrip("/")
 
     def get(self, key: str) -> bytes | None:
-        data = b""
-        for chunk in self._chunks(key) or [None]:
-            if chunk is None:
-                return None
-            data += chunk
-            if len(data) > MAX_GET:
-                raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
+        chunks = self._chunks(key)
+        if chunks is None:
+            return None
+        data = bounded(chunks, MAX_GET)
+        if len(data) > MAX_GET:
+            raise InfrastructureError(f"{self.root}/{key} is over {MAX_GET} bytes: no page")
         # No page begins with these two bytes, so something encoded it twice.
         if data.startswith(GZIP):
             raise InfrastructureError(

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from farm.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import naming, pages
-from farm.index.answers import as_sent, pieces
+from farm.index.answers import as_sent, bounded, pieces
 from farm.index.pages import File, Hashes
 from farm.index.stores import MAX_GET
 
@@ -73,7 +73,7 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
     if answer is None:
         raise UsageError(f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?")
     kind, place = answer.headers.get_content_type(), answer.url
-    data = _bounded(pieces(url, answer), MAX_GET)
+    data = bounded(pieces(url, answer), MAX_GET)
     if len(data) > MAX_GET:
         raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
     try:
@@ -96,16 +96,6 @@ def _asked(request: str | urllib.request.Request, hint: str = "run it again") ->
     return answer
 
 
-def _bounded(chunks: Iterator[bytes], limit: int) -> bytes:
-    """All bytes, or the first that are more than `limit`."""
-    data = b""
-    for chunk in chunks:
-        data += chunk
-        if len(data) > limit:
-            break
-    return data
-
-
 def metadata_of(file: File) -> bytes:
     """The METADATA of a wheel that a page links to: beside the wheel (PEP 658), else out of the wheel.
 
@@ -121,7 +111,7 @@ def metadata_of(file: File) -> bytes:
     answer = _asked(url)
     if answer is None:
         raise InfrastructureError(f"{url} is not there, and its page says that it is", hint="run it again")
-    data = _bounded(pieces(url, answer), MAX_GET)
+    data = bounded(pieces(url, answer), MAX_GET)
     if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
         raise VerificationFailedError(f"{url} does not match its page")
     return data
@@ -131,7 +121,7 @@ def metadata_of(file: File) -> bytes:
 def _metadata_inside(url: str, sha256: str) -> bytes:
     """Many mirrors serve none beside the wheel. One wheel is asked for once, however many groups need it."""
     answer = _asked(url)
-    data = b"" if answer is None else _bounded(pieces(url, answer), MAX_READ)
+    data = b"" if answer is None else bounded(pieces(url, answer), MAX_READ)
     if answer is None or len(data) > MAX_READ:
         return b""
     if hashlib.sha256(data).hexdigest() != sha256:

@@ -17,6 +17,7 @@ from farm import pack
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
+from farm.smoke.probe.package import signal_name
 from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
 from farm.temporary import temporary_folder
@@ -251,7 +252,7 @@ def _judge(
     if code is not None and code & 0xFFFFFFFF in _NTSTATUS:
         name = _NTSTATUS[code & 0xFFFFFFFF]
     elif code is not None and code < 0:
-        name, code = _signal_name(-code), None
+        name, code = signal_name(-code), None
     found = document if isinstance(document, ProbeDocument) else None
     outcome, reason = _outcome(module, emulate, ended, name, document, expect)
     hint = None
@@ -327,10 +328,3 @@ def _why(failed: Check) -> str:
     """What the first failed check saw, of a traceback its last line, which names the error; and what was expected."""
     lines = (failed.seen or "").strip().splitlines()
     return f": {short(lines[-1])}; expected: {short(failed.expected)}" if lines else ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -39,14 +39,16 @@ def python_command() -> list[str]:
     return [sys.executable, *(["-I"] if sys.flags.isolated else [])]
 
 
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _how(code: int) -> str:
     """How a process ended: outside Windows a negative code is that of a signal."""
-    if code >= 0 or os.name == "nt":
-        return f"exit code {code}"
-    try:
-        return f"ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"ended by signal {-code}"
+    return f"exit code {code}" if code >= 0 or os.name == "nt" else f"ended by {signal_name(-code)}"
 
 
 def check_script(path: str) -> str:
