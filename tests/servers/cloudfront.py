@@ -6,14 +6,14 @@ MuJS from Debian: CloudFront's runtime has all of 5.1 and parts of what came lat
 import contextlib
 import json
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.servers.threads import answered_by
 from tests.servers.web import CONFIGURATIONS, unpacked
 
 FUNCTION = CONFIGURATIONS / "cloudfront.js"
@@ -70,11 +70,5 @@ def cloudfront(folder: Path, origin: str) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Edge) as serving:
-        thread = threading.Thread(target=serving.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{serving.server_port}"
-        finally:
-            serving.shutdown()
-            thread.join()
+    with answered_by(Edge) as url:
+        yield url

@@ -8,11 +8,12 @@ import lzma
 import re
 import subprocess
 import tarfile
-import threading
 import zipfile
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
+
+from tests.servers.threads import answered_by
 
 # --- install_debian_cuda.py -----------------------------------------------------------------------
 
@@ -81,14 +82,8 @@ def mirror():
             with contextlib.suppress(OSError):  # the client may have had enough
                 self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answered_by(Handler) as state.url:
+        yield state
 
 
 VERSION = "11.8.89~11.8.0-5~deb12u1"

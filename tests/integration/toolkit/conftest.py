@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+
+from tests.servers.threads import answered_by
 
 INSTALLER = Path(__file__).parents[3] / "dockerfiles" / "scripts" / "install_toolkit.py"
 
@@ -83,15 +84,8 @@ def _handler(served: Served):
 @pytest.fixture
 def served():
     state = Served()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(state))
-    server.daemon_threads = True
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield state
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answered_by(_handler(state)) as state.url:
+        yield state
 
 
 def tar_xz(top, files, links=(), extra=()):

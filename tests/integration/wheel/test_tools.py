@@ -283,8 +283,9 @@ def test_a_library_of_the_wheel_itself_is_led_to_and_not_looked_for_elsewhere(tm
     assert paths == {"canary/ext/_C.so": ("$ORIGIN/../lib",), "canary/lib/libown.so": (), "canary/lib/libfar.so": ()}
 
 
-def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tmp_path, make_wheel):
-    """auditwheel leads it there as from its place in the wheel. Needs a C compiler."""
+@pytest.fixture
+def module_and_library(tmp_path):
+    """A folder with libown.so, and the bytes of a module that needs it. Needs a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")
@@ -294,28 +295,28 @@ def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tm
     subprocess.run([*shared, "-o", str(libs / "libown.so")], input=b"int own(void) { return 1; }", check=True)
     command = [*shared, "-x", "none", f"-L{libs}", "-lown", "-o", str(tmp_path / "_C.so")]
     subprocess.run(command, input=b"int own(void); int module(void) { return own(); }", check=True)
+    return libs, (tmp_path / "_C.so").read_bytes()
+
+
+def test_a_module_that_is_unpacked_from_a_data_folder_finds_what_was_vendored(tmp_path, make_wheel, module_and_library):
+    """auditwheel leads it there as from its place in the wheel."""
+    libs, module = module_and_library
     name = "canary-1.0.data/platlib/canary/_C.cpython-311-x86_64-linux-gnu.so"
-    files = {"canary/__init__.py": b"", name: (tmp_path / "_C.so").read_bytes()}
+    files = {"canary/__init__.py": b"", name: module}
     result = repair(make_wheel(tmp_path / "in", files), tmp_path, RepairOptions(lib_dirs=[libs]))
     with Archive(result.wheel) as archive:
         paths = {each.path: each.search_path for each in read_needs(archive, {}).libraries}
     assert paths[name] == ("$ORIGIN/../canary.libs",)
 
 
-def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendored_from_there(tmp_path, make_wheel):
-    """A plugin may have the name of a library of the system that the module means. Needs a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    libs = tmp_path / "libs"
-    libs.mkdir()
-    shared = [compiler, "-shared", "-fPIC", "-nostdlib", "-x", "c", "-"]
-    subprocess.run([*shared, "-o", str(libs / "libown.so")], input=b"int own(void) { return 1; }", check=True)
-    command = [*shared, "-x", "none", f"-L{libs}", "-lown", "-o", str(tmp_path / "_C.so")]
-    subprocess.run(command, input=b"int own(void); int module(void) { return own(); }", check=True)
+def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendored_from_there(
+    tmp_path, make_wheel, module_and_library
+):
+    """A plugin may have the name of a library of the system that the module means."""
+    libs, module = module_and_library
     plugin = (libs / "libown.so").read_bytes() + b"another"
     files = {"canary/__init__.py": b"", "canary/plugins/libown.so": plugin}
-    wheel = make_wheel(tmp_path / "in", {**files, "canary/_C.so": (tmp_path / "_C.so").read_bytes()})
+    wheel = make_wheel(tmp_path / "in", {**files, "canary/_C.so": module})
     out = tmp_path / "out"
     out.mkdir()
     result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))

@@ -18,6 +18,7 @@ from farm.plan import Selectors, resolve
 from farm.plan.file import PartPlan, SourcePlan
 from farm.sources import fetch, gather
 from farm.variant import Variant
+from tests.servers.threads import answered_by
 
 
 @pytest.fixture
@@ -176,14 +177,10 @@ def index(tmp_path, monkeypatch):
     page.mkdir(parents=True)
     (page / "index.html").write_text('<a href="/files/%3Ca.whl#sha256=0">a</a> <a href="../../files/b.whl#x">b</a>')
     (folder / "files").mkdir()
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple/")
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield folder
-    server.shutdown()
-    server.server_close()
+    with answered_by(partial(SimpleHTTPRequestHandler, directory=folder)) as url:
+        monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple/")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield folder
 
 
 def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):

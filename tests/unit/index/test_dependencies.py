@@ -3,10 +3,9 @@
 import functools
 import hashlib
 import json
-import threading
 import zipfile
 from datetime import UTC, datetime
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from types import SimpleNamespace
 from unittest.mock import create_autospec
 
@@ -20,6 +19,7 @@ from farm.index.dependencies import link_dependencies, stacks
 from farm.index.publish import publish
 from farm.pipeline.dependencies import link_missing
 from farm.pipeline.report import Outcomes, Watcher
+from tests.servers.threads import answered_by
 
 NAME = "torch-2.6.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"
 PINNED = 'nvidia-cublas-cu11==11.11.3.6; platform_system == "Linux"'
@@ -87,17 +87,10 @@ def test_a_page_says_which_page_of_the_other_index_it_follows(store, public, tmp
     key = pages.json_key("sm35-avx", "sympy")
     assert "tracks" not in json.loads(store.get(key).data)["meta"]
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "public"))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        thread = threading.Thread(target=served.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{served.server_port}"
-            link_dependencies(store, url)
-            again = store.get(key).data
-            link_dependencies(store, f"{url}/")
-        finally:
-            served.shutdown()
-            thread.join()
+    with answered_by(handler) as url:
+        link_dependencies(store, url)
+        again = store.get(key).data
+        link_dependencies(store, f"{url}/")
     assert store.get(key).data == again, "nothing changed"
     meta = json.loads(again)["meta"]
     assert (meta["tracks"], meta["_generation"]) == ([f"{url}/sympy/"], 2)

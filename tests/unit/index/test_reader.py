@@ -3,13 +3,13 @@
 import gzip
 import hashlib
 import http.server
-import threading
 
 import pytest
 
 from farm.errors import InfrastructureError
 from farm.index import reader as module
 from farm.index.reader import open_reader
+from tests.servers.threads import answered_by
 
 PAGE = b"<!DOCTYPE html>" + b"page " * 1000
 PACKED = gzip.compress(PAGE, mtime=0)
@@ -38,17 +38,13 @@ class Answers(http.server.BaseHTTPRequestHandler):
 def answering():
     """`answering(headers, body)` gives a reader of a server that answers everything with these."""
     handler = type("Handler", (Answers,), {"asked": []})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with answered_by(handler) as url:
 
         def answering(headers, body):
             handler.answer = (headers, body)
-            return open_reader(f"http://127.0.0.1:{server.server_port}")
+            return open_reader(url)
 
         yield answering
-        server.shutdown()
-        thread.join()
     assert set(handler.asked) <= {"gzip"}
 
 

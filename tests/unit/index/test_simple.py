@@ -2,9 +2,8 @@
 
 import gzip
 import hashlib
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -13,6 +12,7 @@ from farm.index import simple
 from farm.index.adopting import in_index
 from farm.index.pages import File, Hashes
 from farm.index.reader import open_reader
+from tests.servers.threads import answered_by
 
 WHEEL = "canary-1.0+cu118-py3-none-any.whl"
 DATA = b"the bytes of a wheel" * 100
@@ -39,15 +39,8 @@ def answering(body, *, headers=None, path="/simple/canary/", missing=0, status_l
         def log_message(self, *_):
             pass
 
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=served.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{served.server_port}"
-    finally:
-        served.shutdown()
-        thread.join()
-        served.server_close()
+    with answered_by(Handler) as url:
+        yield url
 
 
 def names(root, project="canary"):
