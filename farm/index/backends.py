@@ -9,6 +9,10 @@ from farm.errors import UsageError
 from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key
 
+_BUCKET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}", re.ASCII)
+"""What botocore takes in a path, but for the names of folders. Which names may be made is the server's to say: old
+buckets of AWS have capital letters and `_`, and other servers allow them."""
+
 
 def open_store(url: str) -> Store:
     """Opens a store by its name.
@@ -44,12 +48,7 @@ def open_store(url: str) -> Store:
         unknown = sorted(set(options) - {"endpoint_url", "region", "pages"})
         endpoint = options.get("endpoint_url")
         slash = options.get("pages", "index")
-        if (
-            slash not in {"index", "slash"}
-            or unknown
-            or parts.fragment
-            or not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,62}", parts.netloc)
-        ):
+        if slash not in {"index", "slash"} or unknown or parts.fragment or not _BUCKET.fullmatch(parts.netloc):
             raise UsageError(
                 f"not an S3 store: {url!r}" + (f" (unknown: {', '.join(unknown)})" if unknown else ""),
                 hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",

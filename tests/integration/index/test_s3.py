@@ -134,6 +134,13 @@ def test_an_absent_bucket_is_no_empty_index(moto_url, aws):
             operate()
 
 
+def test_a_bucket_whose_name_aws_gives_no_more(moto_url, s3_owner, aws):
+    s3_owner.create_bucket(Bucket="Old_Wheels")
+    store = open_store(f"s3://Old_Wheels/py?endpoint_url={moto_url}")
+    assert store.create("whl/a+b.whl", b"x", content_type=TEXT)
+    assert (store.get("whl/a+b.whl").data, list(store.list(""))) == (b"x", ["whl/a+b.whl"])
+
+
 def test_no_credentials_are_a_usage_error(s3_url, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

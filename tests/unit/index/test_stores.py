@@ -105,6 +105,14 @@ def test_s3_urls(monkeypatch):
     assert plain.client.meta.endpoint_url.startswith("https://")
 
 
+@pytest.mark.parametrize("bucket", ["Old_Wheels", "a.b", "9", "x" * 255])
+def test_a_bucket_may_have_any_name_that_a_server_gives_it(monkeypatch, bucket):
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    store = open_store(f"s3://{bucket}/py?endpoint_url=http://127.0.0.1:9000")
+    assert isinstance(store, S3Store)
+    assert store.url("whl/") == f"http://127.0.0.1:9000/{bucket}/py/whl/"
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -115,7 +123,11 @@ def test_s3_urls(monkeypatch):
         "file:///",
         "file:///x?y=1",
         "s3://",
-        "s3://UPPER/x",
+        "s3://two words/x",
+        "s3://ä/x",
+        "s3://../x",
+        "s3://tenant:wheels/x",
+        f"s3://{'x' * 256}/x",
         "s3://b/../x",
         "s3://wheels/x?endpoint=http://h",
         "s3://wheels/x?endpoint_url=ftp://h",
