@@ -5,6 +5,7 @@ switched off and all retries are made here, bounded, with full jitter. `farm.ind
 """
 
 import contextlib
+import http.client
 import re
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
@@ -39,6 +40,7 @@ _CONFIG = Config(
 # S3's error codes (API reference, "Error responses"); the second set is worth another try, whatever the status.
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
 _RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
+_ADDRESS = "is endpoint_url the address of the store's API, not of its console or of a web server?"
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
 
 _T = TypeVar("_T")
@@ -129,7 +131,7 @@ class Bucket:
         """
         status, headers, asked = response_dict["status_code"], response_dict["headers"], operation_model.name
         body = response_dict["body"]  # of an object: a stream
-        said, hint = None, "is endpoint_url the address of the store's API, not of its console or of a web server?"
+        said, hint = None, _ADDRESS
         if status in {301, 302, 303, 307, 308} and "x-amz-bucket-region" not in headers:
             target = headers.get("location", "").split("?")[0]
             said = "the server redirects" + (f" to {target:.200}" if target else "")
@@ -182,6 +184,8 @@ class Bucket:
                     f"{where}: this machine's clock is wrong: it says {formatdate(usegmt=True)}, the store {theirs}",
                     hint="set the clock (timedatectl set-ntp true) and run it again",
                 ) from error
+            if code in {"", str(status)}:
+                raise _unspoken(where, status) from error
             hint = "the same command can be run again"
             # Also what a quota or a missing right to list gives, where S3 hides whether the object exists.
             if status in {401, 403}:
@@ -196,6 +200,20 @@ class Bucket:
             raise InfrastructureError(
                 f"{where}: {type(error).__name__}", hint="is the endpoint right, and does it answer?"
             ) from error
+
+
+def _unspoken(where: str, status: int) -> InfrastructureError:
+    """What it means that an answer has none of S3's error codes: something else than a store gave it."""
+    phrase = http.client.responses.get(status, "")
+    if status in {404, 405, 501}:
+        said, hint = ": what answers there is no S3 store", _ADDRESS
+    elif status == 413:
+        said, hint = "", "a proxy before the store bounds what is sent: client_max_body_size 0; (nginx), for one"
+    elif status in {401, 403}:
+        said, hint = "", "a proxy before the store, or the bucket's policy: do they allow this? (docs/index-stores.md)"
+    else:
+        said, hint = "", "the same command can be run again"
+    return InfrastructureError(f"{where}: {status} {phrase}".rstrip() + said, hint=hint)
 
 
 def http_status(error: ClientError) -> int:

@@ -16,10 +16,10 @@ import gzip
 import hashlib
 import io
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -114,8 +114,7 @@ class S3Store(Bucket):
         headers: dict[str, Any] = {"ContentType": content_type, "CacheControl": "max-age=31536000, immutable"}
         if isinstance(data, Path) and (size := _size(data)) > MAX_PUT:
             return multipart.put(self, key, data, size, sha256, headers, progress)
-        put = partial(self.client.put_object, IfNoneMatch="*", **headers)
-        return self._put(key, data, sha256, put, progress)
+        return self._put(key, data, sha256, {**headers, "IfNoneMatch": "*"}, progress)
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:
         if self.traits.reads_first and etag != getattr(self.get(key), "etag", None):
@@ -126,9 +125,9 @@ class S3Store(Bucket):
         if packed is not data:
             headers["ContentEncoding"] = "gzip"
         if etag is None:
-            return self._put(key, packed, None, partial(self.client.put_object, IfNoneMatch="*", **headers))
+            return self._put(key, packed, None, {**headers, "IfNoneMatch": "*"})
         tag = etag.strip('"') if self.traits.bare_etags else etag
-        return self._put(key, packed, None, partial(self.client.put_object, IfMatch=tag, **headers))
+        return self._put(key, packed, None, {**headers, "IfMatch": tag})
 
     def likely_etag(self, data: bytes) -> str:
         # S3's tag of what was put in one piece, unless the bucket encrypts with a key of its own
@@ -155,7 +154,7 @@ class S3Store(Bucket):
         key: str,
         data: bytes | Path,
         sha256: str | None,
-        put: Callable[..., object],
+        headers: dict[str, Any],
         progress: Progress | None = None,
     ) -> bool:
         size, digest = _measured(data)
@@ -168,17 +167,19 @@ class S3Store(Bucket):
             tries += 1
             try:
                 with _opened(data, size, progress or _silent) as body:
-                    put(
+                    self.client.put_object(
                         Bucket=self.bucket,
                         Key=self.full(key),
-                        Body=body,
+                        Body=cast("IO[bytes]", body),
                         ContentLength=size,
                         # a server that checks it refuses a body that was cut or a file that changed
                         ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),
                         Metadata={SHA256: digest},
+                        **headers,
                     )
             except ClientError as error:
-                if http_status(error) == 412 or absent(error):  # If-Match on nothing may give 404
+                # If-Match on nothing may give 404.
+                if http_status(error) == 412 or ("IfMatch" in headers and absent(error)):
                     # The first 412 is another's object. After a retry it may be our own, whose answer was lost.
                     return tries > 1 and self.stat(key) == Stat(size, digest)
                 raise

@@ -206,6 +206,34 @@ def test_what_answers_and_is_no_store_is_named(aws, status, headers, body, said)
             thread.join()
 
 
+NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said", "hint"),
+    [
+        (404, NOT_FOUND, "404 Not Found: what answers there is no S3 store$", "endpoint_url"),
+        (404, b"", "404 Not Found: what answers there is no S3 store$", "endpoint_url"),
+        (501, b"Unsupported method ('PUT')", "501 Not Implemented: what answers there is no S3 store$", "endpoint_url"),
+        (413, b"<html></html>", "413 Request Entity Too Large$", "client_max_body_size"),
+        (403, b"<html></html>", "403 Forbidden$", "proxy"),
+        (400, b"", "400 Bad Request$", "again"),
+    ],
+)  # fmt: skip
+def test_what_no_store_says_is_said_as_such(store, status, body, said, hint):
+    """A web server has none of S3's codes, and its 404 is no refused condition."""
+    store.create("whl/there", b"x", content_type=TEXT)
+
+    def before_send(request, **kwargs):
+        return AWSResponse(request.url, status, {"content-length": str(len(body))}, _Raw(body))
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    for operate in (lambda: store.create("whl/a", b"x", content_type=TEXT), lambda: list(store.list("whl/"))):
+        with pytest.raises(InfrastructureError, match=said) as caught:
+            operate()
+        assert hint in caught.value.hint
+
+
 def test_objects_say_what_they_are(store):
     store.create("a.whl", b"x", content_type="application/octet-stream")
     store.replace("index.html", b"x", None, content_type="text/html; charset=utf-8")
