@@ -1,13 +1,49 @@
 """What a server answers to a request: its bytes without their content encoding, and never fewer than it promised."""
 
+import contextlib
+import re
+import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http.client import HTTPException
-from urllib.parse import quote, urlsplit
+from typing import NamedTuple, TypeVar
+from urllib.parse import SplitResult, quote, urlsplit
 
-from farm.errors import InfrastructureError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from farm.errors import InfrastructureError, UsageError
 from farm.index.stores import CHUNK
+
+TIMEOUT_S = 60
+
+TRIES = 8
+
+_T = TypeVar("_T")
+
+
+class Answer(NamedTuple):
+    """Where something was found, which may be behind a redirect; its media type; and its bytes, piece by piece.
+
+    The bytes end with an InfrastructureError where the answer was cut off and cannot be read on, or is encoded in
+    another way than it says.
+    """
+
+    url: str
+    kind: str
+    chunks: Iterator[bytes]
+
+
+def parts_of(url: str) -> SplitResult:
+    """The parts of a URL that somebody wrote; UsageError if its host is none."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        # Not quoted, since it may hold a password.
+        raise UsageError(
+            "not a URL: its host cannot be read", hint="brackets are for an IPv6 address: http://[::1]:8080/"
+        ) from error
 
 
 def as_sent(url: str) -> str:
@@ -17,13 +53,32 @@ def as_sent(url: str) -> str:
     return parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl()
 
 
-def pieces(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
-    """The bytes of an answer, piece by piece; it is closed at their end.
+def again(once: Callable[[], _T], may_pass: Callable[[BaseException], bool]) -> _T:
+    """Calls until it works or fails for good, at most `TRIES` times; the last error as it was raised."""
+    return Retrying(
+        stop=stop_after_attempt(TRIES),
+        wait=wait_random_exponential(multiplier=0.1, max=5),
+        retry=retry_if_exception(may_pass),
+        reraise=True,
+    )(once)
+
+
+def ask(url: str, headers: Mapping[str, str] | None = None, hint: str = "run it again") -> Answer | None:
+    """What answers at a URL; None where nothing is.
 
     Raises:
-        InfrastructureError: It was cut off, or is encoded in another way than it says.
+        InfrastructureError: Nobody answers, or with something else than 200 and 404.
     """
-    return _plain(url, answer.headers.get("Content-Encoding"), _read(url, answer))
+    with _failures(url, hint):
+        try:
+            answer = _opened(url, headers or {})
+        except (OSError, ValueError) as error:
+            if getattr(error, "code", None) == 404 or isinstance(getattr(error, "reason", None), FileNotFoundError):
+                return None
+            raise
+    found = answer.headers
+    chunks = _plain(url, found.get("Content-Encoding"), _read(url, headers or {}, answer))
+    return Answer(answer.url, found.get_content_type(), chunks)
 
 
 def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
@@ -37,17 +92,58 @@ def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
     return b"".join(read)
 
 
-def _read(url: str, answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
-    length, read = answer.headers.get("Content-Length", ""), 0
-    with answer:
-        try:
-            while chunk := answer.read(CHUNK):
-                read += len(chunk)
-                yield chunk
-        except (OSError, ValueError, HTTPException) as error:
-            raise InfrastructureError(f"{url}: {error}") from error
-    if length.isdigit() and read < int(length):  # http.client does not report this itself
-        raise InfrastructureError(f"{url}: cut off after {read} of {length} bytes", hint="run it again")
+def _opened(url: str, headers: Mapping[str, str]) -> "urllib.request._UrlopenRet":
+    found: urllib.request._UrlopenRet = urllib.request.urlopen(
+        urllib.request.Request(url, headers=dict(headers)), timeout=TIMEOUT_S
+    )
+    return found
+
+
+@contextlib.contextmanager
+def _failures(url: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in {401, 403}:
+            hint = "it is read without credentials, and what is absent must be answered with 404"
+        raise InfrastructureError(f"{url}: HTTP {error.code} {error.reason:.80}".rstrip(), hint=hint) from error
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}", hint=hint) from error
+
+
+def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
+    """The bytes as they come. Where they are cut off, they are read on if the rest is surely the same object's."""
+    length, tag, done = answer.headers.get("Content-Length", ""), answer.headers.get("ETag", ""), 0
+    for left in reversed(range(TRIES)):
+        with answer:
+            try:
+                while chunk := answer.read(CHUNK):
+                    done += len(chunk)
+                    yield chunk
+                if not length.isdigit() or done >= int(length):
+                    return
+                error: Exception | None = None  # http.client does not report this itself
+            except (OSError, ValueError, HTTPException) as raised:
+                error = raised
+        # A weak tag, W/"…", does not promise the same bytes.
+        if left and tag.startswith('"'):
+            part = {**headers, "Range": f"bytes={done}-", "If-Range": tag}
+            with _failures(url, "run it again"):
+                answer = again(partial(_opened, url, part), _may_pass)
+            goes_on = re.match(rf"bytes {done}-", answer.headers.get("Content-Range", ""))
+            if answer.status == 206 and goes_on and answer.headers.get("ETag") == tag:
+                continue
+            answer.close()
+        what = f"cut off after {done} of {length} bytes" if length.isdigit() and error is None else error
+        raise InfrastructureError(f"{url}: {what}", hint="run it again") from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    """May the same request work a moment later?"""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code == 429 or error.code >= 500
+    return isinstance(error, (OSError, HTTPException))
 
 
 def _plain(url: str, encoding: str | None, chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -2,10 +2,11 @@
 
 import re
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 from urllib.request import url2pathname
 
 from farm.errors import UsageError
+from farm.index.answers import parts_of
 from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key
 
@@ -28,7 +29,7 @@ def open_store(url: str) -> Store:
     """
     if "://" not in url:
         return _directory(Path(url) if url else None, url)
-    parts = urlsplit(url)
+    parts = parts_of(url)
     # Before all other checks: their messages quote the URL, and a password must not be shown.
     if "@" in parts.netloc:
         raise UsageError(
@@ -54,7 +55,7 @@ def open_store(url: str) -> Store:
                 hint="write s3://bucket[/prefix][?endpoint_url=URL&region=NAME&pages=index|slash]",
             )
         if endpoint is not None and (
-            urlsplit(endpoint).scheme not in {"http", "https"} or not urlsplit(endpoint).hostname or "@" in endpoint
+            parts_of(endpoint).scheme not in {"http", "https"} or not parts_of(endpoint).hostname or "@" in endpoint
         ):
             raise UsageError("endpoint_url is not http://host or https://host", hint="no credentials in it")
         if prefix:

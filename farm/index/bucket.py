@@ -16,16 +16,14 @@ import boto3
 from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from farm.errors import InfrastructureError, UsageError
+from farm.index.answers import again
 from farm.index.folders import to_folder
 from farm.index.stores import Stat, StoreTraits, check_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
-
-TRIES = 8
 
 _CONFIG = Config(
     s3={"addressing_style": "path"},  # servers other than AWS seldom answer to bucket.host
@@ -116,12 +114,7 @@ class Bucket:
 
     def raw(self, once: Callable[[], _T]) -> _T:
         """Calls until it works or fails for good; the last error as botocore raised it."""
-        return Retrying(
-            stop=stop_after_attempt(TRIES),
-            wait=wait_random_exponential(multiplier=0.1, max=5),
-            retry=retry_if_exception(may_pass),
-            reraise=True,
-        )(once)
+        return again(once, may_pass)
 
     def _check_spoken(self, response_dict: dict[str, Any], operation_model: Any, **_: object) -> None:
         """Refuses answers that no S3 server gives: a web server or a login page, which is none.

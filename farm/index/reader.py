@@ -1,19 +1,15 @@
 """An index as its users see it: over http(s), or from where it is stored. Reads only, bounded, without credentials."""
 
 import hashlib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from http.client import HTTPException
 from typing import Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from farm.errors import InfrastructureError, UsageError
-from farm.index.answers import as_sent, bounded, pieces
+from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.backends import open_store
 from farm.index.stores import MAX_GET, Store, check_key
 
-TIMEOUT_S = 60
 GZIP = b"\x1f\x8b"
 """How gzip begins; nothing that `Reader.get` is for does."""
 
@@ -30,7 +26,7 @@ class Reader(Protocol):
 
 def open_reader(url: str) -> Reader:
     """Opens an index by the URL of its root: http(s)://, or whatever `farm.index.backends.open_store` takes."""
-    if urlsplit(url).scheme in {"http", "https"}:
+    if parts_of(url).scheme in {"http", "https"}:
         return _Http(url)
     return _Stored(open_store(url))
 
@@ -49,7 +45,7 @@ class _Stored:
 
 class _Http:
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = parts_of(url)
         if "@" in parts.netloc or parts.query or parts.fragment:
             raise UsageError("not the URL of an index's root", hint="https://host/path, without user name, ? and #")
         self.root = as_sent(url).rstrip("/")
@@ -82,18 +78,9 @@ class _Http:
         for place in places:
             url = f"{self.root}/{quote(place)}"
             # Buckets hold pages gzip-encoded, and send them so whatever is asked; proxies may decode them or not.
-            request = urllib.request.Request(url, headers={"Accept-Encoding": "gzip", "Cache-Control": "no-cache"})
-            try:
-                answer = urllib.request.urlopen(request, timeout=TIMEOUT_S)
-            except urllib.error.HTTPError as error:
-                error.close()
-                if error.code == 404:
-                    continue
-                hint = "an absent object must be answered with 404" if error.code == 403 else None
-                raise InfrastructureError(f"{url}: HTTP {error.code}", hint=hint) from error
-            except (OSError, ValueError, HTTPException) as error:
-                raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}") from error
-            return pieces(url, answer)
+            answer = ask(url, {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"})
+            if answer is not None:
+                return answer.chunks
         return None
 
 

@@ -25,7 +25,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from farm.errors import InfrastructureError, UsageError
 from farm.index import multipart, traits
-from farm.index.bucket import SHA256, TRIES, Bucket, absent, http_status, may_pass
+from farm.index.answers import TRIES
+from farm.index.bucket import SHA256, Bucket, absent, http_status, may_pass
 from farm.index.folders import from_folder
 from farm.index.pieces import Piece
 from farm.index.stores import (

@@ -4,13 +4,11 @@ import hashlib
 import io
 import json
 import re
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from html.parser import HTMLParser
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
@@ -20,13 +18,12 @@ from pydantic import ValidationError
 
 from farm.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import naming, pages
-from farm.index.answers import as_sent, bounded, pieces
+from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.pages import File, Hashes
 from farm.index.stores import MAX_GET
 
 # JSON first: HTML has neither sizes nor upload times.
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
-TIMEOUT_S = 60
 
 MAX_WHEEL = 32 * 1024**3
 """Bytes that are read of a wheel whose page gives no size."""
@@ -39,7 +36,7 @@ _SCHEMES = frozenset({"http", "https", "file"})
 
 def check_source(source: str) -> str:
     """Gives the URL of another index's simple API back; UsageError if it is none that can be read."""
-    parts = urlsplit(source)
+    parts = parts_of(source)
     # Before all other checks: their messages quote the URL, and a password must not be shown.
     if "@" in parts.netloc:
         raise UsageError(
@@ -68,32 +65,19 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
     # Only this spelling has a page (PEP 503).
     url = f"{as_sent(source).rstrip('/')}/{quote(canonicalize_name(project), safe='')}/"
     # Behind `file:` nobody answers a folder with its page.
-    request = urllib.request.Request(f"{url}index.html" if url.startswith("file:") else url, headers={"Accept": ACCEPT})
-    answer = _asked(request, hint="is the index right, and does it answer?")
+    place = f"{url}index.html" if url.startswith("file:") else url
+    answer = ask(place, {"Accept": ACCEPT}, hint="is the index right, and does it answer?")
     if answer is None:
         raise UsageError(f"{source} has no project {project[:200]!r}", hint="is it the root of a simple API?")
-    kind, place = answer.headers.get_content_type(), answer.url
-    data = bounded(pieces(url, answer), MAX_GET)
+    data = bounded(answer.chunks, MAX_GET)
     if len(data) > MAX_GET:
         raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
     try:
-        entries = _json_entries(data) if kind == pages.JSON else _html_entries(place, data.decode(errors="replace"))
-        return [file for entry in entries if (file := _file(place, entry, unhashed)) is not None]
+        text = data.decode(errors="replace")
+        entries = _json_entries(data) if answer.kind == pages.JSON else _html_entries(answer.url, text)
+        return [file for entry in entries if (file := _file(answer.url, entry, unhashed)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error
-
-
-def _asked(request: str | urllib.request.Request, hint: str = "run it again") -> "urllib.request._UrlopenRet | None":
-    """What answers there; None for nothing."""
-    try:
-        answer: urllib.request._UrlopenRet = urllib.request.urlopen(request, timeout=TIMEOUT_S)
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        reason = getattr(error, "reason", None)
-        if getattr(error, "code", None) == 404 or isinstance(reason, FileNotFoundError):
-            return None
-        url = request if isinstance(request, str) else request.full_url
-        raise InfrastructureError(f"{url}: {reason or error}", hint=hint) from error
-    return answer
 
 
 def metadata_of(file: File) -> bytes:
@@ -108,10 +92,10 @@ def metadata_of(file: File) -> bytes:
     if file.core_metadata is None:
         return b"" if (file.size or 0) > MAX_READ else _metadata_inside(file.url or "", file.hashes.sha256)
     url = f"{file.url}.metadata"
-    answer = _asked(url)
+    answer = ask(url)
     if answer is None:
         raise InfrastructureError(f"{url} is not there, and its page says that it is", hint="run it again")
-    data = bounded(pieces(url, answer), MAX_GET)
+    data = bounded(answer.chunks, MAX_GET)
     if hashlib.sha256(data).hexdigest() != file.core_metadata.sha256:
         raise VerificationFailedError(f"{url} does not match its page")
     return data
@@ -120,8 +104,8 @@ def metadata_of(file: File) -> bytes:
 @lru_cache(maxsize=256)
 def _metadata_inside(url: str, sha256: str) -> bytes:
     """Many mirrors serve none beside the wheel. One wheel is asked for once, however many groups need it."""
-    answer = _asked(url)
-    data = b"" if answer is None else bounded(pieces(url, answer), MAX_READ)
+    answer = ask(url)
+    data = b"" if answer is None else bounded(answer.chunks, MAX_READ)
     if answer is None or len(data) > MAX_READ:
         return b""
     if hashlib.sha256(data).hexdigest() != sha256:
@@ -144,12 +128,12 @@ def download(file: File, target: Path) -> None:
     """
     url, digest, size = file.url or "", hashlib.sha256(), 0
     limit = MAX_WHEEL if file.size is None else file.size
-    answer = _asked(url)
+    answer = ask(url)
     if answer is None:
         raise InfrastructureError(f"{url} is not there, and a page leads to it", hint="run it again")
     try:
         with target.open("wb") as out:
-            for chunk in pieces(url, answer):
+            for chunk in answer.chunks:
                 size += len(chunk)
                 digest.update(chunk)
                 out.write(chunk)

@@ -13,7 +13,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from farm.errors import InfrastructureError, PublishRefusedError, UsageError
-from farm.index import bucket
+from farm.index import answers
 from farm.index.backends import open_store
 from farm.index.probe import probe
 
@@ -106,7 +106,7 @@ def test_tries_are_bounded(store):
     seen = fault(store, 503, "SlowDown", times=1000)
     with pytest.raises(InfrastructureError, match="503 SlowDown"):
         store.create("a", b"x", content_type=TEXT)
-    assert len(seen) == bucket.TRIES
+    assert len(seen) == answers.TRIES
     assert store.get("a") is None
 
 
@@ -354,7 +354,7 @@ def test_a_read_that_is_cut_off_goes_on_where_it_ended(store):
     assert asked == [None, "bytes=1000-", "bytes=2000-"]
 
 
-@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": bucket.TRIES}])
+@pytest.mark.parametrize("how", [{"whole": True}, {"other": True}, {"times": answers.TRIES}])
 def test_a_read_that_cannot_go_on_is_an_error(store, how):
     store.create("whl/files/a.whl", DATA, content_type=TEXT)
     asked = cut(store, at=10, **how)

@@ -133,6 +133,9 @@ def test_a_bucket_may_have_any_name_that_a_server_gives_it(monkeypatch, bucket):
         "s3://wheels/x?endpoint_url=ftp://h",
         "s3://wheels/x?endpoint_url=",
         "s3://wheels/x#f",
+        "s3://[wheels/x",
+        "file://[wheels/x",
+        "s3://wheels/x?endpoint_url=http://[::1",
     ],
 )
 def test_other_urls_are_usage_errors(url):
@@ -141,7 +144,12 @@ def test_other_urls_are_usage_errors(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://me:secret@wheels/x", "s3://wheels/x?endpoint_url=http://me:secret@127.0.0.1:9000"]
+    "url",
+    [
+        "s3://me:secret@wheels/x",
+        "s3://wheels/x?endpoint_url=http://me:secret@127.0.0.1:9000",
+        "s3://me:secret@\uff0f/x",
+    ],
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(url):
     with pytest.raises(UsageError) as caught:

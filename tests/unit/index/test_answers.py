@@ -1,0 +1,124 @@
+"""What answers over HTTP, for another index and for a reader of ours alike: refused, cut off, read on."""
+
+import gzip
+import hashlib
+import re
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from farm.errors import InfrastructureError, UsageError
+from farm.index import answers
+from farm.index.pages import File, Hashes
+from farm.index.reader import open_reader
+from farm.index.simple import check_source, download
+from tests.servers.threads import answered_by
+
+WHEEL = "canary-1.0+cu118-py3-none-any.whl"
+DATA = bytes(range(256)) * 10
+SHA256 = hashlib.sha256(DATA).hexdigest()
+ETAG = '"one"'
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _seconds: None)
+
+
+@contextmanager
+def cutting(at, *, tag=ETAG, ranges=True, later=None, body=DATA, headers=(), failing=0):
+    """A server that ends each answer after `at` bytes, and what was asked of it. `later`: the tag from then on."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.headers["Range"], self.headers["If-Range"]))
+            if 1 < len(asked) <= 1 + failing:
+                self.send_error(503)
+                return
+            found = re.fullmatch("bytes=([0-9]+)-", self.headers["Range"] or "") if ranges else None
+            first = int(found[1]) if found else 0
+            self.send_response(206 if found else 200)
+            if found:
+                self.send_header("Content-Range", f"bytes {first}-{len(body) - 1}/{len(body)}")
+            self.send_header("Content-Length", str(len(body) - first))
+            self.send_header("ETag", tag if len(asked) == 1 or later is None else later)
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body[first : first + at])
+
+        def log_message(self, *_):
+            pass
+
+    with answered_by(Handler) as url:
+        yield url, asked
+
+
+def read_by_both(root, folder):
+    """The bytes of a wheel as `farm index adopt` and `farm index verify` read them."""
+    download(File(filename=WHEEL, url=f"{root}/{WHEEL}", hashes=Hashes(sha256=SHA256)), folder / WHEEL)
+    assert (folder / WHEEL).read_bytes() == DATA
+    assert open_reader(root).digest(f"whl/files/{WHEEL}") == SHA256
+
+
+def test_what_is_cut_off_is_read_on(tmp_path):
+    with cutting(1000) as (root, asked):
+        read_by_both(root, tmp_path)
+    assert asked == [(None, None), ("bytes=1000-", ETAG), ("bytes=2000-", ETAG)] * 2
+
+
+def test_a_server_that_is_busy_meanwhile_is_asked_again(tmp_path):
+    with cutting(2000, failing=2) as (root, asked):
+        download(File(filename=WHEEL, url=f"{root}/{WHEEL}", hashes=Hashes(sha256=SHA256)), tmp_path / WHEEL)
+    assert len(asked) == 4
+
+
+def test_a_page_that_is_stored_encoded_is_read_on():
+    packed = gzip.compress(DATA, mtime=0)
+    with cutting(100, body=packed, headers=[("Content-Encoding", "gzip")]) as (root, asked):
+        assert open_reader(root).get("catalog.json") == DATA
+    assert len(asked) == -(-len(packed) // 100)
+
+
+@pytest.mark.parametrize(
+    ("how", "requests"),
+    [
+        ({"tag": 'W/"one"'}, 1),
+        ({"ranges": False}, 2),
+        ({"later": '"two"'}, 2),
+        ({"at": 1}, answers.TRIES),
+    ],
+    ids=["weak", "whole", "other", "endless"],
+)
+def test_what_cannot_be_read_on_is_an_error(tmp_path, how, requests):
+    with cutting(**{"at": 1000, **how}) as (root, asked):
+        for read in (lambda: read_by_both(root, tmp_path), lambda: open_reader(root).digest(f"whl/files/{WHEEL}")):
+            asked.clear()
+            with pytest.raises(InfrastructureError, match=f"cut off after [0-9]+ of {len(DATA)} bytes"):
+                read()
+            assert len(asked) == requests
+
+
+def test_a_refusal_is_said_alike(tmp_path):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(403)
+
+        def log_message(self, *_):
+            pass
+
+    with answered_by(Handler) as root:
+        for read in (lambda: read_by_both(root, tmp_path), lambda: open_reader(root).get("catalog.json")):
+            with pytest.raises(InfrastructureError, match=r": HTTP 403 Forbidden$") as caught:
+                read()
+            assert "404" in caught.value.hint
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://me:secret@[x/simple"])
+def test_a_host_that_is_none_is_a_mistake_in_the_command(url):
+    for read in (open_reader, check_source):
+        with pytest.raises(UsageError) as caught:
+            read(url)
+        assert "secret" not in f"{caught.value} {caught.value.hint}"
