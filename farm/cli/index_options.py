@@ -40,6 +40,15 @@ def add_signing_key(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_wheels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
+
+
+def wheels_of(args: argparse.Namespace) -> list[str]:
+    """The wheels that `add_wheels` takes, each once."""
+    return list(dict.fromkeys(args.wheels))
+
+
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """The options of a command that changes the index: which one, who signs, who else writes there, or a dry run."""
     add_index(parser)

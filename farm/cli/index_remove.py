@@ -2,11 +2,11 @@
 
 import argparse
 
-from farm.cli.index_options import add_writing, print_wheels, signer_of, writable_store_of
+from farm.cli.index_options import add_wheels, add_writing, print_wheels, signer_of, wheels_of, writable_store_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("wheels", nargs="+", metavar="WHEEL", help="file names")
+    add_wheels(parser)
     parser.add_argument("--reason", required=True, help="kept in the event")
     add_writing(parser)
 
@@ -14,6 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.index.lifecycle import remove
 
-    wheels = list(dict.fromkeys(args.wheels))
+    wheels = wheels_of(args)
     remove(writable_store_of(args), wheels, args.reason, signer=signer_of(args))
     return print_wheels(args, wheels, "removed")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from packaging.utils import canonicalize_name
+
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission
@@ -100,14 +102,14 @@ def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
 
     Args:
         source: The root of its simple API: http(s):// or file://.
-        projects: Their names.
+        projects: Their names; one that is named twice, or in two spellings, counts once.
 
     Raises:
         UsageError: The source is not a URL of an index, or has no such project.
         InfrastructureError: It does not answer.
     """
     check_source(source)
-    for project in projects:
+    for project in {canonicalize_name(each): each for each in projects}.values():
         unhashed: list[str] = []
         for file in project_files(source, project, unhashed.append):
             yield Offer(file.filename, file.hashes.sha256, link=file)

@@ -70,6 +70,11 @@ def test_a_project_is_asked_for_by_the_name_of_its_page():
             names(root, "../simple/my-ca-nary")
 
 
+def test_a_project_that_is_named_twice_is_read_once():
+    with answering(PAGE) as root:
+        assert [offer.filename for offer in in_index(f"{root}/simple", ["canary", "Canary"])] == [WHEEL]
+
+
 def test_blanks_and_letters_beyond_ascii_in_the_path_are_encoded():
     with answering(PAGE.replace(b"../files/", "../grüne files/".encode()), path="/%C3%BC%20x/simple/canary/") as root:
         [file] = simple.project_files(f"{root}/ü x/simple", "canary")
