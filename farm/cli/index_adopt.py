@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.index_options import add_allow, add_writing, policy_of, signer_of, writable_store_of
+from farm.cli.index_options import add_allow, add_writing, changing, policy_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,13 @@ def run(args: argparse.Namespace) -> int:
             else "--package is for another index; all wheels of a folder are taken",
             hint="farm index adopt https://…/simple --package torch --to sm35-avx",
         )
+    store, signer = changing(args)
     done = adopt(
-        writable_store_of(args),
+        store,
         in_index(args.source, args.package) if remote else in_folder(Path(args.source)),
         group=args.to,
         channel=args.channel,
-        signer=signer_of(args),
+        signer=signer,
         policy=policy_of(args),
         dry_run=args.dry_run,
         # With --json there is one document on stdout, and nothing else.

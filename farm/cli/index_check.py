@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import asdict
 
-from farm.cli.index_options import add_index, add_signing_key, add_single_writer, signer_of, store_of
+from farm.cli.index_options import add_index, add_signing_key, add_single_writer, signer_over, store_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if args.fix:
         prove(store, single_writer=args.single_writer)
         # Before the check, which then reports what pages alone could not mend.
-        reconcile(store, signer_of(args))
+        reconcile(store, signer_over(args, store))
     problems = check(store)
     broken = sum(problem.broken for problem in problems)
     if args.json:

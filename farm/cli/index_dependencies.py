@@ -2,7 +2,7 @@
 
 import argparse
 
-from farm.cli.index_options import add_writing, signer_of, writable_store_of
+from farm.cli.index_options import add_writing, changing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.roles import sign_pages
     from farm.sources import pip_index
 
-    store, signer = writable_store_of(args), signer_of(args)
+    store, signer = changing(args)
     Listing(store, signer)  # refuses another key
     written = link_dependencies(store, args.source or pip_index(), group=args.group)
     if signer is not None:

@@ -1,6 +1,7 @@
 """What the subcommands of `farm index` share: which index, which key signs, and a change of one wheel's state."""
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,12 +130,34 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
     return configured_signer(project, load_settings(project))
 
 
+def changing(args: argparse.Namespace) -> "tuple[Store, Signer | None]":
+    """The index, to be changed, and who signs."""
+    store = writable_store_of(args)
+    return store, signer_over(args, store)
+
+
+def signer_over(args: argparse.Namespace, store: "Store") -> "Signer | None":
+    """As `signer_of`, of an index that is about to be changed: that nobody signs a signed one is said on stderr."""
+    from farm.cli import show
+    from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
+    from farm.index.pages import ForeignObjectError
+    from farm.index.roles import UNSIGNED
+
+    signer = signer_of(args)
+    if signer is None:
+        found = store.get(CATALOGUE_KEY)
+        with contextlib.suppress(ForeignObjectError):  # whoever needs it reports it
+            if parse_catalogue(found.data if found else None).keys is not None:
+                show.note(f"farm: {UNSIGNED}")
+    return signer
+
+
 def add_event(args: argparse.Namespace, kind: "Kind", mirrors: Sequence[str] | None = None) -> int:
     """Says that something happened to `args.target`, shows it on all pages, signs these and prints them."""
     from farm.cli import show
     from farm.index.lifecycle import record_event
 
-    store, signer = writable_store_of(args), signer_of(args)
+    store, signer = changing(args)
     changed = sorted(record_event(store, args.target, kind, args.reason, mirrors=mirrors, signer=signer))
     if args.json:
         show.json_document({"pages": changed})

@@ -4,7 +4,7 @@ import argparse
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_writing, print_wheels, settings_of, signer_of, writable_store_of
+from farm.cli.index_options import add_writing, print_wheels, settings_of, signer_over, writable_store_of
 from farm.text import parse_age
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     # A set: two rules may name the same wheel.
     wheels = sorted({name for rule, group in rules for name in prunable(store, rule, group=group)}) if store else []
     if store and wheels:
-        wheels = prune(store, wheels, signer=signer_of(args))
+        wheels = prune(store, wheels, signer=signer_over(args, store))
     return print_wheels(args, wheels, "removed")
 
 

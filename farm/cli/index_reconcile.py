@@ -2,7 +2,7 @@
 
 import argparse
 
-from farm.cli.index_options import add_writing, signer_of, writable_store_of
+from farm.cli.index_options import add_writing, changing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,7 +14,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.reconcile import reconcile
 
-    done = reconcile(writable_store_of(args), signer_of(args))
+    done = reconcile(*changing(args))
     would = "would be " if args.dry_run else ""
     if args.json:
         show.json_document(done._asdict())

@@ -2,7 +2,7 @@
 
 import argparse
 
-from farm.cli.index_options import add_wheels, add_writing, print_wheels, signer_of, wheels_of, writable_store_of
+from farm.cli.index_options import add_wheels, add_writing, changing, print_wheels, wheels_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +15,6 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.lifecycle import remove
 
     wheels = wheels_of(args)
-    remove(writable_store_of(args), wheels, args.reason, signer=signer_of(args))
+    store, signer = changing(args)
+    remove(store, wheels, args.reason, signer=signer)
     return print_wheels(args, wheels, "removed")

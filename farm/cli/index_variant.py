@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.cli.index_options import add_writing, signer_of, writable_store_of
+from farm.cli.index_options import add_writing, changing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
     variant = Variant.parse(args.variant)
     label, labelled = properties(variant.gpu, variant.sms, variant.cpu)
-    store, signer = writable_store_of(args), signer_of(args)
+    store, signer = changing(args)
     record = published(store, args.wheel)
     with temporary_folder("farm-variant-") as folder:
         content, build = variant_json({label: labelled}), build_of(record)

@@ -44,6 +44,7 @@ class PublishResult:
         index_url: What to give to `pip --index-url`; a server must answer a folder with its index.html.
         links_url: What to give to `pip --find-links`.
         pages: The keys of the pages that show it.
+        unsigned: The index is signed, and this was published without a key (`farm.index.roles.UNSIGNED`).
     """
 
     record: Record
@@ -52,6 +53,7 @@ class PublishResult:
     index_url: str
     links_url: str
     pages: tuple[str, ...]
+    unsigned: bool
 
 
 class NameTakenError(PublishRefusedError):
@@ -160,13 +162,15 @@ def put(
         if state_of(store, record).removed is not None:
             delete_bytes(store, record.filename)
         raise
+    changed = claimed or any(stored) or listed.changed
     return PublishResult(
         record=record,
-        changed=claimed or any(stored) or listed.changed,
+        changed=changed,
         wheel_url=store.url(pages.wheel_key(record.filename)),
         index_url=store.url(pages.root_key(group).removesuffix("index.html")),
         links_url=store.url(pages.links_key(group)),
         pages=tuple(sorted(listed.pages)),
+        unsigned=changed and signer is None and listing.known.keys is not None,
     )
 
 

@@ -33,6 +33,12 @@ DAYS = 30
 GROUPS_KEY = "whl/index.html"
 """The list of groups: its signature covers itself alone."""
 
+UNSIGNED = (
+    "the index is signed, and this change is not: farm index verify refuses the pages that change, "
+    "until farm index reconcile signs them with the key"
+)
+"""What is said where somebody without the key changes a signed index: installers do not mind, users who verify do."""
+
 _ROLES = (Targets.type, Snapshot.type, Timestamp.type)
 _SCOPE, _TIME = "x-farm-scope", "x-farm-time"
 _RESERVED = frozenset({"files", "attestations", "keys"})

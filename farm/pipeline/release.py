@@ -11,6 +11,7 @@ from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
 from farm.index.provenance import PREDICATE
 from farm.index.publish import NameTakenError, PublishResult, publish
+from farm.index.roles import UNSIGNED
 from farm.index.stores import Progress
 from farm.pipeline.build_inputs import BuildInputs
 from farm.pipeline.provenance import predicate
@@ -60,7 +61,7 @@ def publish_wheel(
     with Archive(wheel) as archive:
         metadata = archive.read(f"{read_dist_info(archive).folder}/METADATA")
     try:
-        return publish(
+        result = publish(
             open_store(workspace.index_url),
             wheel,
             group=plan.parsed_variant.group,
@@ -85,6 +86,9 @@ def publish_wheel(
         following = int(plan.options["rebuild"] or 0) + 1
         error.hint = f"{error.hint}: run it again with --rebuild {following}"
         raise
+    if result.unsigned:
+        workspace.watcher.note(UNSIGNED)
+    return result
 
 
 def _waived(report: Report) -> dict[str, list[dict[str, str | int]]]:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import shutil
 
 import pytest
@@ -15,7 +16,7 @@ from farm.index.lifecycle import promote, record_event
 from farm.index.probe import keep_proof
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
-from farm.index.roles import renew
+from farm.index.roles import UNSIGNED, renew
 from farm.index.signing import load_public, load_signer, new_key
 from farm.index.verify import verify_index
 from tests.indexes.fixtures import build_wheel, publish_wheel
@@ -203,6 +204,22 @@ def test_a_dry_run_writes_nothing_and_says_what_would_be(tmp_path, made, keys, w
     assert "would" not in capsys.readouterr().out
     if what not in {"copy", "dependencies"}:
         assert content(store) != before
+
+
+@pytest.mark.parametrize(
+    "what", [each for each in COMMANDS if each not in {"copy", "sign"} and not each.startswith("key")]
+)
+def test_a_change_of_a_signed_index_without_the_key_is_said(tmp_path, made, keys, what, capsys):
+    """Users who verify it are refused from then on. An unsigned copy is made on purpose."""
+    root = shutil.copytree(made, tmp_path / "index")
+    wheel = build_wheel(tmp_path / "wheels", "canary-3.0-py3-none-any.whl").path
+    words = {"folder": wheel.parent, "folder_uri": wheel.parent.as_uri(), **keys.files}
+    command = ["index", *(word.format(**words) for word in COMMANDS[what]), "--index", str(root), "--json", "-n"]
+    for signs in ([], [word.format(**words) for word in SIGNS]):
+        assert main([*command, *signs]) == 0
+        said = capsys.readouterr()
+        assert (UNSIGNED in said.err) is not bool(signs)
+        assert isinstance(json.loads(said.out), dict)
 
 
 def test_a_dry_run_of_a_mistake_is_the_mistake(tmp_path, made, capsys):

@@ -9,9 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.index.backends import open_store
+from farm.index.keys import remember_online, start
 from farm.index.reader import open_reader
 from farm.index.records import parse_record, record_key
-from farm.index.signing import load_public, new_key, opened
+from farm.index.roles import UNSIGNED
+from farm.index.signing import load_public, load_signer, new_key, opened
 from farm.index.verify import verify_index
 from farm.options import Choice
 from farm.pipeline.build_inputs import BuildInputs
@@ -125,6 +128,19 @@ def test_a_passing_report_is_published_without_waivers(publish, wheel):
     [provenance] = publish()
     assert provenance["verified"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert "waivers" not in provenance
+
+
+def test_a_publish_to_a_signed_index_without_the_key_is_said(publish, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(Silent, "note", lambda _self, text: said.append(text))
+    new_key(tmp_path / "root.key")
+    store = open_store(str(tmp_path / "index"))
+    start(store, load_signer(tmp_path / "root.key"))
+    remember_online(store)
+    publish()
+    assert said == [UNSIGNED]
+    publish()
+    assert said == [UNSIGNED], "nothing changed the second time"
 
 
 @pytest.mark.parametrize("where", ["file", "variable"])
