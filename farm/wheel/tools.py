@@ -22,8 +22,8 @@ from farm.wheel.contents import read_needs
 from farm.wheel.imports import DRIVER
 from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
-from farm.wheel.record import parse_record
-from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
+from farm.wheel.record import RECORD_LIMIT, parse_record
+from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
