@@ -30,7 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="put libraries into <name>.libs, as auditwheel and delvewheel do; needs patchelf or delvewheel",
     )
-    parser.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="libraries to leave out")
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="libraries to leave out, and DLLs of the wheel that are for another machine on purpose",
+    )
     parser.add_argument(
         "--opens", action="append", default=[], metavar="PATTERN", help="add libraries that others open by name"
     )

@@ -387,7 +387,12 @@ def _fold(name: str) -> str:
 
 
 def _check_link(name: str, raw: bytes) -> None:
-    """A link may climb only at its start and only to inside the wheel: then no chain of links gets out."""
+    """A link may climb only at its start and only to inside the wheel: then no chain of links gets out.
+
+    One to nothing leads nowhere: installers write an empty file for it (nodejs-bin).
+    """
+    if not raw:
+        return
     try:
         target = raw.decode()
     except UnicodeDecodeError:
@@ -402,5 +407,3 @@ def _check_link(name: str, raw: bytes) -> None:
             check_name(rest)
         except VerificationFailedError:
             refuse(f"a symbolic link to an unsafe path, {target!r}", name)
-    elif not ups:
-        refuse("a symbolic link to nothing", name)

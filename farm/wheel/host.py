@@ -167,7 +167,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     machine = _machine(policy)
     findings = [_unreadable(library) for library in contents.libraries if library.error]
     for library in contents.libraries:
-        of_machine = library.machine == BASELINES.get(str(machine), machine) or _is_for_another_process(library)
+        of_machine = library.machine == BASELINES.get(str(machine), machine) or is_for_another_process(library)
         if machine and library.is_loadable and not of_machine:
             findings.append(
                 Finding(
@@ -210,7 +210,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
 
 
-def _is_for_another_process(library: Library) -> bool:
+def is_for_another_process(library: Library) -> bool:
     """Whether its name says for which machine it is, as `attach_x86.dll`, which debugpy has another process load.
 
     Never an extension module, which the interpreter itself loads. What needs such a library for itself finds none:

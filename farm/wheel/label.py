@@ -11,7 +11,7 @@ from packaging.version import Version
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_build, with_version
-from farm.wheel.record import parse_record
+from farm.wheel.record import read_record
 from farm.wheel.rewrite import NewMember, rewrite
 
 _LABEL = re.compile(r"[0-9a-z_.]{1,64}")
@@ -50,8 +50,10 @@ def label_wheel(wheel: Path, dest: Path, label: str, variant: Mapping[str, Any],
             if member.startswith((f"{stem}.dist-info/", f"{stem}.data/"))
         }
         metadata = with_version(archive.read(f"{folder}/METADATA"), version)
-        rows = parse_record(archive.read(f"{folder}/RECORD", 64 << 20))
-        hashes = {row.path: (row.sha256, row.size) for row in rows if row.sha256 is not None and row.size is not None}
+        _, rows = read_record(archive, f"{folder}/RECORD")
+        hashes = {
+            path: (sha256, size) for path, sha256, size in rows if sha256 and "=" not in sha256 and size is not None
+        }
         # RECORD is written anew, so its signatures hold no longer.
         dropped = frozenset(f"{folder}/{each}" for each in ("RECORD", "RECORD.jws", "RECORD.p7s", "METADATA", "WHEEL"))
         if bare := [n for n in archive.members if n not in hashes and n not in dropped and not n.endswith("/")]:

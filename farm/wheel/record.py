@@ -1,25 +1,33 @@
 """RECORD: the list of a wheel's files with their hashes (PEP 376 and "Recording installed projects")."""
 
 import binascii
+import hashlib
 import io
 import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from farm.errors import VerificationFailedError
+from farm.wheel.archive import Archive
 
 # 32 bytes are 43 digits, of which the last carries four bits.
 _DIGEST = re.compile(r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]")
+# "sha256 or better", of those that every Python has and that have one length.
+_OTHERS = ("sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")
 _DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _SIZE = 19  # digits of a length
 _QUOTED = ',"\r\n'  # a path with one of them stands in quotes
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _MAX_ROWS = 250_000  # a wheel has at most 200,000 members
+RECORD_LIMIT = 64 << 20
 
 
 class Row(NamedTuple):
-    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty."""
+    """One line: path, sha256 in hexadecimal and length in bytes; both None where RECORD leaves them empty.
+
+    Another hash has its name in front (`sha512=…`), so that it equals no sha256.
+    """
 
     path: str
     sha256: str | None
@@ -29,11 +37,33 @@ class Row(NamedTuple):
 _new = tuple.__new__  # of a Row from its fields, in half the time
 
 
+def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
+    """RECORD as it is, and its rows: where a file has the other hash that its row gives, the row gets its sha256.
+
+    Raises:
+        VerificationFailedError: As `parse_record`, or a member is missing or damaged.
+    """
+    content = archive.read(record, RECORD_LIMIT)
+    return content, [_in_sha256(archive, row) for row in parse_record(content)]
+
+
+def _in_sha256(archive: Archive, row: Row) -> Row:
+    algorithm, other, value = (row.sha256 or "").partition("=")
+    entry = archive.members.get(row.path)
+    if not other or entry is None or entry.is_dir:
+        return row
+    asked, sha256 = hashlib.new(algorithm), hashlib.sha256()
+    for chunk in archive.chunks(row.path):
+        asked.update(chunk)
+        sha256.update(chunk)
+    return row._replace(sha256=sha256.hexdigest()) if asked.hexdigest() == value else row
+
+
 def parse_record(content: bytes) -> list[Row]:
     """Rows of a RECORD file.
 
     Raises:
-        VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or a hash that is not a sha256.
+        VerificationFailedError: Not UTF-8, not CSV of three columns, too many rows, or no hash that is allowed.
     """
     return _parse_plain(content) or _parse_csv(content)
 
@@ -99,11 +129,27 @@ def _row(number: int, line: list[str]) -> Row:
 
 def _digest(number: int, digest: str) -> str:
     algorithm, _, value = digest.partition("=")
+    if algorithm in _OTHERS:
+        return f"{algorithm}={_other(number, algorithm, value)}"
     if algorithm != "sha256":
-        raise VerificationFailedError(f"RECORD line {number}: hash {algorithm[:40]!r}; only sha256 is accepted")
+        raise VerificationFailedError(
+            f"RECORD line {number}: hash {algorithm[:40]!r}; accepted are sha256, {', '.join(_OTHERS)}"
+        )
     if not _DIGEST.fullmatch(value):
         raise VerificationFailedError(f"RECORD line {number}: {value[:60]!r} is not a sha256 in URL-safe base64")
     return _hexadecimal(value.encode())
+
+
+def _other(number: int, algorithm: str, value: str) -> str:
+    try:
+        digest = binascii.a2b_base64(value.encode().translate(_STANDARD) + b"=" * (-len(value) % 4))
+    except binascii.Error:
+        digest = b""
+    # Written again: other lengths and digits, and bits to spare, show.
+    again = binascii.b2a_base64(digest, newline=False).translate(_URL_SAFE).rstrip(b"=")
+    if len(digest) != hashlib.new(algorithm).digest_size or again != value.encode():
+        raise VerificationFailedError(f"RECORD line {number}: {value[:120]!r} is not a {algorithm} in URL-safe base64")
+    return digest.hex()
 
 
 def _hexadecimal(digits: bytes) -> str:
@@ -138,7 +184,7 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
     """What RECORD says against what the wheel holds.
 
     Args:
-        rows: The parsed RECORD.
+        rows: The parsed RECORD (`read_record`).
         record: RECORD's own name; it and its signatures carry no hash.
         files: (sha256 in hexadecimal, length) of each file of the wheel.
 
@@ -160,7 +206,8 @@ def compare_record(rows: Iterable[Row], record: str, files: Mapping[str, tuple[s
         elif sha256 is None and path not in unhashed:
             wrong.append((path, "listed in RECORD without a hash"))
         elif sha256 is not None and sha256 != true[0]:
-            wrong.append((path, "its sha256 is not the one in RECORD"))
+            algorithm = sha256.partition("=")[0] if "=" in sha256 else "sha256"
+            wrong.append((path, f"its {algorithm} is not the one in RECORD"))
         elif size is None and path not in unhashed:
             wrong.append((path, "listed in RECORD without its length"))
         elif size is not None and size != true[1]:

@@ -17,13 +17,14 @@ from pathlib import Path
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.temporary import temporary_folder
 from farm.text import plain
+from farm.wheel.apart import for_another_machine, with_other_names
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.imports import DRIVER
 from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
-from farm.wheel.record import parse_record
-from farm.wheel.vendor import RECORD_LIMIT, RepairOptions, RepairResult, Vendored, vendor
+from farm.wheel.record import RECORD_LIMIT, parse_record
+from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
@@ -47,12 +48,16 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         As `farm.wheel.repair.repair`.
     """
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
-        tags = read_dist_info(archive).tags
-        windows = windows_machine(tags) is not None
+        info = read_dist_info(archive)
+        tags, machine = info.tags, windows_machine(info.tags)
+        windows = machine is not None
         before = frozenset(archive.members)
         options.tool.check(windows=windows)
         asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
-        inside = {} if windows else neighbours(read_needs(archive, {}).libraries)
+        libraries = read_needs(archive, {}).libraries
+        inside = {} if windows else neighbours(libraries)
+        data_folder = f"{info.folder.removesuffix('.dist-info')}.data"
+        apart = for_another_machine(libraries, data_folder, machine, options.exclude) if windows else {}
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
@@ -62,7 +67,8 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         made = folder / "made"
         made.mkdir()
         if windows:
-            command, environ = _delvewheel(wheel, made, options, asked)
+            given = with_other_names(wheel, folder / "apart", apart) if apart else wheel
+            command, environ = _delvewheel(given, made, options, asked)
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
@@ -76,6 +82,9 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
+        if apart:
+            back = {other: name for name, other in apart.items()}
+            found = [with_other_names(found[0], folder / "back", back)]
         if not windows:
             pointed = folder / "pointed" / found[0].name
             pointed.parent.mkdir()

@@ -34,7 +34,7 @@ from farm.wheel.metadata import (
     with_requirements,
     with_version,
 )
-from farm.wheel.record import Row, compare_record, parse_record
+from farm.wheel.record import Row, compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tooloptions import ToolOptions
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from farm.wheel.library_wheels import LibraryWheel
 
 _MAX_ROUNDS = 100
-RECORD_LIMIT = 64 << 20
 
 
 class RepairOptions(NamedTuple):
@@ -128,8 +127,7 @@ def vendor(
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits, lenient=True) as archive:
         info = read_dist_info(archive)
-        raw_record = archive.read(info.record, RECORD_LIMIT)
-        record = parse_record(raw_record)
+        raw_record, record = read_record(archive, info.record)
         # The hashes of RECORD save reading members that stay; `record_corrected` reports rows that proved wrong.
         believed = _listed(record, but=f"{info.folder}/")
         believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
@@ -164,7 +162,7 @@ def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
     return {
         path: (sha256, size)
         for path, sha256, size in record
-        if sha256 is not None and size is not None and not path.startswith(but)
+        if sha256 is not None and "=" not in sha256 and size is not None and not path.startswith(but)
     }
 
 

@@ -35,11 +35,10 @@ from farm.wheel.metadata import (
     same_version,
 )
 from farm.wheel.policy import Policy, Waiver
-from farm.wheel.record import compare_record, parse_record
+from farm.wheel.record import compare_record, read_record
 from farm.wheel.report import Check, CheckId, Dependency, Finding, Report, waive
 from farm.wheel.requires import check_members, check_metadata
 
-_RECORD_LIMIT = 64 << 20
 _EMPTY_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 _MAX_FINDINGS = 50  # of one check: a report is read by people
 
@@ -103,7 +102,7 @@ def _checks(
             # Nothing is promised, so the wheel is held to its own tags.
             if policy.platform is None:
                 policy = policy.model_copy(update={"platform": platform_of(info.tags)})
-            record = archive.read(info.record, _RECORD_LIMIT)
+            recorded = _guarded("record", lambda: _check_record(archive, info, contents))
             metadata = archive.read(f"{info.folder}/METADATA")
             entry_points = f"{info.folder}/entry_points.txt"
             commands = archive.read(entry_points) if entry_points in archive.members else None
@@ -118,7 +117,7 @@ def _checks(
         _guarded("abi", lambda: check_abi(contents, info.tags)),
         _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
-        _guarded("record", lambda: _check_record(record, info, contents)),
+        recorded,
         _guarded("members", lambda: check_members(contents, policy)),
         _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
         _guarded("imports", lambda: check_imports(contents, policy, info.tags)),
@@ -220,8 +219,9 @@ def _serves(tag: str, abi: str, python: str) -> bool:
     return abi == "abi3" and all(numbers) and int(numbers[0][1]) <= int(numbers[1][1])  # type: ignore[index]
 
 
-def _check_record(record: bytes, info: DistInfo, contents: Contents) -> Check:
-    wrong = compare_record(parse_record(record), info.record, contents.files)
+def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check:
+    record, rows = read_record(archive, info.record)
+    wrong = compare_record(rows, info.record, contents.files)
     if _EMPTY_LINE.search(record):
         wrong.append((info.record, "an empty line, at which pip fails"))
     findings = tuple(

@@ -101,6 +101,46 @@ def test_namespace_packages_stay_so(tmp_path, windows, make_wheel, make_pe):
     assert packages["old/__init__.py"] == EXTENDS
 
 
+@pytest.mark.parametrize(
+    ("name", "exclude"),
+    [("canary/attach_x86.dll", []), ("canary/inject.dll", ["inject.dll"]), ("canary/Inject.dll", ["inject*"])],
+)
+def test_dlls_for_other_processes_stay_as_they_are(tmp_path, windows, make_wheel, make_pe, name, exclude):
+    """debugpy has such, to be loaded by a process of another machine that it is attached to."""
+    _, libs = windows
+    theirs = aligned(make_pe(needed=["KERNEL32.dll", "theirs.dll"], machine=0x14C))
+    files = {
+        "canary/__init__.py": b"X = 1\n",
+        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
+        name: theirs,
+    }
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs], exclude=exclude))
+    assert [item.path.rpartition("-")[0] for item in result.vendored] == ["canary.libs/deep"]
+    with zipfile.ZipFile(result.wheel) as archive:
+        assert archive.read(name) == theirs
+        assert [each for each in archive.namelist() if "another" in each] == []
+        record = archive.read("canary-1.0.dist-info/RECORD").decode()
+        assert re.search(rf"^{name},sha256=", record, re.MULTILINE)
+
+
+def test_a_dll_of_another_machine_is_named_with_the_way_out(tmp_path, windows, make_wheel, make_pe):
+    _, libs = windows
+    files = {
+        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
+        "canary/inject.dll": aligned(make_pe(machine=0x14C)),
+    }
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(VerificationFailedError, match=r"canary/inject\.dll.* is a library for win32") as caught:
+        repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    assert "--exclude inject.dll" in caught.value.hint
+    assert list(out.iterdir()) == []
+
+
 def test_options_of_delvewheel(tmp_path, windows, make_wheel, make_pe):
     _, libs = windows
     (libs / "opened.dll").write_bytes(aligned(make_pe(needed=["KERNEL32.dll"])))

@@ -121,7 +121,7 @@ def write_link(path, name, target, kind=stat.S_IFLNK):
     return path
 
 
-@pytest.mark.parametrize("target", ["../x", "/etc/passwd", "..", "x/../../../y", "", "c:\\x", b"\xff"])
+@pytest.mark.parametrize("target", ["../x", "/etc/passwd", "..", "x/../../../y", ".", "c:\\x", b"\xff"])
 def test_refuses_links_out_of_the_wheel(tmp_path, target):
     with pytest.raises(VerificationFailedError, match="'link': a symbolic link"):
         Archive(write_link(tmp_path / "w.whl", "link", target))
@@ -130,6 +130,9 @@ def test_refuses_links_out_of_the_wheel(tmp_path, target):
 def test_accepts_links_inside_and_refuses_devices(tmp_path):
     with Archive(write_link(tmp_path / "w.whl", "a/b/link", "../c.so")) as archive:
         assert stat.S_ISLNK(archive.members["a/b/link"].mode)
+    # nodejs-bin's npm, which pip, installer and auditwheel write as an empty file.
+    with Archive(write_link(tmp_path / "w.whl", "nodejs/bin/npm", "")) as archive:
+        assert archive.read("nodejs/bin/npm") == b""
     with pytest.raises(VerificationFailedError, match="neither a file"):
         Archive(write_link(tmp_path / "w.whl", "fifo", "", stat.S_IFIFO))
 

@@ -2,6 +2,7 @@ import base64
 import csv
 import hashlib
 import io
+import zipfile
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
 from farm.wheel import record
+from farm.wheel.label import label_wheel
+from farm.wheel.policy import Policy
 from farm.wheel.record import Row, compare_record, parse_record, render_record
+from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.verify import verify
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of nothing
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -47,7 +52,7 @@ def test_any_bytes_give_rows_or_one_error(raw):
     ("line", "why"),
     [
         (b"a,b\n", "2 columns"),
-        (b"a,md5=abcd,1\n", "only sha256"),
+        (b"a,md5=abcd,1\n", "accepted are sha256"),
         (b"a,sha256=short,1\n", "not a sha256"),
         (b"a,sha256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU,0\n", "not a sha256"),  # not the URL-safe alphabet
         (b"a,,-1\n", "not a size"),
@@ -163,7 +168,75 @@ def test_less_is_as_wrong_as_more(sha256, size):
     assert (path, why) == ("a", "its length is not the one in RECORD")
 
 
-@pytest.mark.parametrize("name", ["md5", "sha1", "sha512"])
-def test_no_other_hash_is_accepted_whatever_its_name(name):
-    with pytest.raises(VerificationFailedError, match="only sha256 is accepted"):
+@pytest.mark.parametrize("name", ["md5", "sha1", "sha224", "shake_256", "SHA256", "crc32", ""])
+def test_no_weaker_hash_is_accepted_whatever_its_name(name):
+    with pytest.raises(VerificationFailedError, match="accepted are sha256"):
         parse_record(f"a,{name}=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\n".encode())
+
+
+def digest(algorithm: str, content: bytes) -> str:
+    raw = hashlib.new(algorithm, content).digest()
+    return f"{algorithm}={base64.urlsafe_b64encode(raw).decode().rstrip('=')}"
+
+
+BETTER = ("sha384", "sha512", "sha3_256", "sha3_384", "sha3_512", "blake2b", "blake2s")
+
+
+@pytest.mark.parametrize("algorithm", BETTER)
+@pytest.mark.parametrize(
+    "spoil", [lambda d: d[:-1], lambda d: d + "A", lambda d: d + "=", lambda d: d[:9] + "+" + d[10:]]
+)
+def test_another_hash_has_its_own_length_and_the_url_safe_digits(algorithm, spoil):
+    good = digest(algorithm, b"content")
+    [row] = parse_record(f"a,{good},7\n".encode())
+    assert row == Row("a", f"{algorithm}={hashlib.new(algorithm, b'content').hexdigest()}", 7)
+    with pytest.raises(VerificationFailedError, match=f"RECORD line 1: .* is not a {algorithm}"):
+        parse_record(f"a,{spoil(good)},7\n".encode())
+
+
+def wheel_with(make_wheel, folder, algorithm: str, hashed: bytes = b"content"):
+    """Its file `canary/a.py` holds `content`; RECORD has the hash of `hashed`."""
+    first = make_wheel(folder / "first", {"canary/a.py": b"content"})
+    with zipfile.ZipFile(first) as archive:
+        inside = {name: archive.read(name) for name in archive.namelist()}
+    own = "canary-1.0.dist-info/RECORD"
+    lines = [
+        f"{name},{digest(algorithm, hashed if name.endswith('.py') else content)},{len(content)}\n"
+        for name, content in inside.items()
+        if name != own
+    ]
+    record = "".join([*lines, f"{own},,\n"]).encode()
+    return make_wheel(folder, {"canary/a.py": b"content"}, record=record)
+
+
+def recorded(wheel) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        [own] = [name for name in archive.namelist() if name.endswith("/RECORD")]
+        return archive.read(own).decode().splitlines()
+
+
+@pytest.mark.parametrize("algorithm", BETTER)
+def test_verify_and_repair_take_every_hash_of_sha256_or_better(tmp_path, make_wheel, algorithm):
+    wheel = wheel_with(make_wheel, tmp_path, algorithm)
+    [found] = [check for check in verify(wheel, Policy()).checks if check.id == "record"]
+    assert (found.status, found.findings) == ("passed", ())
+    (tmp_path / "out").mkdir()
+    result = repair(wheel, tmp_path / "out", RepairOptions(into="canary"))
+    assert result.record_corrected == ()
+    assert f"canary/a.py,{digest('sha256', b'content')},7" in recorded(result.wheel)
+    labelled, _ = label_wheel(wheel, tmp_path / "out", "sm35", {})
+    assert f"canary/a.py,{digest('sha256', b'content')},7" in recorded(labelled)
+
+
+def test_a_file_that_has_not_the_other_hash_is_named(tmp_path, make_wheel):
+    wheel = wheel_with(make_wheel, tmp_path, "sha512", b"CONTENT")
+    [found] = [check for check in verify(wheel, Policy()).checks if check.id == "record"]
+    assert [(each.where, each.what) for each in found.findings] == [
+        ("canary/a.py", "its sha512 is not the one in RECORD")
+    ]
+    (tmp_path / "out").mkdir()
+    result = repair(wheel, tmp_path / "out", RepairOptions(into="canary"))
+    assert result.record_corrected == ("canary/a.py",)
+    assert f"canary/a.py,{digest('sha256', b'content')},7" in recorded(result.wheel)
+    with pytest.raises(VerificationFailedError, match=r"RECORD has no sha256 and size of canary/a\.py"):
+        label_wheel(wheel, tmp_path / "out", "sm35", {})
