@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from farm.errors import InfrastructureError, UsageError
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 """Why a folder cannot be made although the caller names a good one."""
+
+FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
+"""How programs say that a disk is full: strerror(3) of glibc, and Windows."""
 
 
 def make_folder(folder: Path, made: list[Path]) -> None:
@@ -43,6 +47,22 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InfrastructureError(f"{path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def writing(path: Path, hint: str | None = None) -> Iterator[None]:
+    """An OSError inside that names no file, as those of writing do, becomes an error that names `path`.
+
+    Raises:
+        InfrastructureError: `path` cannot be written, such as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        # One without a number is not the system's, but of requests.
+        if error.filename or error.errno is None:
+            raise
+        raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
 
 
 def remove(made: list[Path]) -> None:

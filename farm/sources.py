@@ -21,6 +21,7 @@ from urllib.parse import unquote, urljoin
 
 import requests
 
+from farm import outputs
 from farm.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
@@ -108,7 +109,7 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
         except OSError:  # another file system
             shutil.copyfile(found, target)
         return
-    with tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
+    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
         left = set(part.members)
         for name, size, stream in _files(found):
             member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
@@ -142,7 +143,7 @@ def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarIn
 
 def _pack(folder: Path, target: Path) -> None:
     """A tar of a folder that depends on names and contents alone."""
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+    with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         for path in tree_files(folder):
             info = tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
             with path.open("rb") as stream:
@@ -278,6 +279,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
             with (
                 Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
                 requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
+                outputs.writing(part),
                 part.open("wb") as stream,
             ):
                 answer.raise_for_status()
@@ -316,7 +318,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
     # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
     if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
         return packed
-    with temporary_folder("clone-", cache) as folder:
+    with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
         tree = folder / "tree"
         _clone(source, tree, line)
         part = folder / "packed.tar"

@@ -238,9 +238,9 @@ class Archive:
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
-            import tempfile  # noqa: PLC0415 (slow to import, and not always needed)
+            from farm.temporary import temporary_file  # noqa: PLC0415 (slow to import, and not always needed)
 
-            with tempfile.TemporaryFile() as spool:
+            with temporary_file() as spool:
                 spool.write(first)
                 for chunk in chunks:
                     sha.update(chunk)

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import subprocess
 import tarfile
 import threading
@@ -324,3 +325,12 @@ def test_a_part_that_was_changed_at_its_origin_names_itself(plan, cache, tmp_pat
     tar(big, {"big-1/a.h": "b"})
     with pytest.raises(BuildFailedError, match=r"^third_party/big of canary, from file://.*, the recipe says "):
         gather(changed, cache, tmp_path / "out", mirror=None, line=print)
+
+
+def test_a_source_that_does_not_fit_is_named(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/setup.py").write_text("one\n")
+    target = tmp_path / "00.tar"
+    target.symlink_to("/dev/full")
+    with pytest.raises(InfrastructureError, match=re.escape(f"{target}: No space left on device")):
+        sources._pack(tmp_path / "src", target)
