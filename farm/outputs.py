@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from farm.errors import InfrastructureError, UsageError
+from farm.retrying import retry_while_open
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 """Why a folder cannot be made although the caller names a good one."""
@@ -63,6 +65,37 @@ def writing(path: Path, hint: str | None = None) -> Iterator[None]:
         if error.filename or error.errno is None:
             raise
         raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+def put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
+
+    Meanwhile those whose places they take are below `old`, on the same file system.
+
+    Raises:
+        UsageError: A folder is where a file goes, or a file where a folder goes.
+    """
+    added: list[Path] = []
+    kept: list[Path] = []
+    try:
+        for file in files:
+            target = dest / file
+            make_folder(target.parent, added)
+            if target.is_dir():
+                raise UsageError(f"{target} is a folder, and a file goes there", hint="name another folder")
+            if os.path.lexists(target):
+                (old / file).parent.mkdir(parents=True, exist_ok=True)
+                kept.append(file)
+                retry_while_open(target.replace, old / file)
+            added.append(target)
+            retry_while_open((new / file).replace, target)
+    except BaseException:
+        remove(added)
+        for file in kept:
+            with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
+                retry_while_open((old / file).replace, dest / file)
+        raise
+    made += added
 
 
 def remove(made: list[Path]) -> None:

@@ -485,6 +485,32 @@ def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, 
     assert not list(tmp_path.glob("old/.farm-*"))
 
 
+@pytest.mark.parametrize("why", ["a folder", "a file", "refused", "interrupted"])
+def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(own, tmp_path, monkeypatch, why):
+    dest, replace = tmp_path / "context", Path.replace
+    for name in ("image/Dockerfile", "image/scripts/mine", "job/build.sh"):
+        (dest / name).parent.mkdir(parents=True, exist_ok=True)
+        (dest / name).write_text(f"older {name}")
+    if why == "a folder":
+        (dest / "job/plan.json").mkdir()
+    if why == "a file":
+        shutil.rmtree(dest / "job")
+        (dest / "job").write_text("mine")
+
+    def refused(path, target):
+        if target == dest / "job/plan.json":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) if why == "refused" else KeyboardInterrupt
+        return replace(path, target)
+
+    if why in ("refused", "interrupted"):
+        monkeypatch.setattr(Path, "replace", refused)
+    before = {path: path.is_file() and path.read_text() for path in dest.rglob("*")}
+    expected = {"refused": PermissionError, "interrupted": KeyboardInterrupt}.get(why, UsageError)
+    with pytest.raises(expected):
+        render(own, plan_of(own)).write(dest)
+    assert {path: path.is_file() and path.read_text() for path in dest.rglob("*")} == before
+
+
 @pytest.mark.parametrize(
     "command",
     [
