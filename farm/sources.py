@@ -31,7 +31,7 @@ from farm.render import EPOCH
 from farm.retrying import retry_while_open
 from farm.temporary import temporary_folder
 from farm.text import duration, nearest, plain, short
-from farm.tree import tree_files
+from farm.tree import read_tree
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
@@ -61,7 +61,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
     for number, part in enumerate([None, *plan.parts]):
         target = dest / f"{number:02d}.tar"
         if part is None and plan.source.kind == "path":
-            _pack(source_folder(plan), target)
+            _pack(source_folder(plan), target, line)
         else:
             if part:
                 found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
@@ -141,13 +141,24 @@ def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarIn
     return info
 
 
-def _pack(folder: Path, target: Path) -> None:
+def _pack(folder: Path, target: Path, line: Line) -> None:
     """A tar of a folder that depends on names and contents alone."""
+    tree = read_tree(folder)
+    for path in tree.leading_out:
+        line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
     with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
-        for path in tree_files(folder):
-            info = tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
+        for path in tree.files:
+            info = _named(path, folder)
             with path.open("rb") as stream:
                 archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+        for path, end in tree.links.items():
+            info = _named(path, folder)
+            info.type, info.linkname = tarfile.SYMTYPE, end
+            archive.addfile(_plain(info, 0, 0o777))
+
+
+def _named(path: Path, folder: Path) -> tarfile.TarInfo:
+    return tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
 
 
 def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:

@@ -457,7 +457,7 @@ def test_a_source_may_have_names_that_are_no_text(own):
     plan = plan_of(own)
     assert plan.source.digest != before.source.digest
     target = own / "source.tar"
-    _pack(source, target)
+    _pack(source, target, print)
     with tarfile.open(target) as archive:
         assert os.fsdecode(b"source/caf\xe9.txt") in archive.getnames()
 

@@ -18,6 +18,7 @@ from farm.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
 from farm.plan.file import PartPlan, SourcePlan
 from farm.sources import fetch, gather
+from farm.tree import tree_digest
 from farm.variant import Variant
 from tests.servers.threads import answered_by
 
@@ -333,4 +334,59 @@ def test_a_source_that_does_not_fit_is_named(tmp_path):
     target = tmp_path / "00.tar"
     target.symlink_to("/dev/full")
     with pytest.raises(InfrastructureError, match=re.escape(f"{target}: No space left on device")):
-        sources._pack(tmp_path / "src", target)
+        sources._pack(tmp_path / "src", target, print)
+
+
+@pytest.mark.parametrize("checkout", [False, True])
+def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp_path, checkout):
+    """As git and tar have them; an absolute one leads to the same folder wherever the source is unpacked."""
+    source = tmp_path / "src"
+    (source / "deep/real").mkdir(parents=True)
+    (source / "deep/real/a.h").write_text("one")
+    links = {
+        "include": "deep/real",
+        "deep/whole": str(source / "deep/real"),
+        "deep/around": "../../src/deep/real",
+        "again": "include",
+        "deep/up": "..",
+        "nowhere": "absent/folder",
+        "outside": "/usr",
+        "beside": "../other",
+        "file": "deep/real/a.h",
+    }
+    for name, end in links.items():
+        (source / name).symlink_to(end)
+    if checkout:
+        git(source, "init", "-q")
+        git(source, "add", ".")
+    said = []
+    target = tmp_path / "00.tar"
+    sources._pack(source, target, said.append)
+    with tarfile.open(target) as packed:
+        found = {member.name: member.linkname for member in packed}
+        assert packed.extractfile("source/file").read() == b"one"
+    assert found == {
+        "source/deep/real/a.h": "",
+        "source/file": "",
+        "source/include": "deep/real",
+        "source/deep/whole": "real",
+        "source/deep/around": "real",
+        "source/again": "deep/real",
+        "source/deep/up": "..",
+        "source/nowhere": "absent/folder",
+    }
+    (tmp_path / "there").mkdir()
+    subprocess.run(["tar", "--extract", "--file", target, "--directory", tmp_path / "there"], check=True)
+    assert (tmp_path / "there/source/deep/up/again/a.h").read_text() == "one"
+    assert sorted(text.split(" is left out")[0] for text in said) == [str(source / "beside"), str(source / "outside")]
+
+
+def test_where_a_link_leads_is_part_of_a_sources_digest(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    without = tree_digest(tmp_path)
+    (tmp_path / "link").symlink_to("one")
+    one = tree_digest(tmp_path)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("two")
+    assert len({without, one, tree_digest(tmp_path)}) == 3
