@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm import shipped
+from farm.cli import selected
 from farm.cli.main import main
 from farm.compat import Stack
 from farm.doctor import common
@@ -557,7 +558,7 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert sorted(own.rglob("*")) == before
 
 
-def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys):
+def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys, monkeypatch):
     """A channel may build it by another recipe: `torch-debian-2-6`."""
     named(own, "special", "hello")
     file = own / "ci" / "matrix.yaml"
@@ -565,8 +566,11 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
         file.read_text().replace("packages: [hello, special]", "packages: [hello]\n    recipes: {hello: special}")
     )
     assert plan_of(own).recipe == "special"
+    read: list[object] = []
+    monkeypatch.setattr(selected, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
     assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in capsys.readouterr().err
+    assert len(read) == 1  # the selectors are those of the plan
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
