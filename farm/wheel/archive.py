@@ -238,9 +238,9 @@ class Archive:
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
-            from farm.temporary import temporary_file  # noqa: PLC0415 (slow to import, and not always needed)
+            import tempfile  # noqa: PLC0415 (slow to import, and not always needed)
 
-            with temporary_file() as spool:
+            with tempfile.TemporaryFile() as spool:
                 spool.write(first)
                 for chunk in chunks:
                     sha.update(chunk)
