@@ -332,6 +332,7 @@ def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel)
     (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
     files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "c.so").read_bytes()}
-    built = make_wheel(tmp_path / "built" / "wheel", files, tag="cp311-cp311-linux_x86_64").parents[1]
+    tag = "cp311-cp311-linux_x86_64"
+    built = make_wheel(tmp_path / "built" / "wheel", files, version="0.1.0", tag=tag).parents[1]
     plan = plan.model_copy(update={"repair": "tools"})
     assert repair_built(plan, built, tmp_path / "out").vendored == ()
