@@ -53,11 +53,14 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         before = frozenset(archive.members)
         options.tool.check(windows=windows)
         asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
-        inside = {} if windows else neighbours(read_needs(archive, {}).libraries)
+        libraries = () if windows else read_needs(archive, {}).libraries
+        inside = neighbours(libraries)
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
-    if not windows and platform_machine(tags) is None:  # pure, or for macOS: auditwheel refuses those
+    # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
+    nothing = not (opens or asked or any(each.needed for each in libraries))
+    if not windows and (nothing or platform_machine(tags) is None):
         return vendor(wheel, dest, options, libs, opens)
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         made = folder / "made"
