@@ -104,6 +104,9 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
 def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     target.unlink(missing_ok=True)
     if part is None or (not part.members and found.suffix != ".whl"):
+        if _is_zip(found):
+            _from_zip(found, target)
+            return
         try:
             target.hardlink_to(found)
         except OSError:  # another file system
@@ -120,9 +123,30 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
         raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
 
 
+def _is_zip(archive: Path) -> bool:
+    """By its start: `zipfile.is_zipfile` looks for the end of one, which a tar may have inside."""
+    with archive.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def _from_zip(archive: Path, target: Path) -> None:
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22)."""
+    with (
+        outputs.writing(target),
+        zipfile.ZipFile(archive) as packed,
+        tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
+    ):
+        for info in packed.infolist():
+            if not info.is_dir():
+                # The upper 16 bits hold the Unix mode of the member, if it was made on Unix.
+                mode = info.external_attr >> 16 & 0o755 | 0o644
+                with packed.open(info) as content:
+                    tree.addfile(_plain(tarfile.TarInfo(info.filename), info.file_size, mode), content)
+
+
 def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """The plain files of a wheel or of a tar file: name, size in bytes, content."""
-    if archive.suffix == ".whl":
+    if archive.suffix == ".whl" or _is_zip(archive):
         with zipfile.ZipFile(archive) as wheel:
             for info in wheel.infolist():
                 if not info.is_dir():

@@ -390,3 +390,31 @@ def test_where_a_link_leads_is_part_of_a_sources_digest(tmp_path):
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("two")
     assert len({without, one, tree_digest(tmp_path)}) == 3
+
+
+def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache):
+    """Sdists were zips once, and GitHub has both; the build unpacks with tar."""
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("data.txt", "inner")
+    outer = tmp_path / "x-1.0.zip"
+    with zipfile.ZipFile(outer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x-1.0/setup.py", "one")
+        script = zipfile.ZipInfo("x-1.0/configure")
+        script.external_attr = 0o100755 << 16
+        archive.writestr(script, "two")
+        archive.writestr("x-1.0/ends.zip", inner.getvalue())
+    changed = plan.model_copy(update={"source": of_archive(outer), "parts": []})
+    (packed,) = gather(changed, cache, tmp_path / "out", mirror=None, line=print)
+    (tmp_path / "there").mkdir()
+    command = ["tar", "--extract", "--file", packed, "--directory", tmp_path / "there", "--strip-components=1"]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "there/setup.py").read_text() == "one"
+    assert (tmp_path / "there/configure").stat().st_mode & 0o777 == 0o755
+    # A tar stays what it is, whatever lies at its end.
+    tar = tmp_path / "y.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(tmp_path / "there/ends.zip", "y/ends.zip")
+    changed = plan.model_copy(update={"source": of_archive(tar), "parts": []})
+    (packed,) = gather(changed, cache, tmp_path / "again", mirror=None, line=print)
+    assert packed.read_bytes() == tar.read_bytes()
