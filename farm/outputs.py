@@ -2,13 +2,19 @@
 
 import contextlib
 import errno
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from farm.errors import InfrastructureError, UsageError
+from farm.retrying import retry_while_open
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 """Why a folder cannot be made although the caller names a good one."""
+
+FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
+"""How programs say that a disk is full: strerror(3) of glibc, and Windows."""
 
 
 def make_folder(folder: Path, made: list[Path]) -> None:
@@ -43,6 +49,53 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InfrastructureError(f"{path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def writing(path: Path, hint: str | None = None) -> Iterator[None]:
+    """An OSError inside that names no file, as those of writing do, becomes an error that names `path`.
+
+    Raises:
+        InfrastructureError: `path` cannot be written, such as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        # One without a number is not the system's, but of requests.
+        if error.filename or error.errno is None:
+            raise
+        raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+def put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
+
+    Meanwhile those whose places they take are below `old`, on the same file system.
+
+    Raises:
+        UsageError: A folder is where a file goes, or a file where a folder goes.
+    """
+    added: list[Path] = []
+    kept: list[Path] = []
+    try:
+        for file in files:
+            target = dest / file
+            make_folder(target.parent, added)
+            if target.is_dir():
+                raise UsageError(f"{target} is a folder, and a file goes there", hint="name another folder")
+            if os.path.lexists(target):
+                (old / file).parent.mkdir(parents=True, exist_ok=True)
+                kept.append(file)
+                retry_while_open(target.replace, old / file)
+            added.append(target)
+            retry_while_open((new / file).replace, target)
+    except BaseException:
+        remove(added)
+        for file in kept:
+            with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
+                retry_while_open((old / file).replace, dest / file)
+        raise
+    made += added
 
 
 def remove(made: list[Path]) -> None:

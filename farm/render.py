@@ -19,7 +19,6 @@ from farm.plan.file import Plan
 from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
 from farm.recipe import job_digest, job_files
-from farm.retrying import retry_while_open
 from farm.settings import load_settings
 from farm.temporary import temporary_folder
 from farm.text import json_lines
@@ -42,7 +41,7 @@ class Rendered:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, dest: Path) -> list[Path]:
-        """Write `image/` and `job/` under `dest`; returns the files. Without room for all, `dest` is as it was.
+        """Write `image/` and `job/` under `dest`; returns the files. Where one cannot be written, `dest` is as it was.
 
         Raises:
             UsageError: `dest` cannot be a folder.
@@ -60,11 +59,8 @@ class Rendered:
             with temporary_folder(".farm-", dest) as part:
                 for file, text in files.items():
                     with outputs.naming(dest / file):
-                        _write(part / file, text)
-                for file in files:
-                    outputs.make_folder((dest / file).parent, made)
-                    retry_while_open((part / file).replace, dest / file)
-                    made.append(dest / file)
+                        _write(part / "new" / file, text)
+                outputs.put(part / "new", files, dest, part / "old", made)
         except BaseException:
             outputs.remove(made)
             raise

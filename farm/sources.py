@@ -21,6 +21,7 @@ from urllib.parse import unquote, urljoin
 
 import requests
 
+from farm import outputs
 from farm.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
@@ -30,7 +31,7 @@ from farm.render import EPOCH
 from farm.retrying import retry_while_open
 from farm.temporary import temporary_folder
 from farm.text import duration, nearest, plain, short
-from farm.tree import tree_files
+from farm.tree import read_tree
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
@@ -60,7 +61,7 @@ def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Lin
     for number, part in enumerate([None, *plan.parts]):
         target = dest / f"{number:02d}.tar"
         if part is None and plan.source.kind == "path":
-            _pack(source_folder(plan), target)
+            _pack(source_folder(plan), target, line)
         else:
             if part:
                 found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
@@ -103,12 +104,15 @@ def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, 
 def _place(found: Path, target: Path, part: PartPlan | None) -> None:
     target.unlink(missing_ok=True)
     if part is None or (not part.members and found.suffix != ".whl"):
+        if _is_zip(found):
+            _from_zip(found, target)
+            return
         try:
             target.hardlink_to(found)
         except OSError:  # another file system
             shutil.copyfile(found, target)
         return
-    with tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
+    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
         left = set(part.members)
         for name, size, stream in _files(found):
             member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
@@ -119,9 +123,30 @@ def _place(found: Path, target: Path, part: PartPlan | None) -> None:
         raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
 
 
+def _is_zip(archive: Path) -> bool:
+    """By its start: `zipfile.is_zipfile` looks for the end of one, which a tar may have inside."""
+    with archive.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def _from_zip(archive: Path, target: Path) -> None:
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22)."""
+    with (
+        outputs.writing(target),
+        zipfile.ZipFile(archive) as packed,
+        tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
+    ):
+        for info in packed.infolist():
+            if not info.is_dir():
+                # The upper 16 bits hold the Unix mode of the member, if it was made on Unix.
+                mode = info.external_attr >> 16 & 0o755 | 0o644
+                with packed.open(info) as content:
+                    tree.addfile(_plain(tarfile.TarInfo(info.filename), info.file_size, mode), content)
+
+
 def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     """The plain files of a wheel or of a tar file: name, size in bytes, content."""
-    if archive.suffix == ".whl":
+    if archive.suffix == ".whl" or _is_zip(archive):
         with zipfile.ZipFile(archive) as wheel:
             for info in wheel.infolist():
                 if not info.is_dir():
@@ -140,13 +165,24 @@ def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarIn
     return info
 
 
-def _pack(folder: Path, target: Path) -> None:
+def _pack(folder: Path, target: Path, line: Line) -> None:
     """A tar of a folder that depends on names and contents alone."""
-    with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
-        for path in tree_files(folder):
-            info = tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
+    tree = read_tree(folder)
+    for path in tree.leading_out:
+        line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
+    with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+        for path in tree.files:
+            info = _named(path, folder)
             with path.open("rb") as stream:
                 archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+        for path, end in tree.links.items():
+            info = _named(path, folder)
+            info.type, info.linkname = tarfile.SYMTYPE, end
+            archive.addfile(_plain(info, 0, 0o777))
+
+
+def _named(path: Path, folder: Path) -> tarfile.TarInfo:
+    return tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
 
 
 def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
@@ -278,6 +314,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
             with (
                 Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
                 requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
+                outputs.writing(part),
                 part.open("wb") as stream,
             ):
                 answer.raise_for_status()
@@ -316,7 +353,7 @@ def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
     # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
     if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
         return packed
-    with temporary_folder("clone-", cache) as folder:
+    with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
         tree = folder / "tree"
         _clone(source, tree, line)
         part = folder / "packed.tar"

@@ -1,9 +1,11 @@
-"""The files of a source tree, and the hash over them."""
+"""The files and links of a source tree, and the hash over them."""
 
 import hashlib
 import os
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from farm.errors import UsageError
@@ -12,17 +14,50 @@ _LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standar
 """What git tracks, and what it would add: it lists no submodules with the latter."""
 
 
-def tree_files(root: Path) -> list[Path]:
-    """The files of a source tree in a stable order, without caches that Python leaves behind.
+@dataclass(frozen=True)
+class Tree:
+    """What is in a source tree, in a stable order.
 
-    Of a git checkout those that git tracks or would add: what builds leave there is ignored, or else is source.
+    Attributes:
+        files: Links to files among them: they stand for what is in the file.
+        links: To folders of the tree, and to what is not there: where each leads from its own folder.
+        leading_out: To folders elsewhere. They are no part of the source: those may hold anything.
+    """
+
+    files: list[Path]
+    links: dict[Path, str]
+    leading_out: list[Path]
+
+
+def read_tree(root: Path) -> Tree:
+    """What is in a source tree, without caches that Python leaves behind.
+
+    Of a git checkout what git tracks or would add: what builds leave there is ignored, or else is source.
 
     Raises:
         UsageError: Git does not list the files of the checkout.
     """
     found = _of_checkout(root) if (root / ".git").exists() else root.rglob("*")
-    files = (p for p in found if p.is_file() and "__pycache__" not in p.parts)
-    return sorted(files, key=lambda p: p.relative_to(root).parts)  # paths of Windows compare without case
+    tree, top = Tree([], {}, []), Path(os.path.realpath(root))
+    # By parts: paths of Windows compare without case.
+    for path in sorted(found, key=lambda path: path.relative_to(root).parts):
+        if "__pycache__" in path.parts:
+            continue
+        if path.is_file():
+            tree.files.append(path)
+        elif path.is_symlink():
+            end = Path(os.path.realpath(path))
+            if end.is_relative_to(top):
+                # The same text wherever the tree is, as it is elsewhere when it is built.
+                tree.links[path] = Path(os.path.relpath(end, os.path.realpath(path.parent))).as_posix()
+            else:
+                tree.leading_out.append(path)
+    return tree
+
+
+def tree_files(root: Path) -> list[Path]:
+    """The files of a source tree; see `read_tree`."""
+    return read_tree(root).files
 
 
 def _of_checkout(root: Path) -> set[Path]:
@@ -44,8 +79,12 @@ def _of_checkout(root: Path) -> set[Path]:
 
 
 def tree_digest(root: Path) -> str:
-    """Sha256 over the names and contents of the files under `root`."""
-    return digest_of((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree_files(root))
+    """Sha256 over the names and contents of the files under `root`, and its links."""
+    tree = read_tree(root)
+    files = ((path.relative_to(root).as_posix(), path.read_bytes()) for path in tree.files)
+    # No file's name has a NUL.
+    links = ((f"{path.relative_to(root).as_posix()}\0", os.fsencode(end)) for path, end in tree.links.items())
+    return digest_of(chain(files, links))
 
 
 def digest_of(files: Iterable[tuple[str, bytes]]) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from farm import pack
 from farm.cli import show
 from farm.cli.options import add_selectors, add_verbosity
-from farm.cli.selected import plan_of, selectors_of
+from farm.cli.project import project_of
+from farm.cli.selected import selectors_of
 from farm.cli.watchers import watching
 from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.index.backends import open_store
@@ -17,7 +18,7 @@ from farm.pipeline.release import pip_source
 from farm.pipeline.report import Outcomes, Silent
 from farm.pipeline.smoke import SmokeOptions, smoke
 from farm.pipeline.workspace import Workspace
-from farm.plan import Plan
+from farm.plan import Plan, resolve
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import PROBE
 
@@ -90,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.variant is None:
         raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
-    project, settings, plan = plan_of(args)
+    project, settings = project_of(args)
+    selectors = selectors_of(args, project, settings)
+    plan = resolve(project, selectors)
     if args.time_limit is not None:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
     workspace = Workspace(project, settings, Silent())
@@ -107,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     elif wheel is not None:
         source = ()  # what it depends on comes from the installer's own default index
     else:
-        filenames = _published(workspace, plan, selectors_of(args, project, settings).package)
+        filenames = _published(workspace, plan, selectors.package)
         source = pip_source(workspace, plan.parsed_variant.group)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")

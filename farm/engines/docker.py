@@ -6,7 +6,6 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 import contextlib
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -22,6 +21,7 @@ from docker.types import LogConfig
 from farm.engines import profile, transfer
 from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
+from farm.temporary import temporary_file
 
 API_TIMEOUT_S = 600
 FIRST_S = 30
@@ -182,7 +182,7 @@ class DockerEngine:
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )
         try:
-            with tempfile.TemporaryFile() as inputs:
+            with temporary_file() as inputs:
                 transfer.pack(job.inputs, inputs)
                 inputs.seek(0)
                 container.put_archive("/", inputs)

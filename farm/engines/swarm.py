@@ -22,6 +22,7 @@ import docker.errors
 import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
+from farm import outputs
 from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.docker import guard
@@ -31,6 +32,7 @@ from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, obs
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.pack import pack
 from farm.platforms.facts import DEFAULT
+from farm.temporary import ROOM
 
 MAX_CONFIG = 400_000
 """Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
@@ -169,7 +171,10 @@ class SwarmEngine:
         }
         with tempfile.NamedTemporaryFile() as inputs:
             # mtime 0: the same inputs are the same bytes, whoever packs them
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain:
+            with (
+                outputs.writing(Path(inputs.name), ROOM),
+                gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain,
+            ):
                 transfer.pack(job.inputs, plain)
             # Small inputs travel in the config itself: nothing to fetch, and nothing that the store must keep.
             if inputs.tell() <= MAX_CONFIG:

@@ -12,7 +12,7 @@ import farm
 from farm import outputs, shipped
 from farm.engines.base import Engine, Job
 from farm.engines.docker import DockerEngine
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import UsageError
 from farm.pack import pack
 from farm.pipeline import needs
 from farm.pipeline.backends import SCRIPTS, check_engine, open_backend, toolchain
@@ -99,11 +99,10 @@ def write_bundle(
     made: list[Path] = []
     try:
         outputs.make_folder(dest, made)
-        return _write(plan, dest, tree, inputs, environment)
-    except BaseException as error:  # Ctrl-C, a full disk: half a bundle is not carried away
+        with outputs.writing(dest):
+            return _write(plan, dest, tree, inputs, environment)
+    except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
         outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
-        if isinstance(error, OSError) and not error.filename:  # one of writing does not name the file
-            raise InfrastructureError(f"{dest}: {error.strerror}") from error
         raise
 
 

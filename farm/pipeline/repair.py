@@ -1,11 +1,17 @@
 """The repair step: adds libraries, version and requirements to a built wheel, as the plan says."""
 
+import re
 import shutil
 from pathlib import Path
 
+from packaging.version import Version
+
+from farm.errors import BuildFailedError
 from farm.pipeline.build import the_wheel
 from farm.plan import Plan
+from farm.recipe import folder
 from farm.wheel.library_wheels import LibraryWheel
+from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, RepairResult, repair
 
 
@@ -13,8 +19,11 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
 
     Raises:
+        BuildFailedError: The source is another release than the recipe says.
         FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
     """
+    wheel = the_wheel(built / "wheel")
+    _check_release(plan, wheel)
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
     libraries = built / "lib"
@@ -31,4 +40,18 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
             for wheel in plan.library_wheels
         ],
     )
-    return repair(the_wheel(built / "wheel"), dest, options)
+    return repair(wheel, dest, options)
+
+
+def _check_release(plan: Plan, wheel: Path) -> None:
+    """Refuse to write another release's number into a wheel, as after a release whose recipe still has the old one.
+
+    A build that does not know its release says 0 or one of development, without git for instance.
+    """
+    built, wanted = Version(parse_wheel_name(wheel.name).version), Version(plan.version)
+    said, meant = (re.sub(r"(\.0)+$", "", ".".join(map(str, each.release))) for each in (built, wanted))
+    if said not in ("0", meant) and not built.is_devrelease:
+        raise BuildFailedError(
+            f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
+            hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )

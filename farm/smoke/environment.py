@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import IO
 
 from packaging.tags import platform_tags
 
+from farm import outputs
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
@@ -166,7 +168,7 @@ def install(
 
     Raises:
         SmokeFailedError: The installer failed or did not finish; the text has its last lines.
-        InfrastructureError: This interpreter has no pip that can install into another environment.
+        InfrastructureError: This interpreter has no pip that can install into another environment; the disk is full.
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
@@ -194,6 +196,11 @@ def install(
     if "No module named pip" in output or "no such option: --python" in output:
         raise InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
+        )
+    if outputs.FULL.search(output):
+        raise InfrastructureError(
+            f"{what} cannot write:\n{output}",
+            hint=f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to another folder",
         )
     if "ensurepip" in output:
         raise InfrastructureError(

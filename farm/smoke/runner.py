@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farm import pack
+from farm import outputs, pack
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.probe.package import signal_name
 from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
-from farm.temporary import temporary_folder
+from farm.temporary import ROOM, temporary_folder
 from farm.text import short, without_controls
 
 PROBE = "farm.smoke.probe.main:main"
@@ -120,7 +120,8 @@ def run_probe(
     # In a folder of its own: nothing to import by accident, and core files go away with it.
     with temporary_folder("farm-smoke-") as folder:
         file, program = folder / "report.json", folder / "probe.pyz"
-        program.write_bytes(pack.pack(PROBE))
+        with outputs.writing(program, ROOM):
+            program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
         command += [f"--module={module}", f"--json={file}"]

@@ -54,6 +54,18 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
         if tag == f"{platform.tag}_{machine}" and machine in _WITHOUT_LEVEL:
             continue
         known = policy_of_tag(tag)
+        if tag == "any" and not loadable:
+            findings.append(
+                Finding(
+                    check="platform",
+                    where="",
+                    what="holds no compiled code: it is for every machine",
+                    why="an extension was not built, which some packages leave out where their compiler fails, "
+                    "or the package is pure Python, and one wheel of it serves all variants",
+                    fix="look into the build's log; publish a pure package by farm index adopt or dependencies",
+                )
+            )
+            continue
         if known is None or known[1] != baseline:
             findings.append(
                 Finding(

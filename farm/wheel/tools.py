@@ -11,9 +11,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from farm import outputs
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.temporary import temporary_folder
 from farm.text import plain
@@ -27,7 +29,6 @@ from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
 # Of glibc and of gcc: every manylinux level lets the system provide them.
@@ -61,7 +62,9 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
-    if not windows and platform_machine(tags) is None:  # pure, or for macOS: auditwheel refuses those
+    # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
+    nothing = not (opens or asked or any(each.needed for each in libraries))
+    if not windows and (nothing or platform_machine(tags) is None):
         return vendor(wheel, dest, options, libs, opens)
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         made = folder / "made"
@@ -187,9 +190,10 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
             raise InfrastructureError(
                 f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
             )
-        if full := next((line for line in reversed(lines) if _FULL.search(line)), None):
+        if full := next((line for line in reversed(lines) if outputs.FULL.search(line)), None):
             raise InfrastructureError(
-                f"{tool} cannot write: {full.strip()}", hint="make room on the disk, or set TMPDIR"
+                f"{tool} cannot write: {full.strip()}",
+                hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set TMPDIR to another folder",
             )
         raise VerificationFailedError(
             f"{tool} refuses the wheel:\n{text}", hint="give the folder that holds what it misses, or exclude it"

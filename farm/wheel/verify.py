@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from farm.errors import UsageError, VerificationFailedError
-from farm.wheel.abi import check_abi
+from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
@@ -113,7 +113,7 @@ def _checks(
     contents = contents._replace(dependencies=tuple(library for other in others for library in other.libraries))
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
-        _guarded("names", lambda: _check_names(wheel.name, info, policy)),
+        _guarded("names", lambda: _check_names(wheel.name, info, policy, contents)),
         _guarded("abi", lambda: check_abi(contents, info.tags)),
         _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
@@ -161,7 +161,7 @@ def _bounded(check: Check) -> Check:
     return check.model_copy(update={"findings": check.findings[:_MAX_FINDINGS], "note": note})
 
 
-def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
+def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Contents) -> Check:
     name = parse_wheel_name(filename)
     stem = info.folder.removesuffix(".dist-info")
     folder_name, _, folder_version = stem.partition("-")
@@ -181,7 +181,7 @@ def _check_names(filename: str, info: DistInfo, policy: Policy) -> Check:
     if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
         wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")
-    wrong += _check_python(name, policy.python) if policy.python else []
+    wrong += _check_python(name, policy.python, for_some=_is_for_some(contents)) if policy.python else []
     findings = tuple(
         Finding(
             check="names",
@@ -205,18 +205,32 @@ def _by_level(tags: frozenset[str]) -> set[str]:
     return found
 
 
-def _check_python(name: WheelName, python: str) -> list[str]:
-    found = {tuple(tag.split("-")[:2]) for tag in name.tags}
-    wrong = sorted("-".join(pair) for pair in found if not _serves(pair[0], pair[1], python))
+def _is_for_some(contents: Contents) -> bool:
+    """Whether a library is named after the Pythons that import it."""
+    return any(each.is_loadable and SUFFIX.search(each.path.rpartition("/")[2]) for each in contents.libraries)
+
+
+def _check_python(name: WheelName, python: str, *, for_some: bool) -> list[str]:
+    found = {(tag, abi) for tag, abi, _ in (each.split("-") for each in name.tags)}
+    # `py2.py3-none`: the first does no harm beside the second.
+    if any(_serves(*pair, python, for_some=for_some) for pair in found if pair[1] == "none"):
+        found -= {("py2", "none")}
+    wrong = sorted("-".join(pair) for pair in found if not _serves(*pair, python, for_some=for_some))
     return [f"it is for {pair}; promised is {python}" for pair in wrong]
 
 
-def _serves(tag: str, abi: str, python: str) -> bool:
-    """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer)."""
+def _serves(tag: str, abi: str, python: str, *, for_some: bool) -> bool:
+    """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer).
+
+    Or `py3-none`, where no library is `for_some` Pythons alone: others would install it and not import that.
+    """
     if (tag, abi) == (python.removesuffix("t"), python):
         return True
-    numbers = [re.fullmatch(r"cp3(\d{1,2})", each, re.ASCII) for each in (tag, python)]
-    return abi == "abi3" and all(numbers) and int(numbers[0][1]) <= int(numbers[1][1])  # type: ignore[index]
+    oldest = re.fullmatch(r"(cp|py)3(\d{0,2})", tag, re.ASCII)
+    if oldest is None or int(oldest[2] or 0) > int(python.removeprefix("cp3").rstrip("t")):
+        return False
+    stable = (oldest[1], abi) == ("cp", "abi3") and not python.endswith("t")
+    return stable or ((oldest[1], abi) == ("py", "none") and not for_some)
 
 
 def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check:

@@ -16,7 +16,7 @@ from farm.plan.inputs import source_folder
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
-from farm.tree import tree_files
+from farm.tree import read_tree
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")
@@ -74,15 +74,19 @@ def _source(plan: Plan) -> Files:
     """The files of a source that stands beside the recipe: no network is needed for them.
 
     Raises:
-        UsageError: The source is not what the plan was made from, or holds a file that is not text.
+        UsageError: The source is not what the plan was made from, or holds a file that is not text, or a link.
     """
     if plan.source.kind != "path":
         return {}
     folder = source_folder(plan)
+    tree = read_tree(folder)
+    if link := next((path for path in tree.links if path.is_dir()), None):
+        raise UsageError(
+            f"{link} is a link to a folder: a build on Windows gets files alone", hint="put a copy in its place"
+        )
     try:
         return {
-            f"source/{path.relative_to(folder).as_posix()}": path.read_text(encoding="utf-8")
-            for path in tree_files(folder)
+            f"source/{path.relative_to(folder).as_posix()}": path.read_text(encoding="utf-8") for path in tree.files
         }
     except UnicodeDecodeError as error:
         raise UsageError(f"{folder}: a file is not UTF-8 text", hint="put the source into a git repository") from error

@@ -1,7 +1,11 @@
 """The runner against modules that work, lie, crash, hang, fork and talk rubbish."""
 
+import errno
 import os
+import re
 import signal
+import sys
+import tempfile
 import time
 import unicodedata
 from pathlib import Path
@@ -10,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import UsageError
+from farm.errors import InfrastructureError, UsageError
 from farm.smoke import runner
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import Expectation, clean, run_probe
@@ -367,3 +371,15 @@ def test_clean_leaves_nothing_that_steers_a_terminal(text):
 )
 def test_clean(raw, cleaned):
     assert clean(raw) == cleaned
+
+
+def test_a_full_disk_for_temporary_files_is_named(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InfrastructureError, match=re.escape(str(tmp_path)) + ".*: No space left on device") as error:
+        probe(Path(sys.executable))
+    assert "TMPDIR" in error.value.hint
+    assert not list(tmp_path.iterdir())

@@ -372,6 +372,21 @@ def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel)
     (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
     files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "c.so").read_bytes()}
-    built = make_wheel(tmp_path / "built" / "wheel", files, tag="cp311-cp311-linux_x86_64").parents[1]
+    tag = "cp311-cp311-linux_x86_64"
+    built = make_wheel(tmp_path / "built" / "wheel", files, version="0.1.0", tag=tag).parents[1]
     plan = plan.model_copy(update={"repair": "tools"})
     assert repair_built(plan, built, tmp_path / "out").vendored == ()
+
+
+def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel):
+    """Its name does not say which libc it is for, and auditwheel guesses none: "couldn't detect libc"."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or os.uname().machine != "x86_64":
+        pytest.skip("a C compiler for x86-64 is needed")
+    (tmp_path / "c.c").write_text("void *PyInit__C(void) { return 0; }\n")
+    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
+    files = {"canary/_C.abi3.so": (tmp_path / "c.so").read_bytes()}
+    wheel = make_wheel(tmp_path / "in", files, tag="cp38-abi3-linux_x86_64")
+    result = repair(wheel, tmp_path, RepairOptions())
+    assert result.vendored == ()
+    assert result.wheel.name == "canary-1.0-cp38-abi3-manylinux_2_5_x86_64.manylinux1_x86_64.whl"

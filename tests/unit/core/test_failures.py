@@ -149,6 +149,7 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
     [
         ("error: package `clap v4.5` cannot be built because it requires rustc 1.74 or newer, while", "older than"),
         ("error: failed to parse lock file\nCaused by:\n  lock file version `4` was found, but this version of Cargo does not understand this lock file", "older than"),
+        ("LookupError: setuptools-scm was unable to detect version for /farm/src.", "takes its version from git"),
         ("error: can't find Rust compiler", "does not have"),
         ("ERROR Cargo, the Rust package manager, is not installed or is not on PATH.", "does not have"),
     ],

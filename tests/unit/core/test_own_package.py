@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm import shipped
+from farm.cli import selected
 from farm.cli.main import main
 from farm.compat import Stack
 from farm.doctor import common
@@ -457,7 +458,7 @@ def test_a_source_may_have_names_that_are_no_text(own):
     plan = plan_of(own)
     assert plan.source.digest != before.source.digest
     target = own / "source.tar"
-    _pack(source, target)
+    _pack(source, target, print)
     with tarfile.open(target) as archive:
         assert os.fsdecode(b"source/caf\xe9.txt") in archive.getnames()
 
@@ -483,6 +484,32 @@ def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, 
     assert {path: path.read_bytes() for path in sorted(tmp_path.glob("old/**/*")) if path.is_file()} == before
     assert {path.name for path in tmp_path.iterdir()} == {"own", "old"}
     assert not list(tmp_path.glob("old/.farm-*"))
+
+
+@pytest.mark.parametrize("why", ["a folder", "a file", "refused", "interrupted"])
+def test_a_context_of_which_a_file_cannot_be_put_in_place_leaves_the_older_one(own, tmp_path, monkeypatch, why):
+    dest, replace = tmp_path / "context", Path.replace
+    for name in ("image/Dockerfile", "image/scripts/mine", "job/build.sh"):
+        (dest / name).parent.mkdir(parents=True, exist_ok=True)
+        (dest / name).write_text(f"older {name}")
+    if why == "a folder":
+        (dest / "job/plan.json").mkdir()
+    if why == "a file":
+        shutil.rmtree(dest / "job")
+        (dest / "job").write_text("mine")
+
+    def refused(path, target):
+        if target == dest / "job/plan.json":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) if why == "refused" else KeyboardInterrupt
+        return replace(path, target)
+
+    if why in ("refused", "interrupted"):
+        monkeypatch.setattr(Path, "replace", refused)
+    before = {path: path.is_file() and path.read_text() for path in dest.rglob("*")}
+    expected = {"refused": PermissionError, "interrupted": KeyboardInterrupt}.get(why, UsageError)
+    with pytest.raises(expected):
+        render(own, plan_of(own)).write(dest)
+    assert {path: path.is_file() and path.read_text() for path in dest.rglob("*")} == before
 
 
 @pytest.mark.parametrize(
@@ -531,7 +558,7 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert sorted(own.rglob("*")) == before
 
 
-def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys):
+def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, capsys, monkeypatch):
     """A channel may build it by another recipe: `torch-debian-2-6`."""
     named(own, "special", "hello")
     file = own / "ci" / "matrix.yaml"
@@ -539,8 +566,11 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
         file.read_text().replace("packages: [hello, special]", "packages: [hello]\n    recipes: {hello: special}")
     )
     assert plan_of(own).recipe == "special"
+    read: list[object] = []
+    monkeypatch.setattr(selected, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
     assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in capsys.readouterr().err
+    assert len(read) == 1  # the selectors are those of the plan
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")

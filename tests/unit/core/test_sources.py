@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 import subprocess
 import tarfile
 import threading
@@ -17,6 +18,7 @@ from farm.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.plan import Selectors, resolve
 from farm.plan.file import PartPlan, SourcePlan
 from farm.sources import fetch, gather
+from farm.tree import tree_digest
 from farm.variant import Variant
 from tests.servers.threads import answered_by
 
@@ -324,3 +326,95 @@ def test_a_part_that_was_changed_at_its_origin_names_itself(plan, cache, tmp_pat
     tar(big, {"big-1/a.h": "b"})
     with pytest.raises(BuildFailedError, match=r"^third_party/big of canary, from file://.*, the recipe says "):
         gather(changed, cache, tmp_path / "out", mirror=None, line=print)
+
+
+def test_a_source_that_does_not_fit_is_named(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/setup.py").write_text("one\n")
+    target = tmp_path / "00.tar"
+    target.symlink_to("/dev/full")
+    with pytest.raises(InfrastructureError, match=re.escape(f"{target}: No space left on device")):
+        sources._pack(tmp_path / "src", target, print)
+
+
+@pytest.mark.parametrize("checkout", [False, True])
+def test_links_to_folders_stay_links_inside_the_source_and_are_named_outside(tmp_path, checkout):
+    """As git and tar have them; an absolute one leads to the same folder wherever the source is unpacked."""
+    source = tmp_path / "src"
+    (source / "deep/real").mkdir(parents=True)
+    (source / "deep/real/a.h").write_text("one")
+    links = {
+        "include": "deep/real",
+        "deep/whole": str(source / "deep/real"),
+        "deep/around": "../../src/deep/real",
+        "again": "include",
+        "deep/up": "..",
+        "nowhere": "absent/folder",
+        "outside": "/usr",
+        "beside": "../other",
+        "file": "deep/real/a.h",
+    }
+    for name, end in links.items():
+        (source / name).symlink_to(end)
+    if checkout:
+        git(source, "init", "-q")
+        git(source, "add", ".")
+    said = []
+    target = tmp_path / "00.tar"
+    sources._pack(source, target, said.append)
+    with tarfile.open(target) as packed:
+        found = {member.name: member.linkname for member in packed}
+        assert packed.extractfile("source/file").read() == b"one"
+    assert found == {
+        "source/deep/real/a.h": "",
+        "source/file": "",
+        "source/include": "deep/real",
+        "source/deep/whole": "real",
+        "source/deep/around": "real",
+        "source/again": "deep/real",
+        "source/deep/up": "..",
+        "source/nowhere": "absent/folder",
+    }
+    (tmp_path / "there").mkdir()
+    subprocess.run(["tar", "--extract", "--file", target, "--directory", tmp_path / "there"], check=True)
+    assert (tmp_path / "there/source/deep/up/again/a.h").read_text() == "one"
+    assert sorted(text.split(" is left out")[0] for text in said) == [str(source / "beside"), str(source / "outside")]
+
+
+def test_where_a_link_leads_is_part_of_a_sources_digest(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    without = tree_digest(tmp_path)
+    (tmp_path / "link").symlink_to("one")
+    one = tree_digest(tmp_path)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("two")
+    assert len({without, one, tree_digest(tmp_path)}) == 3
+
+
+def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache):
+    """Sdists were zips once, and GitHub has both; the build unpacks with tar."""
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("data.txt", "inner")
+    outer = tmp_path / "x-1.0.zip"
+    with zipfile.ZipFile(outer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x-1.0/setup.py", "one")
+        script = zipfile.ZipInfo("x-1.0/configure")
+        script.external_attr = 0o100755 << 16
+        archive.writestr(script, "two")
+        archive.writestr("x-1.0/ends.zip", inner.getvalue())
+    changed = plan.model_copy(update={"source": of_archive(outer), "parts": []})
+    (packed,) = gather(changed, cache, tmp_path / "out", mirror=None, line=print)
+    (tmp_path / "there").mkdir()
+    command = ["tar", "--extract", "--file", packed, "--directory", tmp_path / "there", "--strip-components=1"]
+    subprocess.run(command, check=True)
+    assert (tmp_path / "there/setup.py").read_text() == "one"
+    assert (tmp_path / "there/configure").stat().st_mode & 0o777 == 0o755
+    # A tar stays what it is, whatever lies at its end.
+    tar = tmp_path / "y.tar"
+    with tarfile.open(tar, "w") as archive:
+        archive.add(tmp_path / "there/ends.zip", "y/ends.zip")
+    changed = plan.model_copy(update={"source": of_archive(tar), "parts": []})
+    (packed,) = gather(changed, cache, tmp_path / "again", mirror=None, line=print)
+    assert packed.read_bytes() == tar.read_bytes()

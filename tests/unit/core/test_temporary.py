@@ -1,12 +1,16 @@
 """Temporary folders: gone at the end, after an error, and wherever Ctrl-C comes."""
 
+import re
 import subprocess
 import sys
+import tempfile
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
-from farm.temporary import temporary_folder
+from farm.errors import InfrastructureError
+from farm.temporary import temporary_file, temporary_folder
 
 PROGRAM = """
 import os, signal, sys
@@ -51,3 +55,18 @@ def test_it_is_gone_after_ctrl_c(tmp_path, moment, number):
     made, *rest = done.stdout.splitlines()
     assert (Path(made).parent, rest) == (tmp_path, ["interrupted"]), done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_of_writing_a_file_without_a_name_names_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_file() as file:
+        file.write(b"some")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FileIO("/dev/full", "w"))
+    with (
+        pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path}: No space left on device")) as full,
+        temporary_file() as file,
+    ):
+        file.write(b"some")
+    assert "TMPDIR" in full.value.hint
+    with pytest.raises(FileNotFoundError, match="absent"), temporary_file():
+        (tmp_path / "absent").open()

@@ -1,5 +1,6 @@
 """What a plan promises reaches verify: the recipe's rules, those of the channel in their place, the bound on numpy."""
 
+import re
 import shlex
 import zipfile
 from fnmatch import fnmatchcase
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from farm.cli.main import main
+from farm.errors import BuildFailedError
 from farm.matrix import load_matrix
 from farm.pipeline.mainjob import without_a_build
 from farm.pipeline.repair import repair_built
@@ -109,6 +111,40 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
         text = archive.read(f"torchvision-{plan.version}.dist-info/METADATA").decode()
     found = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
     assert found == ["numpy", "torch==2.6.0+cpu.avx", "numpy<3"]
+
+
+@pytest.mark.parametrize(
+    ("built", "taken"),
+    [
+        ("0.21.0", True),
+        ("0.21", True),
+        ("0.21.0rc1+abc", True),
+        ("0.22.0.dev3+g1234567", True),  # setuptools-scm, where the tag is not there
+        ("0.0.0", True),
+        ("0+unknown", True),  # versioneer
+        ("0.22.0", False),
+        ("0.20.1", False),
+        ("21.0", False),
+    ],
+)
+def test_a_wheel_of_another_release_than_the_recipes_is_refused(tmp_path, built, taken):
+    """Its version would be written over, and the index would offer other code under that name."""
+    plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
+    wheel = tmp_path / "built" / "wheel" / f"torchvision-{built}-cp311-cp311-any.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        info = f"torchvision-{built}.dist-info"
+        archive.writestr("torchvision/__init__.py", "")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torchvision\nVersion: {built}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp311-cp311-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    if taken:
+        repaired = repair_built(plan, tmp_path / "built", tmp_path / "repaired").wheel
+        assert repaired.name.startswith(f"torchvision-{plan.version}-")
+    else:
+        said = re.escape(f"made torchvision {built}, and the recipe's version is 0.21.0")
+        with pytest.raises(BuildFailedError, match=said):
+            repair_built(plan, tmp_path / "built", tmp_path / "repaired")
 
 
 def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(tmp_path, monkeypatch, capsys):

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from packaging import tags
 
 from farm.errors import InfrastructureError, UsageError
-from farm.smoke.environment import find_python, make_environment, other_platform
+from farm.smoke.environment import find_python, install, make_environment, other_platform
 
 
 def program(folder: Path, name: str, script: str) -> Path:
@@ -126,3 +127,14 @@ def test_pip_agrees_about_glibc(tmp_path):
     for minor in range(5, 120):
         tag = f"manylinux_2_{minor}_{machine}"
         assert (other_platform([f"x-1-py3-none-{tag}.whl"]) is None) is (tag in taken), tag
+
+
+def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
+    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    full = program(tmp_path, "pip", f"echo '{said}'; exit 1")
+    monkeypatch.setattr(sys, "executable", str(full))
+    monkeypatch.setattr(tempfile, "tempdir", "/some/tmp")
+    with pytest.raises(InfrastructureError, match="No space left on device") as error:
+        install(Path("python3"), "hello", source=(), log=tmp_path / "logs/install.log", timeout_s=60)
+    assert str(tmp_path / "logs") in error.value.hint
+    assert "/some/tmp" in error.value.hint

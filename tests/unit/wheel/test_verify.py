@@ -150,6 +150,25 @@ def test_foreign_machine_code_runs_on_later_gpus_of_its_generation(check, make_e
         assert [what.split(";")[0].rpartition(" ")[2] for what in found] == gaps
 
 
+def test_a_wheel_without_modules_serves_every_python(check, make_elf):
+    """As those of packages that load their library by ctypes."""
+    tag = TAG.replace("cp311-cp311", "py3-none")
+    statuses, report = check(tag=tag)
+    assert report.passed
+    # Another Python would install it, and not import this module.
+    module = {"canary/_m.cpython-311-x86_64-linux-gnu.so": make_elf(needed=["libc.so.6"])}
+    statuses, report = check(module, tag=tag)
+    assert failed(statuses) == ["names"]
+
+
+def test_a_wheel_without_compiled_code_is_said_to_be_so(make_wheel, tmp_path):
+    wheel = make_wheel(tmp_path, {"canary/__init__.py": b""}, tag="py3-none-any")
+    report = verify(wheel, POLICY.model_copy(update={"sass": []}))
+    (finding,) = (finding for each in report.checks for finding in each.findings)
+    assert finding.check == "platform"
+    assert finding.what == "holds no compiled code: it is for every machine"
+
+
 def test_other_code_than_promised(check, make_elf, make_container, make_entry):
     library = {"canary/_C.so": make_elf(fatbin=make_container(make_entry("sass", 35), make_entry("sass", 90)))}
     assert failed(check(library)[0]) == ["sass"]
