@@ -10,11 +10,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import workspace_of
+    from farm.errors import ExitCode
     from farm.pipeline.run import cancel
 
     ended = cancel(workspace_of(args), args.run)
     if args.json:
         show.json_document({"id": ended.id, "result": ended.result, "exit_code": ended.exit_code})
     else:
-        show.say(f"run {ended.id} has ended")
+        # What is published is not taken back: such a run goes on to its end.
+        late = "" if ended.exit_code == ExitCode.INTERRUPTED else f" before it was cancelled: {ended.result}"
+        show.say(f"run {ended.id} has ended{late}")
     return 0

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.project import journal_of
 
     with journal_of(args) as journal:
-        if journal is None:
+        if journal is None or not (args.run or journal.runs(1)):
             _nothing(args)
         elif args.watch:
             _watch(args, journal)
@@ -35,10 +35,8 @@ def run(args: argparse.Namespace) -> int:
             rows = [summary(journal, each) for each in journal.runs(args.limit)]
             if args.json:
                 show.json_document(rows)
-            elif rows:
-                show.table("", COLUMNS, map(_cells, rows))
             else:
-                _nothing(args)
+                show.table("", COLUMNS, map(_cells, rows))
     return 0
 
 

@@ -299,6 +299,7 @@ class Dispatcher:
         outcomes = Outcomes(run=one.id)
         try:
             run = self.journal.run(one.id)
+            self.journal.event(one.id, EventKind.BEGUN)
             job = MainJob(
                 self.workspace,
                 plan_of(run),

@@ -22,7 +22,7 @@ assert sys.platform != "win32"  # also tells mypy, where it reads with --platfor
 POLL_S = 0.1
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ")
+KEPT = ("PATH", "TMPDIR", "TZ")
 """Of this process's environment, what a job may see: the rest may hold credentials."""
 APART: dict[str, Any] = {"start_new_session": True}
 
@@ -48,7 +48,8 @@ def machine() -> tuple[float, int]:
 def environment(home: str, *, tree: bool) -> dict[str, str]:
     """What a job sees of this process's environment; of it nothing, in a root filesystem of its own (`tree`)."""
     own = {} if tree else {name: os.environ[name] for name in KEPT if name in os.environ}
-    return {**own, "PATH": own.get("PATH", PATH), "HOME": home}
+    # In English, and sorted as in a container: what a tool says is read for the cause of its failure.
+    return {**own, "LC_ALL": "C.UTF-8", "PATH": own.get("PATH", PATH), "HOME": home}
 
 
 def started(pid: int) -> str:

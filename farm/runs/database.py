@@ -1,6 +1,7 @@
 """The file of the journal: its schema and upgrades, its transactions, and what its errors mean."""
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -58,6 +59,14 @@ _UPGRADES: dict[int, tuple[str, ...]] = {
 """The statements that take a file from a schema to the next one."""
 
 
+def _still(path: Path) -> bool:
+    """The file is only to be read, as one that stays as it is: SQLite could not make its files for WAL beside it.
+
+    Where these are there, somebody has it open, or was killed, and SQLite reads them too.
+    """
+    return path.exists() and not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
+
+
 class Database:
     """The open file; a context manager, usable from several threads and beside other processes.
 
@@ -71,9 +80,7 @@ class Database:
         self._lock = threading.RLock()
         with self._errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the
-            # connection: `_lock` keeps them apart.
-            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db = self._connect()
         try:
             with self._errors():
                 self._open()
@@ -81,11 +88,28 @@ class Database:
             self._db.close()
             raise
 
+    def _connect(self) -> sqlite3.Connection:
+        still = _still(self.path)
+        where = f"{self.path.absolute().as_uri()}?immutable=1" if still else self.path
+        # isolation_level None: sqlite3 begins no transaction by itself, `_writing` does. Threads share the connection:
+        # `_lock` keeps them apart.
+        found = sqlite3.connect(where, uri=still, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        found.row_factory = sqlite3.Row
+        return found
+
     def _open(self) -> None:
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA foreign_keys = ON")
         # Look before writing anything: a database of another program must stay as it is.
-        version, tables = self._layout()
+        try:
+            version, tables = self._layout()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMMAP):
+                raise
+            # On a full disk there is no room for the file by which processes share the WAL; SQLite does without it
+            # where it is alone. What is there can then be read, and `farm clean` makes room.
+            self._db.close()
+            self._db = self._connect()
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            version, tables = self._layout()
         if version == 0 and tables:
             raise UsageError(f"{self.path}: a database, but not a journal of the farm", hint="choose another path")
         if version > SCHEMA_VERSION:
@@ -93,8 +117,12 @@ class Database:
                 f"{self.path}: written by a newer farm (schema {version}, this one knows {SCHEMA_VERSION})",
                 hint="upgrade this farm, or give it a journal of its own",
             )
+        self._db.execute("PRAGMA foreign_keys = ON")
         # WAL: readers (`farm status`, the site) never wait for a writer, and a kill loses no committed change.
         self._write_ahead()
+        # Only where there is something to write: who may only read the file, or comes beside a writer, can open it.
+        if (version, bool(tables)) == (SCHEMA_VERSION, True):
+            return
         with self._writing():
             if self._layout() == (0, 0):  # else another process was faster
                 for statement in _SCHEMA:

@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     """`text` and `hint` of what ended a run, or stopped it for now."""
     WAITING = "waiting"
     """`why` the scheduler has not started a run."""
+    BEGUN = "begun"
+    """The dispatcher carries a run out: what it waited for before is over, though its build has no attempt yet."""
     STATE = "state"
     """An attempt moved on."""
     INPUTS = "inputs"

@@ -111,6 +111,9 @@ def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState
         if waits is not None and moved is not None and waits.id > moved.id:
             return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]))
         return RunState(Phase.FINISHING, Reason.AFTER_BUILD)
+    begun = journal.happened(run.id, EventKind.BEGUN)
+    if begun is not None and (waits is None or begun.id > waits.id):
+        return RunState(Phase.QUEUED, Reason.PREPARING)  # sources and image, which may take long
     if waits is not None:
         return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
     return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)

@@ -96,7 +96,7 @@ def _undefined(files: Files, match: re.Match[str]) -> Explanation:
 
 def _version(files: Files, match: re.Match[str]) -> Explanation:
     """`version 'GLIBC_2.34' not found`, and those of libstdc++ and others."""
-    wanted = match["name"]
+    wanted = match["name"] or match["short"]
     asking = [
         (library.path, file)
         for library in files.libraries

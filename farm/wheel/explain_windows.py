@@ -49,12 +49,15 @@ def error_127(files: Files, _: re.Match[str]) -> Explanation:
             cure=f"{cure} from one tree",
         )
     outside = Counter(need.name.lower() for need in files.needs if need.answer is not Answer.WHEEL)
-    others = [name for name, _ in outside.most_common() if not name.startswith(("api-ms-", "kernel32", "ucrtbase"))]
+    system = ("api-ms-", "kernel32", "ucrtbase")
+    # Of a wheel for Linux there are none: the message came from another package, or another machine.
+    others = [name for name, _ in outside.most_common() if name.endswith(".dll") and not name.startswith(system)]
+    look = f"; look at {', '.join(others[:MOST])}" if others else ""
     return Explanation(
         message="error 127",
         cause="a DLL lacks a function that another one takes from it; all DLLs of these files fit one another, so "
         "another copy was loaded in place of one: from System32, an older Visual C++ runtime, or another package",
-        cure=f"update the Visual C++ Redistributable and the driver; look at {', '.join(others[:MOST])}",
+        cure=f"update the Visual C++ Redistributable and the driver{look}",
     )
 
 

@@ -117,6 +117,20 @@ def test_a_clock_that_is_set_back_holds_up_nothing(fleet, workspace, journal, su
     assert journal.run(run).result == "success"
 
 
+def test_what_is_prepared_says_so(fleet, workspace, journal, submit, monkeypatch):
+    """A run whose image is made has no attempt: it was shown as one that the dispatcher had not looked at."""
+    run, seen = submit(), []
+
+    class Preparing(dispatch.MainJob):
+        def steps(self, until):
+            seen.append(summary(journal, journal.run(run))["why"])
+            super().steps(until)
+
+    monkeypatch.setattr(dispatch, "MainJob", Preparing)
+    Dispatcher(workspace, journal).drain()
+    assert seen == ["being prepared"]
+
+
 def test_a_failure_of_its_own_is_never_tried_again(fleet, workspace, journal, submit):
     run = submit()
     fleet.fate = [BuildFailedError("exit code 1")]

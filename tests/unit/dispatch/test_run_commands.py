@@ -173,6 +173,24 @@ def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
     assert "has ended" in capsys.readouterr().err
 
 
+def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, run, capsys, monkeypatch):
+    """As in its smoke test, when the wheel is published."""
+
+    def late(_workspace, name):
+        journal.finish_run(name, "success", 0)
+        return journal.run(name)
+
+    monkeypatch.setattr("farm.pipeline.run.cancel", late)
+    assert farm(project, "cancel", run.id) == 0
+    assert capsys.readouterr().out == f"run {run.id} has ended before it was cancelled: success\n"
+
+
+def test_watching_a_journal_without_runs_says_so(project, capsys):
+    open_journal(project, load_settings(project)).close()
+    assert farm(project, "status", "--watch") == 0
+    assert capsys.readouterr().out == "no runs yet\n"
+
+
 def test_an_unknown_engine_ends_the_run_with_a_clear_error(project, journal, run, capsys):
     journal.finish_run(run.id, "infra", 9)
     plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))

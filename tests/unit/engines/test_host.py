@@ -69,6 +69,14 @@ def alive(pid):
     return supervise.started(pid) != ""
 
 
+def test_a_build_speaks_english_whatever_the_shell_that_starts_it_speaks(engine, start, monkeypatch):
+    """As in a container: the causes of failures are found by the tools' own words."""
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    handle = start('echo "$LC_ALL,$LANG"')
+    assert b"C.UTF-8,\n" in b"".join(engine.logs(handle))
+
+
 def test_capacity_is_what_the_runner_may_use(engine):
     assert (engine.capacity().cpus, engine.capacity().memory) == (1.0, 512 << 20)
 

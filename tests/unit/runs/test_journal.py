@@ -2,10 +2,14 @@
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -261,6 +265,53 @@ def test_a_path_that_cannot_be_written(tmp_path):
         Journal(tmp_path / "file" / "journal.sqlite")
     with pytest.raises(InfrastructureError, match="unable to open"):
         Journal(tmp_path)
+
+
+def test_one_who_may_only_read_it_reads_it(path, monkeypatch):
+    """As another user's `farm status` does: SQLite could not make its files beside it."""
+    with Journal(path) as journal:
+        run = journal.create_run("d", Request(), {})
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with Journal(path) as journal:
+        assert journal.runs() == (run,)
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        with pytest.raises(InfrastructureError, match="readonly"):
+            journal.event(run.id, "late")
+
+
+def test_what_is_being_written_is_read_by_one_who_may_not_write(path, journal, monkeypatch):
+    """The newest changes lie beside the file: it alone is not the whole journal."""
+    run = journal.create_run("d", Request(), {})
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with Journal(path) as reader:
+        assert reader.runs() == (run,)
+
+
+def test_it_can_be_opened_while_another_process_writes(path, journal, monkeypatch):
+    run = journal.create_run("d", Request(), {})
+    monkeypatch.setattr("farm.runs.database.BUSY_S", 0.0)
+    with journal._writing(), Journal(path) as reader:
+        assert reader.runs() == (run,)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_on_a_full_disk_it_can_be_read(path):
+    """Where SQLite has no room for a single page of its own, as when `farm clean` is to make some."""
+    with Journal(path) as journal:
+        run = journal.create_run("d", Request(), {})
+    code = f"""
+import resource
+from pathlib import Path
+from farm.runs import Journal
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # of each file that is written
+with Journal(Path({str(path)!r})) as journal:
+    print(journal.runs()[0].id)
+"""
+    root = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **root}
+    )
+    assert done.stdout.strip() == run.id
 
 
 def test_plans_that_are_not_json_are_refused(journal):

@@ -37,6 +37,15 @@ def test_what_waits_says_why_wherever_it_is_printed(journal, run, tmp_path):
     assert seen(journal, run, tmp_path) == (Phase.QUEUED, Reason.SCHEDULER, "no runner that fits is online")
 
 
+def test_a_run_whose_image_is_being_made_is_not_one_that_nobody_looked_at(journal, run, attempt, tmp_path):
+    journal.set_state(attempt.id, "lost", "infra", why="the node is down")
+    journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
+    journal.event(run.id, EventKind.BEGUN)
+    assert seen(journal, run, tmp_path)[:2] == (Phase.QUEUED, Reason.PREPARING)
+    journal.event(run.id, EventKind.WAITING, why="no push; again in 5 s")
+    assert seen(journal, run, tmp_path)[::2] == (Phase.QUEUED, "no push; again in 5 s")
+
+
 def test_a_wait_that_is_over_explains_nothing(journal, run, attempt, tmp_path):
     journal.event(run.id, EventKind.WAITING, why="jobs before it have taken the slots")
     journal.set_state(attempt.id, "running")

@@ -94,6 +94,14 @@ def test_error_193_of_the_wrong_python(package, make_pe):
     assert "Python" in found.cure
 
 
+def test_error_127_names_no_library_that_is_no_dll(package, make_elf, make_pe):
+    message = "[WinError 127] The specified procedure could not be found"
+    linux = package({"torch/lib/a.so": make_elf(needed=["libc.so.6"])})
+    assert both(linux, message).cure == "update the Visual C++ Redistributable and the driver"
+    wheel, _ = package({"torch/lib/a.dll": make_pe(needed=["KERNEL32.dll"])}, WINDOWS)
+    assert explain(wheel, message)[0].cure == "update the Visual C++ Redistributable and the driver"
+
+
 def test_error_1114(package, make_pe):
     files = {"torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)), "torch/lib/b.dll": make_pe()}
     found = both(package(files, WINDOWS), r"[WinError 1114] … Error loading C:\x\torch\lib\c10.dll")
@@ -140,6 +148,15 @@ def test_glibc(package, make_elf):
 @pytest.mark.parametrize("message", ["GLIBC_2.34 not found", "version `GLIBCXX_3.4.29' not found"])
 def test_versions_in_short(package, make_elf, message):
     assert both(package({"torch/lib/a.so": make_elf()}), message).message.endswith("not found")
+
+
+@pytest.mark.parametrize(
+    "message", ["CMake Error: Python_3 not found", "architecture sm_120 not found", "cudnn_9 not found"]
+)
+def test_what_else_is_not_found_is_no_version_of_a_library(package, make_elf, message):
+    wheel, _ = package({"torch/lib/a.so": make_elf()})
+    with pytest.raises(UsageError, match="no known error"):
+        explain(wheel, message)
 
 
 def test_a_file_that_cannot_be_opened(package, make_elf):
