@@ -11,7 +11,7 @@ from farm.errors import InfrastructureError, UsageError
 from farm.retrying import retry_while_open
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
-"""Why a folder cannot be made although the caller names a good one."""
+"""Why a folder cannot be made, or a file not be written, although the caller names a good one."""
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
 """How programs say that a disk is full: strerror(3) of glibc, and Windows."""
@@ -53,7 +53,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path, hint: str | None = None) -> Iterator[None]:
-    """An OSError inside that names no file, as those of writing do, becomes an error that names `path`.
+    """A full or broken disk, an error that names no file where something is written, becomes one that names `path`.
 
     Raises:
         InfrastructureError: `path` cannot be written, such as on a full disk.
@@ -61,8 +61,8 @@ def writing(path: Path, hint: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # One without a number is not the system's, but of requests.
-        if error.filename or error.errno is None:
+        # Others are not of the disk: a connection that is reset while a file is sent or fetched.
+        if error.filename or error.errno not in _OF_THE_MACHINE:
             raise
         raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
 
