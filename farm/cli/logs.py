@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from farm.cli import show
 from farm.text import plain
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def run(args: argparse.Namespace) -> int:
 
 def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterator[str]:
     """The lines of a log; one that is written anew after a restart, up to the same place, is not shown twice."""
-    rest, offset = b"", 0
+    rest, offset, told = b"", 0, False
     while True:
         # Asked before the log is read: what was written up to the end is then printed below.
-        ended = not follow or journal.run(run.id).finished is not None
+        now = journal.run(run.id)
+        ended = not follow or now.finished is not None
         if log.exists() and log.stat().st_size > offset:
             with log.open("rb") as stream:
                 stream.seek(offset)
@@ -57,9 +59,20 @@ def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterato
                 offset += more
         if ended:
             break
+        told = _tell(journal, now, told)
         time.sleep(POLL_S)
     if rest:
         yield rest.decode("utf-8", "replace")
+
+
+def _tell(journal: "Journal", run: "Run", told: bool) -> bool:
+    """Says once that nobody carries the run out: its log then stands still until somebody goes on with it."""
+    from farm.runs import state_of
+
+    state = state_of(journal, run)
+    if state.abandoned and not told:
+        show.note(f"run {run.id}: {state.text}")
+    return state.abandoned
 
 
 def _whole(stream: IO[bytes], rest: bytes) -> Generator[str, None, tuple[bytes, int]]:

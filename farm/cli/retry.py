@@ -18,12 +18,15 @@ def run(args: argparse.Namespace) -> int:
     from farm.errors import UsageError
     from farm.pipeline.run import create_detached, plan_of
     from farm.pipeline.workspace import open_journal
+    from farm.runs import state_of
 
     workspace = workspace_of(args)
     with open_journal(workspace.project, workspace.settings) as journal:
         old = journal.run(args.run)
+        state = state_of(journal, old)
     if old.finished is None:
-        raise UsageError(f"run {old.id} has not ended", hint=f"farm cancel {old.id}")
+        hint = state.text if state.abandoned else f"farm cancel {old.id}"
+        raise UsageError(f"run {old.id} has not ended", hint=hint)
     # The plan as it was, not resolved anew: the matrix may have changed since.
     new = create_detached(workspace, plan_of(old), replace(old.request, retry_of=old.id))
     return detached(args, workspace, new) if args.detach else follow(args, workspace, new)

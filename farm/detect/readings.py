@@ -282,13 +282,15 @@ class _Taker:
 
 
 def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
-    """GPUs and driver version from `nvidia-smi --query-gpu=… --format=csv`, whose first line names the columns."""
-    rows = list(csv.reader(text.splitlines()[:65], skipinitialspace=True))
-    if len(rows) < 2:
-        return (), None
-    columns = [column.split(" [")[0].strip() for column in rows[0]]
+    """GPUs and driver version from `nvidia-smi --query-gpu=… --format=csv`; the line from `name` on has the columns.
+
+    Warnings may stand before it, as of the loader about LD_PRELOAD, or of a damaged infoROM.
+    """
+    rows = list(csv.reader(text.splitlines()[:100], skipinitialspace=True))
+    head = next((place for place, row in enumerate(rows) if len(row) > 1 and row[0] == "name"), len(rows))
+    columns = [column.split(" [")[0].strip() for row in rows[head : head + 1] for column in row]
     gpus, driver = [], None
-    for row in rows[1:]:
+    for row in rows[head + 1 :]:
         cells = dict(zip(columns, (clean(cell) for cell in row), strict=False))
         if not cells.get("name") or len(row) != len(columns):
             continue
@@ -302,7 +304,7 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
             )
         )
         driver = cells.get("driver_version") or driver
-    return tuple(gpus), driver
+    return tuple(gpus[:64]), driver
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:

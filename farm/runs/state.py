@@ -61,6 +61,11 @@ class RunState:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def abandoned(self) -> bool:
+        """Nobody carries the run out, and nobody will by himself."""
+        return self.reason in (Reason.NO_DISPATCHER, Reason.CONTROLLER_DEAD)
+
+    @property
     def text(self) -> str | None:
         """One sentence that explains a wait or a failure; None where there is nothing to explain."""
         return self.detail or (str(self.reason) if self.reason else None)

@@ -250,9 +250,17 @@
     if (variant) { setVariant(variant[1]); return `This machine's variant is ${variant[1]}.`; }
     if (/NVIDIA-SMI has failed|couldn't communicate with the NVIDIA driver/i.test(text)) return "nvidia-smi found no driver that runs. Paste what `lspci -d 10de:` prints, or type the card's name below; the page then names the driver for it.";
     if (/command not found|is not recognized/i.test(text)) return "There is no nvidia-smi on that machine: no NVIDIA driver is installed. Type the card's name below.";
-    const found = cardOf(text);
-    if (!found) { chosen.gpu = card = null; return "No GPU that the farm knows is named there."; }
+    // "(rev a2)" of lspci and the bus A2 are no NVIDIA A2.
+    const named = text.replace(/\(rev \w+\)|\b[0-9a-f]{2,8}(:[0-9a-f]{2})*:[0-9a-f]{2}\.[0-9a-f]\b/gi, " ");
+    const found = cardOf(named);
+    if (!found) {
+      chosen.gpu = card = null;
+      // Up to driver 470 the table has 20 letters for a name: "NVIDIA GeForce ...".
+      return /\w ?\.\.\.\s/.test(text) ? "nvidia-smi has cut off the card's name: paste what `nvidia-smi -L` prints." : "No GPU that the farm knows is named there.";
+    }
     let said = setGpu(found);
+    const others = new Map(named.split("\n").map((line) => cards.find(([name]) => ` ${norm(line)} `.includes(` ${name} `))).filter((other) => other && other[2] !== found[2]).map((other) => [other[1], other[2]]));
+    for (const [name, sm] of others) said += ` ${name} (${sm}) is named there too.`;
     const driver = text.match(/Driver Version:\s*(\d{3,4}(?:\.\d+)*)/) || text.match(/,\s*(\d{3,4}\.\d+(?:\.\d+)?)\s*(?:,|$)/m);
     if (driver && data.lastDriver[chosen.gpu] && parseInt(driver[1], 10) > data.lastDriver[chosen.gpu]) said += ` Driver ${driver[1]} does not run it: ${data.lastDriver[chosen.gpu]} is the last branch that does.`;
     else if (driver) said += ` Driver ${driver[1]}.`;

@@ -336,6 +336,27 @@ def test_what_have_i_got_reads_both_commands(page, served):
     assert page.locator("#pasted-said").inner_text() == "No GPU that the farm knows is named there."
 
 
+CUT_OFF = NVIDIA_SMI.replace("Tesla K40c    ", "NVIDIA GeForce ...")
+LSPCI = "a2:00.0 VGA compatible controller: NVIDIA Corporation C61 [GeForce 7025] (rev a2)"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "said"),
+    [
+        (CUT_OFF, "nvidia-smi has cut off the card's name: paste what `nvidia-smi -L` prints."),
+        ("GPU 0: NVIDIA GeForce GTX 780 (UUID: GPU-a2b4c6d8-a2b4)", "GeForce GTX 780 is sm35."),
+        (LSPCI, "No GPU that the farm knows is named there."),
+        ("GPU 0: Tesla K40c\nGPU 1: Tesla P100", "Tesla K40c is sm35. Tesla P100 (sm60) is named there too."),
+    ],
+)
+def test_what_is_no_name_of_a_card_is_not_taken_for_one(page, served, pasted, said):
+    _, url, _ = served
+    page.goto(f"{url}/index.html")
+    page.locator("summary").click()
+    page.fill("#pasted", pasted)
+    assert page.locator("#pasted-said").inner_text() == said
+
+
 def test_hostile_names_do_not_run(page, served):
     _, url, _ = served
     page.goto(f"{url}/farm.html")

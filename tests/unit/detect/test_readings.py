@@ -183,6 +183,23 @@ def test_what_nvidia_smi_prints_is_read_back(rows):
     assert driver == ("550.54.14" if rows else None)
 
 
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "ERROR: ld.so: object 'libjemalloc.so' from LD_PRELOAD cannot be preloaded: ignored.",
+        "WARNING: infoROM is corrupted at gpu 0000:41:00.0",
+    ],
+)
+def test_warnings_around_what_nvidia_smi_answers_hide_no_gpu(warning):
+    """Standard error comes first where standard output goes into a file."""
+    table = "name, compute_cap, driver_version, memory.total [MiB]\nTesla K40c, 3.5, 470.256.02, 11441 MiB"
+    for text in (f"{warning}\n{table}", f"{table}\n{warning}"):
+        gpus, driver = parse_smi(text)
+        assert [(gpu.name, gpu.capability) for gpu in gpus] == [("Tesla K40c", "3.5")]
+        assert driver == "470.256.02"
+    assert parse_smi(warning) == ((), None)
+
+
 def test_this_machine_gives_readings():
     found = take(ThisMachine())
     running = f"py{sys.version_info[0]}{sys.version_info[1]}"

@@ -1,6 +1,8 @@
 """status, logs, cancel and retry go by the journal alone."""
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -15,6 +17,7 @@ from farm.pipeline.run import request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
 from farm.runs import Request
+from farm.runs.owner import this_process
 from farm.settings import load_settings
 from farm.variant import Variant
 from tests.schemas import valid
@@ -124,6 +127,36 @@ def test_logs_follow_what_is_written_and_end_with_the_run(project, workspace, jo
     assert farm(project, "logs", "-f", run.id) == 0
     writer.join()
     assert capsys.readouterr().out == "one\ntwo\nthree\n"
+
+
+@pytest.fixture
+def dead(journal, run):
+    """The run, of a dispatcher that was killed."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    owner = replace(this_process(), pid=child.pid, start="1")
+    child.wait()
+    with journal._writing():
+        journal._db.execute("UPDATE runs SET owner = ?", (owner.to_json(),))
+    return run
+
+
+def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsys, monkeypatch):
+    """They waited for the next line without a word."""
+    waits = []
+
+    def sleep(_):
+        waits.append(1)
+        if len(waits) == 3:
+            journal.finish_run(dead.id, "infra", 9)
+
+    monkeypatch.setattr("farm.cli.logs.time.sleep", sleep)
+    assert farm(project, "logs", "-f", dead.id) == 0
+    assert capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
+
+
+def test_retry_of_a_run_that_can_go_on_does_not_lead_to_cancel(project, dead, capsys):
+    assert farm(project, "retry", dead.id) == 2
+    assert "next: no dispatcher is running: `farm dispatch` continues it" in capsys.readouterr().err
 
 
 def test_retry_is_a_new_run_of_the_same_plan(project, swarm, journal, run, started, capsys):

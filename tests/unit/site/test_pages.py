@@ -1,18 +1,23 @@
 """The pages: whole, escaped, within their size, and each line what `farm` itself says."""
 
+import errno
 import gzip
 import html.parser
 import json
+import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from urllib.parse import unquote
 
 import jsonschema
 import pytest
 
 from farm.cli.main import main
+from farm.cli.site import _to_folder
+from farm.errors import InfrastructureError
 from farm.runs import Phase
 from farm.site import build
 from farm.site.charts import badge, bar, duration
@@ -260,3 +265,24 @@ def test_a_bar_shows_each_step_in_proportion():
 @pytest.mark.parametrize(("seconds", "said"), [(8.21, "8.2 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")])
 def test_durations(seconds, said):
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize("fails_at", ["index.html", "badges/a.svg"])
+def test_a_folder_without_room_keeps_the_pages_that_it_had(tmp_path, monkeypatch, fails_at):
+    old = dict.fromkeys(("index.html", "farm.html", "badges/a.svg"), b"old")
+    write, disk = Path.write_bytes, []
+
+    def full(path, data):
+        if disk and path.as_posix().endswith(fails_at):
+            write(path, data[:1])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    _to_folder(tmp_path / "old", old)
+    disk.append("full")
+    for name in ("old", "new/er"):
+        with pytest.raises(InfrastructureError, match=re.escape(f"{tmp_path / name / fails_at}: No space left")):
+            _to_folder(tmp_path / name, dict.fromkeys(old, b"new"))
+    assert {name: (tmp_path / "old" / name).read_bytes() for name in old} == old
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
