@@ -146,10 +146,18 @@ def download(file: File, target: Path) -> None:
 
 
 def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
-    for entry in json.loads(data)["files"]:
+    document = json.loads(data)
+    _check_version(document.get("meta", {}).get("api-version", "1.0"))
+    for entry in document["files"]:
         # PEP 714 gave it the new name; older indexes have the other one alone.
         metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
         yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
+
+
+def _check_version(version: str) -> None:
+    """ValueError for a major version of the simple API that is not known here (PEP 629)."""
+    if version.partition(".")[0] != "1":
+        raise ValueError(f"version {version:.20} of the simple API")
 
 
 class _Anchors(HTMLParser):
@@ -157,17 +165,21 @@ class _Anchors(HTMLParser):
         super().__init__()
         self.found: list[dict[str, str | None]] = []
         self.base: str | None = None
+        self.version = "1.0"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
             self.found.append(dict(attrs))
         elif tag == "base" and self.base is None:  # only the first counts, in browsers and in pip
             self.base = dict(attrs).get("href")
+        elif tag == "meta" and (one := dict(attrs)).get("name") == "pypi:repository-version":
+            self.version = one.get("content") or ""
 
 
 def _html_entries(place: str, text: str) -> Iterator[dict[str, Any]]:
     parser = _Anchors()
     parser.feed(text)
+    _check_version(parser.version)
     base = urljoin(place, parser.base or "")
     for anchor in parser.found:
         url, fragment = urldefrag(anchor.get("href") or "")

@@ -70,6 +70,28 @@ def test_a_project_is_asked_for_by_the_name_of_its_page():
             names(root, "../simple/my-ca-nary")
 
 
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [
+        ("application/vnd.pypi.simple.v1+json", b'{"meta": {"api-version": "2.0"}, "name": "canary", "files": []}'),
+        ("application/vnd.pypi.simple.v1+json", b'{"meta": {"api-version": "?"}, "name": "canary", "files": []}'),
+        ("text/html", b'<meta name="pypi:repository-version" content="2.0">' + PAGE),
+    ],
+)
+def test_a_page_of_a_later_major_version_is_not_guessed_at(kind, page):
+    """As PEP 629 and 691 demand: what it says may mean something else."""
+    with (
+        answering(page, headers={"Content-Type": kind}) as root,
+        pytest.raises(InfrastructureError, match="version"),
+    ):
+        names(root)
+
+
+def test_a_page_of_a_later_minor_version_is_read():
+    with answering(b'<meta name="pypi:repository-version" content="1.99">' + PAGE) as root:
+        assert names(root) == [WHEEL]
+
+
 def test_a_project_that_is_named_twice_is_read_once():
     with answering(PAGE) as root:
         assert [offer.filename for offer in in_index(f"{root}/simple", ["canary", "Canary"])] == [WHEEL]
