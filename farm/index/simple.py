@@ -25,6 +25,8 @@ from farm.index.stores import MAX_GET
 # JSON first: HTML has neither sizes nor upload times.
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
+_HTML = frozenset({"text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"})
+
 MAX_WHEEL = 32 * 1024**3
 """Bytes that are read of a wheel whose page gives no size."""
 
@@ -72,6 +74,11 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
     data = bounded(answer.chunks, MAX_GET)
     if len(data) > MAX_GET:
         raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
+    if answer.kind not in {pages.JSON, *_HTML}:
+        raise InfrastructureError(
+            f"{url} is of the type {answer.kind:.60}, and no page of a simple index has that",
+            hint=f"pip and uv do not read it either: its server must say text/html, or {pages.JSON} of JSON",
+        )
     try:
         text = data.decode(errors="replace")
         entries = _json_entries(data) if answer.kind == pages.JSON else _html_entries(answer.url, text)
@@ -183,7 +190,7 @@ def _html_entries(place: str, text: str) -> Iterator[dict[str, Any]]:
     base = urljoin(place, parser.base or "")
     for anchor in parser.found:
         url, fragment = urldefrag(anchor.get("href") or "")
-        digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
+        digest = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})", fragment)
         metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
         yield {
             "filename": unquote(urlsplit(url).path.rsplit("/", 1)[-1]),
@@ -212,7 +219,7 @@ def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) ->
         return File(
             filename=entry["filename"],
             url=as_sent(url),
-            hashes=Hashes(sha256=digest),
+            hashes=Hashes(sha256=digest.lower()),
             size=entry.get("size"),
             upload_time=entry.get("upload-time"),
             requires_python=entry.get("requires-python"),
