@@ -111,7 +111,8 @@ def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
     check_source(source)
     for project in {canonicalize_name(each): each for each in projects}.values():
         unhashed: list[str] = []
-        for file in project_files(source, project, unhashed.append):
+        files = project_files(source, project, unhashed.append)
+        for file in {(each.filename, each.hashes): each for each in files}.values():
             yield Offer(file.filename, file.hashes.sha256, link=file)
         for name in unhashed:
             yield Offer(name, "")

@@ -115,6 +115,7 @@ def _failures(url: str, hint: str) -> Iterator[None]:
 def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:
     """The bytes as they come. Where they are cut off, they are read on if the rest is surely the same object's."""
     length, tag, done = answer.headers.get("Content-Length", ""), answer.headers.get("ETag", ""), 0
+    encoding = answer.headers.get("Content-Encoding")
     for left in reversed(range(TRIES)):
         with answer:
             try:
@@ -132,7 +133,9 @@ def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._Urlopen
             with _failures(url, "run it again"):
                 answer = again(partial(_opened, url, part), _may_pass)
             goes_on = re.match(rf"bytes {done}-", answer.headers.get("Content-Range", ""))
-            if answer.status == 206 and goes_on and answer.headers.get("ETag") == tag:
+            # Some servers give the plain and the encoded page one tag.
+            same = answer.headers.get("ETag") == tag and answer.headers.get("Content-Encoding") == encoding
+            if answer.status == 206 and goes_on and same:
                 continue
             answer.close()
         what = f"cut off after {done} of {length} bytes" if length.isdigit() and error is None else error

@@ -35,8 +35,9 @@ _CONFIG = Config(
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
-# S3's error codes (API reference, "Error responses"); the second set is worth another try, whatever the status.
+# S3's error codes (API reference, "Error responses"); the last set is worth another try, whatever the status.
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
+_REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 _RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
 _ADDRESS = "is endpoint_url the address of the store's API, not of its console or of a web server?"
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
@@ -176,6 +177,14 @@ class Bucket:
                 raise InfrastructureError(
                     f"{where}: this machine's clock is wrong: it says {formatdate(usegmt=True)}, the store {theirs}",
                     hint="set the clock (timedatectl set-ntp true) and run it again",
+                ) from error
+            if code in _REGION_CODES:
+                headers, said = error.response["ResponseMetadata"].get("HTTPHeaders", {}), error.response["Error"]
+                region = headers.get("x-amz-bucket-region") or str(said.get("Region", ""))
+                raise UsageError(
+                    f"{where}: the bucket is in another region"
+                    + (f": {region:.60}" if region else f" than {self.client.meta.region_name} ({code})"),
+                    hint=f"end the store's URL with region={region or 'NAME'}; endpoint_url is that region's",
                 ) from error
             if code in {"", str(status)}:
                 raise _unspoken(where, status) from error

@@ -126,11 +126,12 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Type": kind, "ETag": tag, "Accept-Ranges": "bytes", "Vary": "Accept-Encoding"}
         page = kind != "application/octet-stream"
         headers["Cache-Control"] = "no-cache" if page else "max-age=31536000, immutable"
-        if self.headers.get("If-None-Match") == tag:
+        if (self.headers.get("If-None-Match") or "").removeprefix("W/") == tag:
             self._head(HTTPStatus.NOT_MODIFIED, headers)
             return
+        wanted = self.headers.get("Range") if self.headers.get("If-Range", tag) == tag else None
         try:
-            part = byte_range(self.headers.get("Range"), size)
+            part = byte_range(wanted, size)
         except ValueError:
             self._plain(
                 HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", {"Content-Range": f"bytes */{size}"}, body=body
@@ -139,7 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
         # A range counts plain bytes: where one is asked for, nothing is compressed.
         if part is None and page and size >= GZIP_FROM and "gzip" in (self.headers.get("Accept-Encoding") or ""):
             data = gzip.compress(file.read(), 6, mtime=0)
-            self._head(HTTPStatus.OK, {**headers, "Content-Encoding": "gzip", "Content-Length": str(len(data))})
+            # Weak: the plain page has the same tag, and other bytes.
+            packed = {"ETag": f"W/{tag}", "Content-Encoding": "gzip", "Content-Length": str(len(data))}
+            self._head(HTTPStatus.OK, headers | packed)
             if body:
                 self.wfile.write(data)
             return

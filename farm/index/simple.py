@@ -25,6 +25,8 @@ from farm.index.stores import MAX_GET
 # JSON first: HTML has neither sizes nor upload times.
 ACCEPT = f"{pages.JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
+_HTML = frozenset({"text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"})
+
 MAX_WHEEL = 32 * 1024**3
 """Bytes that are read of a wheel whose page gives no size."""
 
@@ -72,6 +74,11 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
     data = bounded(answer.chunks, MAX_GET)
     if len(data) > MAX_GET:
         raise InfrastructureError(f"{url} is over {MAX_GET} bytes: no page of a project")
+    if answer.kind not in {pages.JSON, *_HTML}:
+        raise InfrastructureError(
+            f"{url} is of the type {answer.kind:.60}, and no page of a simple index has that",
+            hint=f"pip and uv do not read it either: its server must say text/html, or {pages.JSON} of JSON",
+        )
     try:
         text = data.decode(errors="replace")
         entries = _json_entries(data) if answer.kind == pages.JSON else _html_entries(answer.url, text)
@@ -146,10 +153,18 @@ def download(file: File, target: Path) -> None:
 
 
 def _json_entries(data: bytes) -> Iterator[dict[str, Any]]:
-    for entry in json.loads(data)["files"]:
+    document = json.loads(data)
+    _check_version(document.get("meta", {}).get("api-version", "1.0"))
+    for entry in document["files"]:
         # PEP 714 gave it the new name; older indexes have the other one alone.
         metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
         yield {**entry, "core-metadata": metadata.get("sha256") if isinstance(metadata, dict) else None}
+
+
+def _check_version(version: str) -> None:
+    """ValueError for a major version of the simple API that is not known here (PEP 629)."""
+    if version.partition(".")[0] != "1":
+        raise ValueError(f"version {version:.20} of the simple API")
 
 
 class _Anchors(HTMLParser):
@@ -157,21 +172,25 @@ class _Anchors(HTMLParser):
         super().__init__()
         self.found: list[dict[str, str | None]] = []
         self.base: str | None = None
+        self.version = "1.0"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
             self.found.append(dict(attrs))
         elif tag == "base" and self.base is None:  # only the first counts, in browsers and in pip
             self.base = dict(attrs).get("href")
+        elif tag == "meta" and (one := dict(attrs)).get("name") == "pypi:repository-version":
+            self.version = one.get("content") or ""
 
 
 def _html_entries(place: str, text: str) -> Iterator[dict[str, Any]]:
     parser = _Anchors()
     parser.feed(text)
+    _check_version(parser.version)
     base = urljoin(place, parser.base or "")
     for anchor in parser.found:
         url, fragment = urldefrag(anchor.get("href") or "")
-        digest = re.search(r"(?:^|&)sha256=([0-9a-f]{64})", fragment)
+        digest = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})", fragment)
         metadata = anchor.get("data-core-metadata") or anchor.get("data-dist-info-metadata") or ""
         yield {
             "filename": unquote(urlsplit(url).path.rsplit("/", 1)[-1]),
@@ -200,7 +219,7 @@ def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) ->
         return File(
             filename=entry["filename"],
             url=as_sent(url),
-            hashes=Hashes(sha256=digest),
+            hashes=Hashes(sha256=digest.lower()),
             size=entry.get("size"),
             upload_time=entry.get("upload-time"),
             requires_python=entry.get("requires-python"),

@@ -206,6 +206,28 @@ def test_what_answers_and_is_no_store_is_named(aws, status, headers, body, said)
             thread.join()
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "more", "headers", "said"),
+    [
+        (301, "PermanentRedirect", "", {"x-amz-bucket-region": "eu-west-1"}, "in another region: eu-west-1$"),
+        (400, "AuthorizationHeaderMalformed", "<Region>garage</Region>", {}, "in another region: garage$"),
+        (400, "IllegalLocationConstraintException", "", {}, "in another region than us-east-1"),
+    ],
+)
+def test_a_bucket_in_another_region_is_a_mistake_in_the_url(store, status, code, more, headers, said):
+    text = f"<Error><Code>{code}</Code>{more}</Error>".encode()
+
+    def before_send(request, **kwargs):
+        body = b"" if request.method == "HEAD" else text
+        return AWSResponse(request.url, status, {"content-length": str(len(body)), **headers}, _Raw(body))
+
+    store.client.meta.events.register("before-send.s3", before_send)
+    for operate in (lambda: store.get("catalog.json"), lambda: list(store.list("whl/"))):
+        with pytest.raises(UsageError, match=said) as caught:
+            operate()
+        assert "region=" in caught.value.hint
+
+
 NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><hr><center>nginx</center></body></html>"
 
 

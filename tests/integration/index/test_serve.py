@@ -75,6 +75,15 @@ def test_ranges_and_conditions_and_heads(ask):
     assert (status, data, headers["Content-Length"]) == (200, b"", str(len(whole)))
     tag = headers["ETag"]
     assert ask(FILE, If_None_Match=tag)[0] == 304
+    assert ask(FILE, Range="bytes=2-5", If_Range=tag)[0] == 206
+    assert ask(FILE, Range="bytes=2-5", If_Range='"of what was here before"')[::2] == (200, whole)
+
+
+def test_an_encoded_page_has_a_tag_of_its_own(ask):
+    """Who was cut off in it must not go on in the plain one."""
+    tags = {ask(PAGE, Accept_Encoding=encoding)[1]["ETag"] for encoding in ("gzip", "identity")}
+    assert len(tags) == 2
+    assert {ask(PAGE, Accept_Encoding="gzip", If_None_Match=tag)[0] for tag in tags} == {304}
 
 
 @pytest.mark.parametrize(

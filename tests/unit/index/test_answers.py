@@ -101,6 +101,28 @@ def test_what_cannot_be_read_on_is_an_error(tmp_path, how, requests):
             assert len(asked) == requests
 
 
+def test_a_page_is_not_read_on_in_another_encoding():
+    """Some servers give the plain and the encoded page one tag, and count a range in the plain one."""
+    packed = gzip.compress(DATA, mtime=0)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            whole = self.headers["Range"] is None
+            body = packed if whole else DATA[100:]
+            self.send_response(200 if whole else 206)
+            named = {"Content-Encoding": "gzip"} if whole else {"Content-Range": f"bytes 100-{len(DATA) - 1}/*"}
+            for name, value in {"ETag": ETAG, "Content-Length": str(len(body)), **named}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body[:100] if whole else body)
+
+        def log_message(self, *_):
+            pass
+
+    with answered_by(Handler) as root, pytest.raises(InfrastructureError, match="cut off after 100 of"):
+        open_reader(root).get("catalog.json")
+
+
 def test_a_refusal_is_said_alike(tmp_path):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):

@@ -70,6 +70,48 @@ def test_a_project_is_asked_for_by_the_name_of_its_page():
             names(root, "../simple/my-ca-nary")
 
 
+@pytest.mark.parametrize(
+    ("kind", "page"),
+    [
+        ("application/vnd.pypi.simple.v1+json", b'{"meta": {"api-version": "2.0"}, "name": "canary", "files": []}'),
+        ("application/vnd.pypi.simple.v1+json", b'{"meta": {"api-version": "?"}, "name": "canary", "files": []}'),
+        ("text/html", b'<meta name="pypi:repository-version" content="2.0">' + PAGE),
+    ],
+)
+def test_a_page_of_a_later_major_version_is_not_guessed_at(kind, page):
+    """As PEP 629 and 691 demand: what it says may mean something else."""
+    with (
+        answering(page, headers={"Content-Type": kind}) as root,
+        pytest.raises(InfrastructureError, match="version"),
+    ):
+        names(root)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "binary/octet-stream"])
+def test_what_no_installer_takes_for_a_page_is_no_empty_one(kind):
+    with (
+        answering(b'{"meta": {"api-version": "1.0"}, "name": "canary"}', headers={"Content-Type": kind}) as root,
+        pytest.raises(InfrastructureError, match=f"is of the type {kind}"),
+    ):
+        names(root)
+
+
+def test_a_digest_may_have_capital_letters():
+    with answering(PAGE.replace(SHA256.encode(), SHA256.upper().encode())) as root:
+        [file] = simple.project_files(f"{root}/simple", "canary")
+        assert file.hashes.sha256 == SHA256
+
+
+def test_a_wheel_that_is_twice_on_a_page_is_offered_once():
+    with answering(PAGE * 2) as root:
+        assert len(list(in_index(f"{root}/simple", ["canary"]))) == 1
+
+
+def test_a_page_of_a_later_minor_version_is_read():
+    with answering(b'<meta name="pypi:repository-version" content="1.99">' + PAGE) as root:
+        assert names(root) == [WHEEL]
+
+
 def test_a_project_that_is_named_twice_is_read_once():
     with answering(PAGE) as root:
         assert [offer.filename for offer in in_index(f"{root}/simple", ["canary", "Canary"])] == [WHEEL]
