@@ -27,7 +27,6 @@ from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
 
 _TIMEOUT_S = 3600
-_FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
 # Of glibc and of gcc: every manylinux level lets the system provide them.
@@ -178,6 +177,8 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
+        from farm.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
+
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         said = list(_without_frames(lines))
         text = "\n".join(f"    {line}" for line in said[-_TAIL:])
@@ -187,7 +188,7 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
             raise InfrastructureError(
                 f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
             )
-        if full := next((line for line in reversed(lines) if _FULL.search(line)), None):
+        if full := line_that_says("disk-full", lines):
             raise InfrastructureError(
                 f"{tool} cannot write: {full.strip()}", hint="make room on the disk, or set TMPDIR"
             )
