@@ -50,7 +50,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
-        kind: `shared`, `executable`, `object`, `core` or `other`.
+        kind: `shared`, `executable`, `object`, `core` or `other`, which an assembly of .NET for any machine is.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
@@ -200,14 +200,15 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
         refused = refusal(data, pe)
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
-        instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
+        native = pe.is_dll and not pe.any_machine
+        instructions = _dll_instructions(data, pe, level, on_load) if level and native else None
     return Library(
         path=path,
         sha256=sha256,
         size=len(data),
         format="pe",
         machine=pe.machine,
-        kind="shared" if pe.is_dll else "executable",
+        kind="other" if pe.any_machine else "shared" if pe.is_dll else "executable",
         needed=pe.needed,
         delay_needed=pe.delay_needed,
         named=loaded_by_name(data, path.rpartition("/")[2]),

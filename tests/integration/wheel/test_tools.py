@@ -126,6 +126,21 @@ def test_dlls_for_other_processes_stay_as_they_are(tmp_path, windows, make_wheel
         assert re.search(rf"^{name},sha256=", record, re.MULTILINE)
 
 
+def test_an_assembly_of_dotnet_for_any_machine_stays_as_it_is(tmp_path, windows, make_wheel, make_pe):
+    _, libs = windows
+    assembly = aligned(make_pe(machine=0x14C, dotnet=1))
+    files = {
+        "canary/__init__.py": b"X = 1\n",
+        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
+        "canary/Runtime.dll": assembly,
+    }
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    with zipfile.ZipFile(repair(wheel, out, RepairOptions(lib_dirs=[libs])).wheel) as archive:
+        assert archive.read("canary/Runtime.dll") == assembly
+
+
 def test_a_dll_of_another_machine_is_named_with_the_way_out(tmp_path, windows, make_wheel, make_pe):
     _, libs = windows
     files = {
