@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from farm.wheel.isa import IsaResult
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_GPUS = ("cuda", "intelgt", "amdgpu")
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
@@ -97,7 +98,7 @@ class Library(NamedTuple):
         """Whether the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
         if self.format == "pe":
             return self.kind == "shared"
-        return self.kind in ("shared", "executable") and self.machine != "cuda"
+        return self.kind in ("shared", "executable") and self.machine not in _GPUS
 
 
 def magics(name: str) -> tuple[bytes, ...]:
@@ -156,7 +157,7 @@ def elf_library(
         cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations,
-        refused=None if elf.machine == "cuda" else refusal(data, elf, tables=not isinstance(data, PartialMember)),
+        refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not isinstance(data, PartialMember)),
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
