@@ -25,6 +25,7 @@ from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
 from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
+from farm.wheel.windows import of_the_machine
 
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
@@ -133,16 +134,7 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
     # --ignore-existing: DLLs of the wheel stay where the package looks for them; --analyze-existing: their needs count.
     command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing", *asked]
-    # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
-    patterns = [
-        "nvcuda.dll",
-        "nvml.dll",
-        "nvapi64.dll",
-        "msvcp140*.dll",
-        "vcomp140.dll",
-        "concrt140.dll",
-        *options.exclude,
-    ]
+    patterns = [*of_the_machine(), *options.exclude]
     command += ["--exclude", os.pathsep.join(patterns)]
     command += ["--add-path", os.pathsep.join(paths)] if paths else []
     return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets

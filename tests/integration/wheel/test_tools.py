@@ -101,6 +101,18 @@ def test_namespace_packages_stay_so(tmp_path, windows, make_wheel, make_pe):
     assert packages["old/__init__.py"] == EXTENDS
 
 
+def test_the_whole_runtime_of_visual_c_is_the_machines(tmp_path, windows, make_wheel, make_pe):
+    """pywin32's modules need MFC, which the same package of Microsoft's brings."""
+    _, libs = windows
+    needed = ["deep.dll", "mfc140u.dll", "vccorlib140.dll", "msvcp140_1.dll", "nvml.dll", "icuuc.dll", "combase.dll"]
+    files = {"canary/__init__.py": b"", "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=needed))}
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    assert [item.path.rpartition("-")[0] for item in result.vendored] == ["canary.libs/deep"]
+
+
 @pytest.mark.parametrize(
     ("name", "exclude"),
     [("canary/attach_x86.dll", []), ("canary/inject.dll", ["inject.dll"]), ("canary/Inject.dll", ["inject*"])],
