@@ -20,11 +20,15 @@ _NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
 
 
 class Pattern(Model):
-    """`in_build`: the advice for a build, which has no network. `recipe`: the recipe is at fault, not a machine."""
+    """`in_build`: the advice for a build, which has no network. `recipe`: the recipe is at fault, not a machine.
+
+    `id`: for `line_that_says`.
+    """
 
     pattern: str
     cause: str
     advice: str
+    id: str | None = None
     in_build: str | None = None
     recipe: bool = False
 
@@ -81,6 +85,12 @@ def read(log: Sequence[str], *, build: bool = False) -> Failure:
         if any(re.search(known.pattern, line) for line in after):
             return Failure(shown, known.cause, (build and known.in_build) or known.advice, known.recipe)
     return Failure(shown)
+
+
+def line_that_says(identity: str, log: Sequence[str]) -> str | None:
+    """The last line with which a tool names the cause of this `id`."""
+    [known] = [cause for cause in _patterns().causes if cause.id == identity]
+    return next((line for line in reversed(log) if re.search(known.pattern, line)), None)
 
 
 @cache

@@ -3,18 +3,19 @@
 import contextlib
 import errno
 import os
-import re
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from farm.errors import InfrastructureError, UsageError
 from farm.retrying import retry_while_open
+from farm.temporary import temporary_folder
+
+ROOM = "make room there, or set TMPDIR"
 
 _OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 """Why a folder cannot be made, or a file not be written, although the caller names a good one."""
-
-FULL = re.compile(r"No space left on device|Disk quota exceeded|not enough space on the disk")
-"""How programs say that a disk is full: strerror(3) of glibc, and Windows."""
 
 
 def make_folder(folder: Path, made: list[Path]) -> None:
@@ -67,7 +68,41 @@ def writing(path: Path, hint: str | None = None) -> Iterator[None]:
         raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
 
 
-def put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
+@contextlib.contextmanager
+def temporary_file() -> Iterator[IO[bytes]]:
+    """A new file without a name, in the system's folder for temporary files; an error of writing it names the folder.
+
+    Raises:
+        InfrastructureError: It cannot be written.
+    """
+    folder = Path(tempfile.gettempdir())
+    with writing(folder, ROOM), tempfile.TemporaryFile(dir=folder) as file:
+        yield file
+
+
+def write(dest: Path, files: Mapping[Path, bytes]) -> None:
+    """Write `files` below `dest`, whole and all of them; where one cannot be written, `dest` is as it was.
+
+    Raises:
+        UsageError: `dest` cannot be a folder, or a folder is where a file goes.
+        InfrastructureError: The machine has no room.
+    """
+    made: list[Path] = []
+    try:
+        make_folder(dest, made)
+        with temporary_folder(".farm-", dest) as part:
+            for file, data in files.items():
+                new = part / "new" / file
+                with naming(dest / file):
+                    new.parent.mkdir(parents=True, exist_ok=True)
+                    new.write_bytes(data)
+            _put(part / "new", files, dest, part / "old", made)
+    except BaseException:
+        remove(made)
+        raise
+
+
+def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
     """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
 
     Meanwhile those whose places they take are below `old`, on the same file system.

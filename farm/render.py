@@ -20,7 +20,6 @@ from farm.platforms.registry import platform
 from farm.platforms.templates import Templates, read
 from farm.recipe import job_digest, job_files
 from farm.settings import load_settings
-from farm.temporary import temporary_folder
 from farm.text import json_lines
 
 EPOCH = 315532800
@@ -52,25 +51,9 @@ class Rendered:
             for folder, texts in (("image", self.image), ("job", self.job))
             for name, text in texts.items()
         }
-        made: list[Path] = []
-        try:
-            outputs.make_folder(dest, made)
-            # All are whole before the first takes the place of an older one.
-            with temporary_folder(".farm-", dest) as part:
-                for file, text in files.items():
-                    with outputs.naming(dest / file):
-                        _write(part / "new" / file, text)
-                outputs.put(part / "new", files, dest, part / "old", made)
-        except BaseException:
-            outputs.remove(made)
-            raise
+        # A recipe's patch may be in another encoding: its bytes come back as they were.
+        outputs.write(dest, {file: text.encode("utf-8", "surrogateescape") for file, text in files.items()})
         return [dest / file for file in files]
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A recipe's patch may be in another encoding: its bytes come back as they were.
-    path.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
 
 
 def render(project: Path, plan: Plan) -> Rendered:

@@ -4,11 +4,9 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, ParamSpec
+from typing import ParamSpec
 
-from farm import outputs, processes
-
-ROOM = "make room there, or set TMPDIR"
+from farm import processes
 
 P = ParamSpec("P")
 
@@ -25,18 +23,6 @@ def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Itera
         yield folder
     finally:
         to_its_end(processes.remove, folder)
-
-
-@contextlib.contextmanager
-def temporary_file() -> Iterator[IO[bytes]]:
-    """A new file without a name, in the system's folder for temporary files; an error of writing it names the folder.
-
-    Raises:
-        InfrastructureError: It cannot be written.
-    """
-    folder = Path(tempfile.gettempdir())
-    with outputs.writing(folder, ROOM), tempfile.TemporaryFile(dir=folder) as file:
-        yield file
 
 
 def to_its_end(removal: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:

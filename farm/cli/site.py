@@ -12,12 +12,10 @@ from farm.index.probe import prove
 from farm.pipeline.release import pip_links, pip_source, public_url
 from farm.pipeline.report import Silent
 from farm.pipeline.workspace import Workspace, open_journal
-from farm.retrying import retry_while_open
 from farm.site import build
 from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels
 from farm.site.tested import kept_tests
-from farm.temporary import temporary_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,19 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _to_folder(folder: Path, made: dict[str, bytes]) -> None:
     """Write the files; without room for all, the pages that were there stay, whole."""
-    fresh: list[Path] = []
     try:
-        outputs.make_folder(folder, fresh)
-        with temporary_folder(".farm-", folder) as part:
-            for key, data in made.items():
-                with outputs.naming(folder / key):
-                    (part / key).parent.mkdir(parents=True, exist_ok=True)
-                    (part / key).write_bytes(data)
-            for key in made:
-                outputs.make_folder((folder / key).parent, fresh)
-                retry_while_open((part / key).replace, folder / key)
-    except BaseException as error:
-        outputs.remove(fresh)
-        if isinstance(error, PermissionError):
-            raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error
-        raise
+        outputs.write(folder, {Path(key): data for key, data in made.items()})
+    except PermissionError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror}") from error

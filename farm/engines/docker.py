@@ -18,10 +18,10 @@ import requests
 from docker.models.containers import Container
 from docker.types import LogConfig
 
+from farm import outputs
 from farm.engines import profile, transfer
 from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
 from farm.errors import InfrastructureError, NoRunnerError
-from farm.temporary import temporary_file
 
 API_TIMEOUT_S = 600
 FIRST_S = 30
@@ -182,7 +182,7 @@ class DockerEngine:
             volumes={name: {"bind": target, "mode": "rw"} for target, name in job.volumes.items()},
         )
         try:
-            with temporary_file() as inputs:
+            with outputs.temporary_file() as inputs:
                 transfer.pack(job.inputs, inputs)
                 inputs.seek(0)
                 container.put_archive("/", inputs)

@@ -27,7 +27,7 @@ from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunn
 from farm.interrupts import held
 from farm.platforms.facts import DEFAULT, facts
 from farm.pulse import Pulse, megabytes
-from farm.temporary import ROOM, temporary_folder
+from farm.temporary import temporary_folder
 from farm.text import duration, nearest
 
 Line = Callable[[str], None]
@@ -178,7 +178,7 @@ def _package_names(client: docker.DockerClient, base: str) -> list[str]:
 
 
 def _context_tar(context: Mapping[str, str], wheels: Mapping[str, Path]) -> Any:
-    with temporary_folder("farm-context-") as folder, outputs.writing(folder, ROOM):
+    with temporary_folder("farm-context-") as folder, outputs.writing(folder, outputs.ROOM):
         for name, text in context.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,6 @@ from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, obs
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.pack import pack
 from farm.platforms.facts import DEFAULT
-from farm.temporary import ROOM
 
 MAX_CONFIG = 400_000
 """Bytes of a config: Docker, "Store configuration data using Docker Configs" (500 kB), less room for the rest."""
@@ -172,7 +171,7 @@ class SwarmEngine:
         with tempfile.NamedTemporaryFile() as inputs:
             # mtime 0: the same inputs are the same bytes, whoever packs them
             with (
-                outputs.writing(Path(inputs.name), ROOM),
+                outputs.writing(Path(inputs.name), outputs.ROOM),
                 gzip.GzipFile("", "wb", compresslevel=6, fileobj=inputs, mtime=0) as plain,
             ):
                 transfer.pack(job.inputs, plain)

@@ -129,6 +129,7 @@ def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
     if test.interface is None:
         return Expectation(
             version=version,
+            cuda=str(plan.options["cuda"] or "none"),
             imports=tuple(test.imports) or (plan.package.replace("-", "_"),),
             script=recipe_folder(plan.recipe) / test.script if test.script else None,
         )

@@ -19,13 +19,15 @@ class _Known(Model):
 
     In a pattern {module} stands for the module that was tested.
 
-    `unless` names causes that explain the same texts better; `hung` asks for a run that did not end.
+    `unless` names causes that explain the same texts better; `hung` asks for a run that did not end, and that could
+    use a card, or could not (`gpu`).
     """
 
     id: str
     patterns: list[str] = []
     signals: list[str] = []
     hung: bool = False
+    gpu: bool = True
     unless: list[str] = []
     what: str
     fix: str
@@ -40,12 +42,13 @@ def known() -> tuple[_Known, ...]:
     return tuple(load(Path(__file__).with_name("causes.yaml"), _Causes).causes)
 
 
-def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
+def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[Cause, ...]:
     """The causes that the texts of a report show, in the order of `causes.yaml`; empty where nothing is known.
 
     Args:
         report: What happened.
         hung: The run, or a check of it, did not end in its time.
+        gpu: It could use a card.
     """
     texts = [text for check in report.checks if check.status != "passed" for text in (check.seen, check.reason) if text]
     # A signal says enough: last words before a crash are often about something else.
@@ -61,7 +64,7 @@ def find_causes(report: SmokeReport, *, hung: bool) -> tuple[Cause, ...]:
             continue
         patterns = [pattern.replace("{module}", module) for pattern in each.patterns]
         matched = any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns for text in texts)
-        if matched or (report.signal in each.signals and not hung) or (each.hung and hung):
+        if matched or (report.signal in each.signals and not hung) or (each.hung and hung and each.gpu == gpu):
             found.append(each.id)
             causes.append(Cause(id=each.id, what=each.what.format(**words), fix=each.fix.format(**words)))
     return tuple(causes)

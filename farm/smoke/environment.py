@@ -14,8 +14,8 @@ from typing import IO
 
 from packaging.tags import platform_tags
 
-from farm import outputs
 from farm.errors import InfrastructureError, SmokeFailedError, UsageError
+from farm.failures import line_that_says
 from farm.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
 
@@ -197,7 +197,7 @@ def install(
         raise InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
         )
-    if outputs.FULL.search(output):
+    if line_that_says("disk-full", output.splitlines()):
         raise InfrastructureError(
             f"{what} cannot write:\n{output}",
             hint=f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to another folder",

@@ -8,19 +8,20 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farm import outputs, pack
+from farm import outputs, pack, processes
 from farm.errors import UsageError
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.probe.package import signal_name
 from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
-from farm.temporary import ROOM, temporary_folder
+from farm.temporary import temporary_folder
 from farm.text import short, without_controls
 
 PROBE = "farm.smoke.probe.main:main"
@@ -32,6 +33,7 @@ POLL_S = 0.2
 KILL_WAIT_S = 10.0  # a process inside a hung driver does not die, even of SIGKILL
 # What Windows gives as the exit code of a crash (NTSTATUS, [MS-ERREF] 2.3), in the words of the others.
 _NTSTATUS = {0xC000001D: "SIGILL", 0xC0000005: "SIGSEGV", 0xC0000094: "SIGFPE", 0xC0000409: "SIGABRT"}
+MARK = "FARM_PROBE"
 _HUNG = "hung for more than"
 _CHECK_LINES = (b"passed ", b"failed ", b"not run ", b"warning ")
 _LATE = "did not finish in"
@@ -120,7 +122,7 @@ def run_probe(
     # In a folder of its own: nothing to import by accident, and core files go away with it.
     with temporary_folder("farm-smoke-") as folder:
         file, program = folder / "report.json", folder / "probe.pyz"
-        with outputs.writing(program, ROOM):
+        with outputs.writing(program, outputs.ROOM):
             program.write_bytes(pack.pack(PROBE))
         # -I: neither PYTHONPATH nor the current folder may stand in for the installed wheel.
         command = [*prefix, str(python), "-I", "-X", "faulthandler", str(program)]
@@ -157,11 +159,12 @@ def _run(
     line: Callable[[str], None] | None,
 ) -> _Ended:
     started = time.monotonic()
+    mark = uuid.uuid4().hex
     try:
         child = subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env={**environment, MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -181,11 +184,13 @@ def _run(
         # Also after a normal end: what it started and left behind dies with it.
         _kill_group(child.pid)
         child.kill()
+        # What left the group is known by its environment, where this system shows that.
+        processes.end_marked(f"{MARK}={mark}", KILL_WAIT_S)
     try:
         returncode: int | None = child.wait(KILL_WAIT_S)
     except subprocess.TimeoutExpired:
         returncode = None
-    # A grandchild that left the group may hold the pipe open for ever: the reader is not waited for then.
+    # A grandchild that could not be ended may hold the pipe open for ever: the reader is not waited for then.
     reader.join(KILL_WAIT_S)
     text = bytes(tail[-TAIL_BYTES:]).decode("utf-8", "replace")
     return _Ended(returncode, late, clean(text), time.monotonic() - started)
@@ -275,8 +280,14 @@ def _judge(
         seconds=round(ended.seconds, 3),
     )
     hung = bool(ended.late) or (reason or "").startswith(_HUNG)
-    causes = find_causes(report, hung=hung)
+    causes = find_causes(report, hung=hung, gpu=_may_use_gpu(report, expect))
     return report.model_copy(update={"causes": causes, "hint": hint or (causes[0].fix if causes else None)})
+
+
+def _may_use_gpu(report: SmokeReport, expect: Expectation) -> bool:
+    """Not under emulation, and not with a build that has no CUDA."""
+    said = {check.seen for check in report.checks if check.name == "CUDA version"}
+    return report.emulated is None and "none" not in {expect.cuda, *said}
 
 
 def _outcome(

@@ -42,7 +42,9 @@ def for_another_machine(
         outside = installed_path(library.path).startswith(f"{data_folder}/")
         if library.machine == machine or library.error or outside or not name.endswith(_ENDINGS):
             continue
-        if not is_for_another_process(library) and not any(fnmatchcase(name, each.lower()) for each in exclude):
+        # delvewheel takes an assembly of .NET for any machine for one of x86.
+        meant = library.kind == "other" or is_for_another_process(library)
+        if not meant and not any(fnmatchcase(name, each.lower()) for each in exclude):
             raise VerificationFailedError(
                 f"member {library.path!r} is a library for {library.machine}, the wheel is for {machine}",
                 hint=f"if it is meant to be, exclude it: --exclude {posixpath.basename(library.path)} "

@@ -23,6 +23,8 @@ MACHINES = {
     62: "x86_64",
     183: "aarch64",
     190: "cuda",
+    205: "intelgt",
+    224: "amdgpu",
     243: "riscv64",
     258: "loongarch64",
 }

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from farm.wheel.isa import IsaResult
 
 _Archs = tuple[tuple[int | str, ...], tuple[int | str, ...]]
+_GPUS = ("cuda", "intelgt", "amdgpu")
 _DLLS = (".dll", ".pyd", ".exe")  # other files may begin with the two letters of a PE file by chance
 
 
@@ -50,7 +51,7 @@ class Library(NamedTuple):
         path: Member name.
         size: Bytes.
         format: `elf` or `pe`. Machines of PE files have Windows' names (`amd64`), so the two never mix.
-        kind: `shared`, `executable`, `object`, `core` or `other`.
+        kind: `shared`, `executable`, `object`, `core` or `other`, which an assembly of .NET for any machine is.
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
@@ -97,7 +98,7 @@ class Library(NamedTuple):
         """Whether the dynamic loader of a computer (not of a GPU) may be asked to load it; no Windows programs."""
         if self.format == "pe":
             return self.kind == "shared"
-        return self.kind in ("shared", "executable") and self.machine != "cuda"
+        return self.kind in ("shared", "executable") and self.machine not in _GPUS
 
 
 def magics(name: str) -> tuple[bytes, ...]:
@@ -156,7 +157,7 @@ def elf_library(
         cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations,
-        refused=None if elf.machine == "cuda" else refusal(data, elf, tables=not isinstance(data, PartialMember)),
+        refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not isinstance(data, PartialMember)),
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
@@ -200,14 +201,15 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
         refused = refusal(data, pe)
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
-        instructions = _dll_instructions(data, pe, level, on_load) if level and pe.is_dll else None
+        native = pe.is_dll and not pe.any_machine
+        instructions = _dll_instructions(data, pe, level, on_load) if level and native else None
     return Library(
         path=path,
         sha256=sha256,
         size=len(data),
         format="pe",
         machine=pe.machine,
-        kind="shared" if pe.is_dll else "executable",
+        kind="other" if pe.any_machine else "shared" if pe.is_dll else "executable",
         needed=pe.needed,
         delay_needed=pe.delay_needed,
         named=loaded_by_name(data, path.rpartition("/")[2]),

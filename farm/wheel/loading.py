@@ -20,7 +20,8 @@ _SYSTEM_ELF = re.compile(
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")  # programs and object files have other names
+# Programs and object files have other names, and debugging information that was split off ends in `.debug`.
+_LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others may be linker scripts
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"

@@ -17,7 +17,8 @@ MACHINES = {0x14C: "win32", 0x8664: "amd64", 0xAA64: "arm64"}
 _DLL = 0x2000
 _CODE = 0x20000000  # IMAGE_SCN_MEM_EXECUTE
 _PE32, _PE64 = 0x10B, 0x20B
-_IMPORTS, _LOAD_CONFIG, _DELAYED = 1, 10, 13
+_IMPORTS, _LOAD_CONFIG, _DELAYED, _DOTNET = 1, 10, 13, 14
+_IL_ONLY, _32_BIT = 1, 2  # COMIMAGE_FLAGS of IMAGE_COR20_HEADER (corhdr.h)
 _HYBRID = 200  # CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64 (winnt.h)
 # Entry thunks and redirections, which linkers (link.exe, LLD) give every ARM64EC file that x86-64 code can call.
 _HYBRID_SECTIONS = frozenset((".hexpthk", ".a64xrm"))
@@ -56,6 +57,7 @@ class Pe(NamedTuple):
         entry: Where the loader enters it, relative to the image base; 0: nowhere.
         directories: (address, size) of the data directories, sixteen of them.
         wide: 64 bits.
+        any_machine: An assembly of .NET without machine code ("AnyCPU"), whatever its header says.
     """
 
     machine: str
@@ -68,6 +70,7 @@ class Pe(NamedTuple):
     entry: int
     directories: tuple[tuple[int, int], ...]
     wide: bool = True
+    any_machine: bool = False
 
     def place(self, address: int) -> tuple[int, int]:
         """(file offset, end of its section in the file) of an address relative to the image base.
@@ -162,6 +165,7 @@ class _Reader:
             image_base=base,
             entry=entry,
             wide=wide,
+            any_machine=self._is_any_machine(machine, places[_DOTNET][0]),
             directories=tuple((places_[0], places_[1]) for places_ in places),
         )
 
@@ -172,6 +176,15 @@ class _Reader:
         with suppress(VerificationFailedError):  # a table that cannot be read is none: the loader does without it
             (size,) = struct.unpack("<I", self.slice_address(load_config, 4))
             return size >= _HYBRID + 8 and any(self.slice_address(load_config + _HYBRID, 8))
+        return False
+
+    def _is_any_machine(self, machine: int, header: int) -> bool:
+        """Compilers give such an assembly the header of x86; .NET, and Windows' loader, take it on every machine."""
+        if machine != 0x14C or not header:
+            return False
+        with suppress(VerificationFailedError):
+            (flags,) = struct.unpack("<I", self.slice_address(header + 16, 4))
+            return bool(flags & (_IL_ONLY | _32_BIT) == _IL_ONLY)
         return False
 
     def slice_address(self, address: int, size: int) -> bytes:

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from farm import outputs
 from farm.errors import InfrastructureError, VerificationFailedError
 from farm.temporary import temporary_folder
 from farm.text import plain
@@ -27,6 +26,7 @@ from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
 from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
+from farm.wheel.windows import of_the_machine
 
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
@@ -137,16 +137,7 @@ def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
     # --ignore-existing: DLLs of the wheel stay where the package looks for them; --analyze-existing: their needs count.
     command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing", *asked]
-    # The driver and the Visual C++ runtime are the machine's: what `farm.wheel.windows` says.
-    patterns = [
-        "nvcuda.dll",
-        "nvml.dll",
-        "nvapi64.dll",
-        "msvcp140*.dll",
-        "vcomp140.dll",
-        "concrt140.dll",
-        *options.exclude,
-    ]
+    patterns = [*of_the_machine(), *options.exclude]
     command += ["--exclude", os.pathsep.join(patterns)]
     command += ["--add-path", os.pathsep.join(paths)] if paths else []
     return [*command, "-w", str(made), str(wheel)], {"PYTHONHASHSEED": "0"}  # it writes lists out of sets
@@ -181,6 +172,8 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
+        from farm.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
+
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         said = list(_without_frames(lines))
         text = "\n".join(f"    {line}" for line in said[-_TAIL:])
@@ -190,7 +183,7 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
             raise InfrastructureError(
                 f"{tool} cannot run: {lines[-1].strip()}", hint=f"{sys.executable} -m pip install {missing}"
             )
-        if full := next((line for line in reversed(lines) if outputs.FULL.search(line)), None):
+        if full := line_that_says("disk-full", lines):
             raise InfrastructureError(
                 f"{tool} cannot write: {full.strip()}",
                 hint=f"make room where the wheel goes and in {tempfile.gettempdir()}, or set TMPDIR to another folder",

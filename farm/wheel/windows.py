@@ -85,6 +85,11 @@ def owner(name: str) -> Owner | None:
     return "system" if _CRT.fullmatch(low) or _API_SET.fullmatch(low) or low in windows_dlls() else None
 
 
+def of_the_machine() -> tuple[str, ...]:
+    """Name patterns of DLLs that go into no wheel: the driver's, the Visual C++ runtime, and what newer Windows has."""
+    return (*_lists().driver, *_lists().runtime, *_lists().system)
+
+
 def added_folders() -> tuple[str, ...]:
     """Patterns of folders below site-packages that packages add to the search for DLLs."""
     return _lists().folders

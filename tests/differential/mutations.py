@@ -281,7 +281,11 @@ for _name, _cause, _change in [
     ("wrong-hash", "sha256 is not", recorded(lambda lines: [row(lines[0].partition(",")[0], b"x"), *lines[1:]])),
     ("wrong-size", "length", _replaced(0, lambda line: line + "1")),
     ("md5", "accepted are sha256", _replaced(0, lambda line: line.partition(",")[0] + ",md5=1B2M2Y8AsgTpgAmY7PhCfg,0")),
-    ("sha1", "accepted are sha256", _replaced(0, lambda line: line.partition(",")[0] + ",sha1=2jmj7l5rSw0yVb_vlWAYkK_YBwk,0")),
+    (
+        "sha1",
+        "accepted are sha256",
+        _replaced(0, lambda line: line.partition(",")[0] + ",sha1=2jmj7l5rSw0yVb_vlWAYkK_YBwk,0"),
+    ),
     ("unknown-hash", "accepted are sha256", _replaced(0, lambda line: line.partition(",")[0] + ",crc=abc,0")),
     (
         "hash-in-hexadecimal",

@@ -8,10 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from typing import Any
 
 from .outcome import FailedError, NotRunError
+
+PRINTED = 16 << 10  # bytes of a script's output that are looked at: the last
 
 
 def check_installed(distribution: str, expected: str | None) -> str:
@@ -53,11 +56,13 @@ def _how(code: int) -> str:
 
 def check_script(path: str) -> str:
     """Runs a script in a process of its own; what it prints last is the result."""
-    done = subprocess.run(
-        [*python_command(), path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        check=False,
-    )  # fmt: skip
-    printed = done.stdout.decode("utf-8", "replace").strip()
+    # Not a pipe: one that the script left behind would hold it open, and the end of the script would not be seen.
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            [*python_command(), path], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
+        )
+        output.seek(max(0, output.seek(0, os.SEEK_END) - PRINTED))
+        printed = output.read().decode("utf-8", "replace").strip()
     if done.returncode:
         raise FailedError(": ".join(part for part in (_how(done.returncode), printed[-2000:]) if part), "exit code 0")
     return printed[-200:] or "exit code 0"

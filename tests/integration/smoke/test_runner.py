@@ -275,14 +275,51 @@ def test_what_the_module_left_behind_is_ended(environment, tmp_path):
     assert wait_until_dead(int(file.read_text()))
 
 
-def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for(environment, tmp_path, monkeypatch):
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="it is found by /proc")
+def test_a_child_that_left_the_group_and_holds_the_pipe_is_ended(environment, tmp_path):
+    file = tmp_path / "pid"
+    report = probe(environment(FORKS.format(leave="os.setsid()", file=str(file))))
+    assert report.outcome == "passed"
+    assert not is_alive(int(file.read_text()))
+
+
+def test_a_child_that_cannot_be_found_is_not_waited_for(environment, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "KILL_WAIT_S", 0.5)
+    monkeypatch.setattr(runner.processes, "end_marked", lambda _mark, _patience_s: True)
     file = tmp_path / "pid"
     try:
         report = probe(environment(FORKS.format(leave="os.setsid()", file=str(file))))
         assert report.outcome == "passed"
     finally:
         os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+SERVER = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+open({file!r}, "w").write(str(child.pid))
+print("served")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="it is found by /proc")
+def test_a_server_that_a_smoke_script_starts_does_not_hang_it_and_is_ended(environment, tmp_path):
+    file, script = tmp_path / "pid", tmp_path / "own.py"
+    script.write_text(SERVER.format(file=str(file)))
+    report = run_probe(environment(), module="fakemod", expect=Expectation(script=script), timeout_s=60.0, check_s=20.0)
+    assert [(check.status, check.seen) for check in report.checks if check.name == "smoke script"] == [
+        ("passed", "served")
+    ]
+    assert not is_alive(int(file.read_text()))
+
+
+@pytest.mark.parametrize(("cuda", "cause"), [("none", "hung-cpu"), ("11.8", "hung")])
+def test_a_script_that_hangs_is_not_the_drivers_fault_without_cuda(environment, tmp_path, cuda, cause):
+    script = tmp_path / "own.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    expect = Expectation(script=script, cuda=cuda)
+    report = run_probe(environment(), module="fakemod", expect=expect, timeout_s=60.0, check_s=2.0)
+    assert [each.id for each in report.causes][-1:] == [cause]
 
 
 AT_EXIT = """

@@ -101,6 +101,18 @@ def test_namespace_packages_stay_so(tmp_path, windows, make_wheel, make_pe):
     assert packages["old/__init__.py"] == EXTENDS
 
 
+def test_the_whole_runtime_of_visual_c_is_the_machines(tmp_path, windows, make_wheel, make_pe):
+    """pywin32's modules need MFC, which the same package of Microsoft's brings."""
+    _, libs = windows
+    needed = ["deep.dll", "mfc140u.dll", "vccorlib140.dll", "msvcp140_1.dll", "nvml.dll", "icuuc.dll", "combase.dll"]
+    files = {"canary/__init__.py": b"", "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=needed))}
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    assert [item.path.rpartition("-")[0] for item in result.vendored] == ["canary.libs/deep"]
+
+
 @pytest.mark.parametrize(
     ("name", "exclude"),
     [("canary/attach_x86.dll", []), ("canary/inject.dll", ["inject.dll"]), ("canary/Inject.dll", ["inject*"])],
@@ -124,6 +136,21 @@ def test_dlls_for_other_processes_stay_as_they_are(tmp_path, windows, make_wheel
         assert [each for each in archive.namelist() if "another" in each] == []
         record = archive.read("canary-1.0.dist-info/RECORD").decode()
         assert re.search(rf"^{name},sha256=", record, re.MULTILINE)
+
+
+def test_an_assembly_of_dotnet_for_any_machine_stays_as_it_is(tmp_path, windows, make_wheel, make_pe):
+    _, libs = windows
+    assembly = aligned(make_pe(machine=0x14C, dotnet=1))
+    files = {
+        "canary/__init__.py": b"X = 1\n",
+        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
+        "canary/Runtime.dll": assembly,
+    }
+    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    with zipfile.ZipFile(repair(wheel, out, RepairOptions(lib_dirs=[libs])).wheel) as archive:
+        assert archive.read("canary/Runtime.dll") == assembly
 
 
 def test_a_dll_of_another_machine_is_named_with_the_way_out(tmp_path, windows, make_wheel, make_pe):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from farm.errors import InfrastructureError
-from farm.temporary import temporary_file, temporary_folder
+from farm.outputs import temporary_file
+from farm.temporary import temporary_folder
 
 PROGRAM = """
 import os, signal, sys

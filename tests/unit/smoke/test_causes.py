@@ -1,5 +1,7 @@
 """Every kind of failure is told apart by the words that it really has, and has its own fix."""
 
+import re
+
 import pytest
 
 from farm.smoke.causes import find_causes, known
@@ -73,6 +75,12 @@ def test_signals_and_hangs():
     assert [c.id for c in find_causes(report("x", signal="SIGKILL"), hung=True)] == ["hung"]
 
 
+def test_a_hang_without_a_card_is_not_the_cards():
+    (cause,) = find_causes(report("x", signal="SIGKILL"), hung=True, gpu=False)
+    assert cause.id == "hung-cpu"
+    assert not {"driver", "card", "PTX", "Xid"} & set(re.findall(r"\w+", cause.what + cause.fix))
+
+
 def test_a_missing_driver_is_told_though_nothing_failed():
     found = report("no NVIDIA driver", name="driver", status="not_run", outcome="passed")
     assert [cause.id for cause in find_causes(found, hung=False)] == ["driver-missing"]
@@ -96,7 +104,7 @@ def test_no_kernel_image_names_what_the_wheel_holds_and_the_card():
 
 
 def test_every_cause_is_reached_by_a_test_and_has_all_its_words():
-    tested = {*MESSAGES.values(), "sigill", "killed", "hung", "no-card", "jit-off", "dependency-missing"}
+    tested = {*MESSAGES.values(), "sigill", "killed", "hung", "hung-cpu", "no-card", "jit-off", "dependency-missing"}
     assert {cause.id for cause in known()} == tested
     assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == ["no-card"]
     assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == ["jit-off"]

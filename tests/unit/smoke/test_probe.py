@@ -7,6 +7,7 @@ import math
 import os
 import random
 import sys
+import threading
 from fractions import Fraction
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -505,3 +506,24 @@ def test_how_a_script_ended_is_said(tmp_path, line, seen):
     with pytest.raises(outcome.FailedError) as caught:
         package.check_script(str(script))
     assert caught.value.seen == seen
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no sessions")
+def test_the_end_of_a_script_is_seen_whatever_it_leaves_behind(tmp_path):
+    """A server in a session of its own holds the script's output; it ends here when the test lets go of its input."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = tmp_path / "own.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        f"subprocess.Popen(['cat', {str(pipe)!r}], start_new_session=True)\n"
+        "print('x' * 100_000)\nprint('done')\n"
+    )
+    found = []
+    looking = threading.Thread(target=lambda: found.append(package.check_script(str(script))), daemon=True)
+    looking.start()
+    looking.join(60)
+    seen = list(found)
+    pipe.open("w").close()  # cat ends
+    looking.join(60)
+    assert [text[-6:] for text in seen] == ["x\ndone"]

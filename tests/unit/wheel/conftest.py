@@ -150,9 +150,11 @@ def build_pe(
     dll: bool = True,
     linker: tuple[int, int] = (14, 29),
     absolute: bool = False,
+    dotnet: int | None = None,
 ) -> bytes:
     """A 64-bit DLL (32-bit with machine 0x14C). It takes the first function of each DLL in `needed`, or by name what
-    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers."""
+    `takes` says. `data` stands in .rdata; `absolute`: delay loads of old linkers; `dotnet`: the flags
+    of an assembly of .NET."""
     wide = machine != 0x14C
     base, at = 0x10000000, 0x2000  # the image, and .rdata in it
     needed, delayed, exports = list(needed), list(delayed), sorted(exports)
@@ -187,6 +189,8 @@ def build_pe(
         count = len(exports)
         head = struct.pack("<IIHHIIIIIII", 0, 0, 0, 0, 0, 1, count, count, places_, names, ordinals)
         places[0] = (add(head), 40)
+    if dotnet is not None:
+        places[14] = (add(struct.pack("<IHHIII", 72, 2, 5, 0, 0, dotnet).ljust(72, b"\0")), 72)
     parts = [(b".text", 0x1000, text, 0x60000020), (b".rdata", at, bytes(rdata), 0x40000040)]
     if fatbin is not None:
         parts.append((b".nv_fatb", at + 0x1000 * (1 + len(rdata) // 0x1000), fatbin, 0x40000040))

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from farm.errors import VerificationFailedError
 from farm.wheel.contents import read_library
 from farm.wheel.pe import read_pe
+from farm.wheel.policy import Policy
+from farm.wheel.verify import verify
 from farm.wheel.windows import added_folders, owner, windows_dlls
 from tests.examples import examples
 
@@ -187,3 +189,27 @@ def test_repair_tells_arm64ec_by_its_sections(make_pe, section, read):
     renamed = bytes(data).replace(b".nv_fatb", section).replace(b".rdata\0\0", section)
     assert read_pe(renamed, hybrid=False).machine == read
     assert read_pe(renamed).machine == "arm64ec"
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "any_machine"),
+    [
+        (0x14C, 1, True),
+        (0x14C, 9, True),
+        (0x14C, 3, False),
+        (0x14C, 0, False),
+        (0x8664, 1, False),
+        (0x14C, None, False),
+    ],
+)
+def test_an_assembly_of_dotnet_without_machine_code_is_for_any_machine(make_pe, machine, flags, any_machine):
+    """pythonnet's Python.Runtime.dll has 9: signed, too."""
+    library = read_library("a.dll", "", make_pe(machine=machine, dotnet=flags), "avx")
+    assert (library.kind, library.is_loadable) == (("other", False) if any_machine else ("shared", True))
+
+
+def test_such_an_assembly_may_lie_in_any_wheel(tmp_path, make_pe, make_wheel):
+    files = {"canary/__init__.py": b"", "canary/Runtime.dll": make_pe(machine=0x14C, dotnet=9, needed=["mscoree.dll"])}
+    for tag in ("py3-none-any", "py3-none-win_amd64", "py3-none-win_arm64"):
+        report = verify(make_wheel(tmp_path / tag, files, tag=tag), Policy())
+        assert [finding.what for finding in report.findings if finding.check in ("platform", "imports")] == []

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from farm.errors import InfrastructureError, VerificationFailedError
+from farm.failures import read
 from farm.wheel.tools import _run
 
 
@@ -14,6 +15,16 @@ def test_a_full_disk_is_not_the_wheels_fault():
             [sys.executable, "-c", "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'w.whl')"],
             {},
         )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Disk quota exceeded", "[WinError 112] There is not enough space on the disk", "write: ENOSPC"],
+)
+def test_it_is_known_by_the_words_that_builds_are_known_by(words):
+    assert read([f"OSError: {words}"]).cause == "the disk is full"
+    with pytest.raises(InfrastructureError, match="cannot write"):
+        _run([sys.executable, "-c", f"import sys; print('OSError: {words}'); sys.exit(1)"], {})
 
 
 def test_a_tools_traceback_is_not_shown():

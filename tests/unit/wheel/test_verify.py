@@ -1,5 +1,6 @@
 import json
 import os
+import struct
 import subprocess
 import sys
 from typing import get_args
@@ -454,3 +455,27 @@ def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, t
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag=tag)
     found = [finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"]
     assert found == ([] if fine else ["platform tag musllinux_1_1_x86_64: its libraries are for glibc"])
+
+
+@pytest.mark.parametrize("machine", [190, 205, 224])
+def test_code_for_gpus_is_data_to_the_loader_of_a_computer(tmp_path, make_wheel, make_elf, machine):
+    """Programs for cards of AMD (hipBLASLt's `.co`, `.hsaco`) and Intel are ELF files, shared ones even."""
+    files = {"canary/_C.abi3.so": make_elf(), "canary/gemm_gfx90a.co": make_elf(machine=machine)}
+    found = verify(make_wheel(tmp_path, files), Policy()).findings
+    assert [(finding.where, finding.what) for finding in found if finding.check in ("imports", "link")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("_C.abi3.so.debug", False), ("libc10.so.1.debug", False), ("libd.so.1", True)]
+)
+def test_debugging_information_beside_a_library_is_no_library(tmp_path, make_wheel, make_elf, name, refused):
+    """`objcopy --only-keep-debug` leaves the headers, and nothing that a loader reads."""
+    debug = bytearray(make_elf())
+    count = struct.unpack_from("<H", debug, 56)[0]
+    for index in range(count):
+        if struct.unpack_from("<I", debug, 64 + 56 * index) == (2,):  # PT_DYNAMIC
+            struct.pack_into("<I", debug, 64 + 56 * index, 0)
+    files = {"canary/_C.abi3.so": make_elf(), f"canary/{name}": bytes(debug)}
+    found = verify(make_wheel(tmp_path, files), Policy()).findings
+    expected = [f"canary/{name}"] if refused else []
+    assert [finding.where for finding in found if finding.check == "link"] == expected
