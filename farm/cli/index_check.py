@@ -37,6 +37,6 @@ def run(args: argparse.Namespace) -> int:
             show.table("", ("", "object", "what"), rows)
         show.say(f"{broken} broken, {len(problems) - broken} unfinished")
         if problems:
-            left = "these need their bytes or records: docs/wheel-index.md says what to do"
+            left = "these need their bytes, their records or the key: docs/wheel-index.md says what to do"
             show.say(left if args.fix else "farm index check --fix rebuilds pages from the records")
     return 6 if broken else 1 if problems else 0

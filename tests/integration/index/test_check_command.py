@@ -6,6 +6,8 @@ import pytest
 
 from farm.cli.main import main
 from farm.index.backends import open_store
+from farm.index.roles import UNSIGNED
+from farm.index.signing import new_key
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
 SECOND = "canary-1.0+cu118.sm35.avx.1-py3-none-any.whl"
@@ -50,6 +52,19 @@ def test_what_pages_cannot_mend_is_told_after_fix_too(check, tmp_path):
     code, [problem] = check("--fix")
     assert code == 1
     assert "claimed and not yet listed" in problem["what"]
+
+
+def test_what_a_fix_without_the_key_leaves_needs_the_key(make_wheel, tmp_path, capsys):
+    index, key, wheel = str(tmp_path / "index"), tmp_path / "farm.key", make_wheel(FIRST).path
+    new_key(key)
+    adopt = ["index", "adopt", str(wheel), "--to", "sm35-avx"]
+    assert main([*adopt, "--index", index, "--signing-key", str(key)]) == 0
+    assert main(["index", "yank", FIRST, "--reason", "x", "--index", index]) == 0
+    capsys.readouterr()
+    assert main(["index", "check", "--fix", "--index", index]) == 1
+    said = capsys.readouterr()
+    assert "or the key" in said.out
+    assert UNSIGNED in said.err
 
 
 @pytest.mark.parametrize(
