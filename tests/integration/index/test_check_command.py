@@ -54,10 +54,11 @@ def test_what_pages_cannot_mend_is_told_after_fix_too(check, tmp_path):
     assert "claimed and not yet listed" in problem["what"]
 
 
-def test_what_a_fix_without_the_key_leaves_needs_the_key(check, tmp_path, capsys):
-    index, key = str(tmp_path / "index"), tmp_path / "farm.key"
+def test_what_a_fix_without_the_key_leaves_needs_the_key(make_wheel, tmp_path, capsys):
+    index, key, wheel = str(tmp_path / "index"), tmp_path / "farm.key", make_wheel(FIRST).path
     new_key(key)
-    assert main(["index", "reconcile", "--index", index, "--signing-key", str(key)]) == 0
+    adopt = ["index", "adopt", str(wheel), "--to", "sm35-avx"]
+    assert main([*adopt, "--index", index, "--signing-key", str(key)]) == 0
     assert main(["index", "yank", FIRST, "--reason", "x", "--index", index]) == 0
     capsys.readouterr()
     assert main(["index", "check", "--fix", "--index", index]) == 1
