@@ -19,7 +19,11 @@ def test_a_full_disk_is_not_the_wheels_fault():
 
 @pytest.mark.parametrize(
     "words",
-    ["Disk quota exceeded", "[WinError 112] There is not enough space on the disk", "write: ENOSPC"],
+    [
+        "Disk quota exceeded",
+        "[WinError 112] There is not enough space on the disk",
+        "Error: ENOSPC: no space left on device, write",
+    ],
 )
 def test_it_is_known_by_the_words_that_builds_are_known_by(words):
     assert read([f"OSError: {words}"]).cause == "the disk is full"
