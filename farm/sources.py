@@ -8,11 +8,13 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
 import uuid
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
@@ -130,18 +132,35 @@ def _is_zip(archive: Path) -> bool:
 
 
 def _from_zip(archive: Path, target: Path) -> None:
-    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22)."""
-    with (
-        outputs.writing(target),
-        zipfile.ZipFile(archive) as packed,
-        tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
-    ):
-        for info in packed.infolist():
-            if not info.is_dir():
-                # The upper 16 bits hold the Unix mode of the member, if it was made on Unix.
-                mode = info.external_attr >> 16 & 0o755 | 0o644
-                with packed.open(info) as content:
-                    tree.addfile(_plain(tarfile.TarInfo(info.filename), info.file_size, mode), content)
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22).
+
+    Raises:
+        BuildFailedError: The zip is damaged, encrypted, or packed in a way that Python does not know.
+    """
+    try:
+        with (
+            outputs.writing(target),
+            zipfile.ZipFile(archive) as packed,
+            tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
+        ):
+            for info in packed.infolist():
+                if not info.is_dir():
+                    _add(tree, packed, info)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise BuildFailedError(
+            f"{archive} cannot be unpacked: {error}",
+            hint="it has the sha256 that the plan names: is that the right file?",
+        ) from error
+
+
+def _add(tree: tarfile.TarFile, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    mode, member = info.external_attr >> 16, tarfile.TarInfo(info.filename)  # of a zip that was made on Unix
+    with packed.open(info) as content:
+        if stat.S_ISLNK(mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(content.read())
+            tree.addfile(_plain(member, 0, 0o777))
+        else:
+            tree.addfile(_plain(member, info.file_size, mode & 0o755 | 0o644), content)
 
 
 def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

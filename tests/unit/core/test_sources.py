@@ -404,6 +404,9 @@ def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache
         script.external_attr = 0o100755 << 16
         archive.writestr(script, "two")
         archive.writestr("x-1.0/ends.zip", inner.getvalue())
+        link = zipfile.ZipInfo("x-1.0/link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "setup.py")
     changed = plan.model_copy(update={"source": of_archive(outer), "parts": []})
     (packed,) = gather(changed, cache, tmp_path / "out", mirror=None, line=print)
     (tmp_path / "there").mkdir()
@@ -411,6 +414,7 @@ def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache
     subprocess.run(command, check=True)
     assert (tmp_path / "there/setup.py").read_text() == "one"
     assert (tmp_path / "there/configure").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "there/link").readlink().as_posix() == "setup.py"
     # A tar stays what it is, whatever lies at its end.
     tar = tmp_path / "y.tar"
     with tarfile.open(tar, "w") as archive:
@@ -418,3 +422,16 @@ def test_a_source_that_is_a_zip_reaches_the_build_as_a_tar(plan, tmp_path, cache
     changed = plan.model_copy(update={"source": of_archive(tar), "parts": []})
     (packed,) = gather(changed, cache, tmp_path / "again", mirror=None, line=print)
     assert packed.read_bytes() == tar.read_bytes()
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:40], lambda raw: raw.replace(b"one", b"two")], ids=["cut", "crc"])
+def test_a_zip_that_cannot_be_unpacked_is_named(plan, tmp_path, cache, damage):
+    file = tmp_path / "x-1.0.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x-1.0/setup.py", "one")
+    file.write_bytes(damage(file.read_bytes()))
+    changed = plan.model_copy(update={"source": of_archive(file), "parts": []})
+    with pytest.raises(
+        BuildFailedError, match=r"cannot be unpacked: (File is not a zip file|Bad CRC-32 for file 'x-1\.0/setup\.py')$"
+    ):
+        gather(changed, cache, tmp_path / "out", mirror=None, line=print)
