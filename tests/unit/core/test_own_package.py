@@ -465,15 +465,15 @@ def test_a_source_may_have_names_that_are_no_text(own):
 
 @pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
 def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, monkeypatch, fails_at):
-    write, disk = Path.write_text, []
+    write, disk = Path.write_bytes, []
 
-    def full(path, text, **options):
+    def full(path, data):
         if disk and path.as_posix().endswith(fails_at):
-            write(path, text[:10], **options)
+            write(path, data[:10])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, text, **options)
+        return write(path, data)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     rendered = render(own, plan_of(own))
     rendered.write(tmp_path / "old")
     before = {path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()}
