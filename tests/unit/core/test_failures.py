@@ -78,6 +78,9 @@ def test_an_image_without_network():
         ("ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'", "ptxas fatal", "cannot compile for this GPU"),
         ("nvlink fatal   : Value 'sm_35' is not defined for option 'arch'", "nvlink fatal", "cannot compile for this GPU"),
         ("C:\\MSVC\\14.41\\include\\yvals_core.h(902): error STL1002: Unexpected compiler version, expected CUDA 12.4 or newer.", "C:", "does not take this host compiler"),
+        ("LINK : fatal error LNK1189: library limit of 65535 objects exceeded", "LINK", "65,535 objects"),
+        ("LINK : fatal error LNK1201: error writing to program database 'D:\\build\\torch_cpu.pdb'; check for insufficient disk space, invalid path, or insufficient privilege", "LINK", "debugging information"),
+        ("ERROR: Could not find a version that satisfies the requirement cppy>=1.2.0 (from versions: none)\nERROR: No matching distribution found for cppy>=1.2.0", "ERROR: Could", "no such release"),
         ("LINK : fatal error LNK1104: cannot open file 'python311.lib'", "LINK", "a library to link with"),
         ("LINK : fatal error LNK1104: cannot open file 'bin\\torch_cuda.dll'", "LINK", "its own output"),
         ("/usr/bin/ld: a.o: in function `f':\n(.text+0x1): relocation truncated to fit: R_X86_64_PC32 against `.bss'\ncollect2: error: ld returned 1 exit status", "(.text+0x1)", "2 GiB"),
@@ -182,3 +185,10 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
 def test_a_package_of_rust(log, cause):
     found = failures.read(log.splitlines(), build=True)
     assert cause in (found.cause or "")
+
+
+def test_a_build_that_wants_a_wheel_is_told_where_wheels_come_from():
+    log = ["ERROR: No matching distribution found for cppy>=1.2.0"]
+    assert "build_requires" in failures.read(log, build=True).advice
+    assert "no network" in failures.read(log, build=True).advice
+    assert "no network" not in failures.read(log).advice
