@@ -80,8 +80,10 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
             hint=f"pip and uv do not read it either: its server must say text/html, or {pages.JSON} of JSON",
         )
     try:
-        text = data.decode(errors="replace")
-        entries = _json_entries(data) if answer.kind == pages.JSON else _html_entries(answer.url, text)
+        if answer.kind == pages.JSON:
+            entries = _json_entries(data)
+        else:
+            entries = _html_entries(answer.url, data.decode(errors="replace"))
         return [file for entry in entries if (file := _file(answer.url, entry, unhashed)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error

@@ -73,7 +73,6 @@ def check_install(
         )
         for where, what in found
     ]
-    data_folder = info.folder.removesuffix(".dist-info") + ".data"
     findings += [
         Finding(
             check="install",
@@ -82,7 +81,7 @@ def check_install(
             why="what is installed then depends on the order of unpacking, or replaces files of others",
             fix="install each file once, under the package's own names, by a scheme of the wheel format",
         )
-        for problem in (*check_tree(contents.files, info.name, data_folder, commands), *foreign)
+        for problem in (*check_tree(contents.files, info.name, info.data_folder, commands), *foreign)
     ]
     findings += [
         Finding(

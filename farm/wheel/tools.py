@@ -57,8 +57,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
         libraries = read_needs(archive, {}).libraries
         inside = {} if windows else neighbours(libraries)
-        data_folder = f"{info.folder.removesuffix('.dist-info')}.data"
-        apart = for_another_machine(libraries, data_folder, machine, options.exclude) if windows else {}
+        apart = for_another_machine(libraries, info.data_folder, machine, options.exclude) if windows else {}
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"

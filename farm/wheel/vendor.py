@@ -382,7 +382,7 @@ def _renames(archive: Archive, info: DistInfo, version: str | None) -> dict[str,
     """Old to new names of what lies in the folders that carry the version in their name."""
     if version is None:
         return {}
-    stem = info.folder.removesuffix(".dist-info")
+    stem = info.stem
     new_stem = f"{stem.partition('-')[0]}-{version.replace('-', '_')}"
     result = {}
     for name in archive.members:

@@ -163,8 +163,7 @@ def _bounded(check: Check) -> Check:
 
 def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Contents) -> Check:
     name = parse_wheel_name(filename)
-    stem = info.folder.removesuffix(".dist-info")
-    folder_name, _, folder_version = stem.partition("-")
+    folder_name, _, folder_version = info.stem.partition("-")
     claims = [
         ("METADATA", info.name, info.version),
         ("the .dist-info folder", folder_name, folder_version),
