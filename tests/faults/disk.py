@@ -211,3 +211,17 @@ def below(folder):
             if target.startswith(str(folder)) and ".db" not in target:
                 found.append(target)
     return found
+
+
+def full_at(monkeypatch, ending):
+    """A list; once it holds something, the file whose path has this ending is cut off by a full disk."""
+    write, disk = Path.write_bytes, []
+
+    def full(path, data):
+        if disk and path.as_posix().endswith(ending):
+            write(path, data[:1])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    return disk

@@ -390,29 +390,34 @@ def test_a_library_of_the_wheel_itself_that_the_build_found_elsewhere_is_vendore
     assert [re.sub("-[0-9a-f]{8}", "", each.path) for each in result.vendored] == ["canary.libs/libown.so"]
 
 
-def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel):
-    """Engines that hand over files alone, such as the host's, leave an empty folder out."""
-    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
+@pytest.fixture
+def alone(tmp_path):
+    """`alone(c)`: the bytes of a module that needs no library. Needs a C compiler for x86-64."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None or os.uname().machine != "x86_64":
         pytest.skip("a C compiler for x86-64 is needed")
-    (tmp_path / "c.c").write_text("int f(void) { return 1; }\n")
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
-    files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": (tmp_path / "c.so").read_bytes()}
+
+    def make(code):
+        (tmp_path / "c.c").write_text(f"{code}\n")
+        subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
+        return (tmp_path / "c.so").read_bytes()
+
+    return make
+
+
+def test_a_build_without_libraries_left_no_folder_for_them(tmp_path, make_wheel, alone):
+    """Engines that hand over files alone, such as the host's, leave an empty folder out."""
+    plan = resolve(ROOT, Selectors(Variant.parse("cpu-avx2-py311"), package="canary"))
+    files = {"canary/_C.cpython-311-x86_64-linux-gnu.so": alone("int f(void) { return 1; }")}
     tag = "cp311-cp311-linux_x86_64"
     built = make_wheel(tmp_path / "built" / "wheel", files, version="0.1.0", tag=tag).parents[1]
     plan = plan.model_copy(update={"repair": "tools"})
     assert repair_built(plan, built, tmp_path / "out").vendored == ()
 
 
-def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel):
+def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel, alone):
     """Its name does not say which libc it is for, and auditwheel guesses none: "couldn't detect libc"."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None or os.uname().machine != "x86_64":
-        pytest.skip("a C compiler for x86-64 is needed")
-    (tmp_path / "c.c").write_text("void *PyInit__C(void) { return 0; }\n")
-    subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
-    files = {"canary/_C.abi3.so": (tmp_path / "c.so").read_bytes()}
+    files = {"canary/_C.abi3.so": alone("void *PyInit__C(void) { return 0; }")}
     wheel = make_wheel(tmp_path / "in", files, tag="cp38-abi3-linux_x86_64")
     result = repair(wheel, tmp_path, RepairOptions())
     assert result.vendored == ()

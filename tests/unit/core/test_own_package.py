@@ -33,6 +33,7 @@ from farm.settings import Settings
 from farm.sources import _pack
 from farm.tree import tree_files
 from farm.variant import Variant
+from tests.faults.disk import full_at
 from tests.schemas import valid
 
 
@@ -465,15 +466,7 @@ def test_a_source_may_have_names_that_are_no_text(own):
 
 @pytest.mark.parametrize("fails_at", ["image/Dockerfile", "job/plan.json"])
 def test_a_context_that_does_not_fit_leaves_the_folder_as_it_was(own, tmp_path, monkeypatch, fails_at):
-    write, disk = Path.write_bytes, []
-
-    def full(path, data):
-        if disk and path.as_posix().endswith(fails_at):
-            write(path, data[:10])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, data)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    disk = full_at(monkeypatch, fails_at)
     rendered = render(own, plan_of(own))
     rendered.write(tmp_path / "old")
     before = {path: path.read_bytes() for path in sorted((tmp_path / "old").rglob("*")) if path.is_file()}

@@ -1,15 +1,12 @@
 """The pages: whole, escaped, within their size, and each line what `farm` itself says."""
 
-import errno
 import gzip
 import html.parser
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from urllib.parse import unquote
 
 import jsonschema
@@ -26,6 +23,7 @@ from farm.site.pages import TEMPLATES, embedded
 from farm.site.payload import payload
 from farm.site.state import STATES, Known, RunView, Step, Wheel
 from farm.site.tested import Smoke
+from tests.faults.disk import full_at
 
 URL = "https://wheels.example.org/"
 EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&\u2028'
@@ -270,15 +268,7 @@ def test_durations(seconds, said):
 @pytest.mark.parametrize("fails_at", ["index.html", "badges/a.svg"])
 def test_a_folder_without_room_keeps_the_pages_that_it_had(tmp_path, monkeypatch, fails_at):
     old = dict.fromkeys(("index.html", "farm.html", "badges/a.svg"), b"old")
-    write, disk = Path.write_bytes, []
-
-    def full(path, data):
-        if disk and path.as_posix().endswith(fails_at):
-            write(path, data[:1])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, data)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    disk = full_at(monkeypatch, fails_at)
     _to_folder(tmp_path / "old", old)
     disk.append("full")
     for name in ("old", "new/er"):
