@@ -129,7 +129,10 @@ def index_of(workspace):
 
 def judged(case, engine, workspace, disk, reasons):
     """Faults of one case, as lines; empty: all is well."""
-    found = []
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("2")]
+    for thread in threads:  # a run's thread says that the run has ended, and ends a moment later itself
+        thread.join(HANG_S)
+    found = [f"a thread: {thread.name}" for thread in threads if thread.is_alive()]
     with open_journal(workspace.project, workspace.settings) as journal:
         runs = journal.runs()
         if any(each.finished is None for each in runs):
@@ -151,7 +154,6 @@ def judged(case, engine, workspace, disk, reasons):
     found += [f"left over: {name}" for name in (engine.containers, engine.streams, below(workspace.project)) if name]
     found += [f"a file: {path}" for path in workspace.project.rglob("*.part*") if path.name != "built.part"]
     found += index_of(workspace) if case is publisher else []
-    found += [f"a thread: {thread.name}" for thread in threading.enumerate() if thread.name.startswith("2")]
     return found
 
 
