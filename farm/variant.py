@@ -107,25 +107,6 @@ class Variant:
         return catalog.cpu_levels()[self.cpu].machine
 
 
-def python_of(interpreter: str, abi: str) -> str:
-    """`py311` for the wheel tags `cp311-cp311`, `py314t` for `cp314-cp314t`: only the ABI tells a free-threaded one."""
-    return f"py{interpreter[2:]}{'t' if abi == f'{interpreter}t' else ''}"
-
-
-def serves(interpreter: str, abi: str, python: str) -> bool:
-    """Whether `python` (`py311`) installs a wheel with these tags.
-
-    That are its own, those of a wheel without code for Python (`py3-none`), and the stable ABI of this or an older
-    Python (`cp310-abi3`, PEP 384), which a free-threaded one does not load.
-    """
-    if interpreter.startswith("cp") and python_of(interpreter, abi) == python:
-        return True
-    oldest = re.fullmatch(r"(cp|py)3(\d{0,2})", interpreter, re.ASCII)
-    if oldest is None or (oldest[1], abi) not in (("cp", "abi3"), ("py", "none")):
-        return False
-    return not (abi == "abi3" and python.endswith("t")) and int(oldest[2] or 0) <= int(python[3:].rstrip("t"))
-
-
 def sm_number(name: str) -> int:
     """35 for `sm35`."""
     return int(name.removeprefix("sm"))

@@ -14,7 +14,8 @@ from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
 from farm.index.standing import WITHDRAWN, standing, withdrawn
 from farm.platforms.facts import of_tag
-from farm.variant import Variant, serves
+from farm.tags import serves
+from farm.variant import Variant
 
 PACKAGE = "torch"
 UNTOLD = "published; the index does not say what was tested (farm site build writes that)"

@@ -22,7 +22,7 @@ from farm.platforms.facts import facts
 from farm.recipe import names, recipe
 from farm.retrying import retry_while_open
 from farm.runs import Journal, OpenRun
-from farm.variant import serves
+from farm.tags import serves
 
 PRODUCT = ("package", "version", "variant", "platform")
 """The fields of a plan by which another plan's need finds its run."""

@@ -14,7 +14,7 @@ from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, Source
 from farm.platforms.facts import facts
 from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
 from farm.tree import tree_digest
-from farm.variant import serves
+from farm.tags import serves
 from farm.yamlfile import where
 
 

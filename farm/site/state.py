@@ -23,7 +23,7 @@ from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.site.tested import REQUESTS, Smoke, Tests, newest, smokes_in
 from farm.text import short
-from farm.variant import python_of
+from farm.tags import python_of
 
 Wheels = Literal["smoked", "tested", "published", "broken", "withdrawn"]
 Runs = Literal["running", "waiting", "failed", "cancelled"]

@@ -104,7 +104,7 @@ class Policy(Rules):
 
     name: str | None = None
     version: str | None = None
-    python: str | None = Field(default=None, pattern=r"^(cp|pp)3\d{1,2}t?$")
+    python: str | None = Field(default=None, pattern=r"^cp3\d{1,2}t?$")
     platform: str | None = Field(default=None, pattern=rf"^({'|'.join(PLATFORMS)})_[a-z0-9_]{{1,20}}$")
     sass: tuple[Arch, ...] | None = None
     ptx: tuple[Arch, ...] = ()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.tags import serves
 from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.contents import Contents, read_contents
@@ -219,17 +220,8 @@ def _check_python(name: WheelName, python: str, *, for_some: bool) -> list[str]:
 
 
 def _serves(tag: str, abi: str, python: str, *, for_some: bool) -> bool:
-    """Its own Python, or the stable ABI of that one or an older one (PEP 384: `cp37-abi3` is for 3.7 and newer).
-
-    Or `py3-none`, where no library is `for_some` Pythons alone: others would install it and not import that.
-    """
-    if (tag, abi) == (python.removesuffix("t"), python):
-        return True
-    oldest = re.fullmatch(r"(cp|py)3(\d{0,2})", tag, re.ASCII)
-    if oldest is None or int(oldest[2] or 0) > int(python.removeprefix("cp3").rstrip("t")):
-        return False
-    stable = (oldest[1], abi) == ("cp", "abi3") and not python.endswith("t")
-    return stable or ((oldest[1], abi) == ("py", "none") and not for_some)
+    """As pip decides; but where a library is `for_some` Pythons alone, others would install `py3-none` in vain."""
+    return serves(tag, abi, f"py{python.removeprefix('cp')}") and not (for_some and tag.startswith("py"))
 
 
 def _check_record(archive: Archive, info: DistInfo, contents: Contents) -> Check:

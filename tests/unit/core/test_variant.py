@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packaging.tags import compatible_tags, cpython_tags
 
 from farm.errors import NotBuildableError, UsageError
-from farm.variant import PYTHONS, Variant, cpus, gpus, python_of, serves
+from farm.variant import PYTHONS, Variant, cpus, gpus
 
 VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
 
@@ -182,41 +181,3 @@ def test_variants_are_values(one, other):
         one.gpu = other.gpu
     assert (one == other) == (str(one) == str(other))
     assert (one < other) == ((one.gpu, one.cpu, one.python) < (other.gpu, other.cpu, other.python))
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_the_python_of_a_wheels_tags(python):
-    """Tags as PEP 425 and PEP 703 write them: the interpreter, and an ABI that ends with `t` where there is no GIL."""
-    interpreter = f"cp{python[2:].rstrip('t')}"
-    assert python_of(interpreter, interpreter + ("t" if python.endswith("t") else "")) == python
-    assert python_of(interpreter, "abi3") == python.rstrip("t")
-    assert python_of(interpreter, "none") == python.rstrip("t")
-
-
-@pytest.mark.parametrize(
-    ("interpreter", "abi", "pythons"),
-    [
-        ("cp311", "cp311", "py311"),
-        ("cp313", "cp313t", "py313t"),
-        ("cp310", "abi3", "py310 py311 py312 py313 py314"),
-        ("cp32", "abi3", "py39 py310 py311 py312 py313 py314"),
-        ("cp312", "abi3", "py312 py313 py314"),
-        ("py3", "none", "py39 py310 py311 py312 py313 py313t py314 py314t"),
-        ("py312", "none", "py312 py313 py313t py314 py314t"),
-        ("cp311", "none", "py311"),
-        ("py2", "none", ""),
-        ("pp310", "pypy310_pp73", ""),
-    ],
-)
-def test_which_pythons_install_a_wheel(interpreter, abi, pythons):
-    """As pip decides (PEP 425, PEP 384, PEP 703)."""
-    known = ["py39", "py310", "py311", "py312", "py313", "py313t", "py314", "py314t"]
-    assert [python for python in known if serves(interpreter, abi, python)] == pythons.split()
-
-
-@pytest.mark.parametrize("tags", ["cp310-abi3", "cp312-abi3", "cp39-abi3", "py3-none", "cp311-cp311", "cp311-none"])
-@pytest.mark.parametrize("python", [(3, 9), (3, 10), (3, 11), (3, 12), (3, 14)])
-def test_packaging_says_the_same(tags, python):
-    judge = {f"{tag.interpreter}-{tag.abi}" for tag in cpython_tags(python, platforms=["any"])}
-    judge |= {f"{tag.interpreter}-{tag.abi}" for tag in compatible_tags(python, platforms=["any"])}
-    assert serves(*tags.split("-"), f"py{python[0]}{python[1]}") == (tags in judge)

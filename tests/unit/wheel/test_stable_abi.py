@@ -17,6 +17,7 @@ from farm.wheel.verify import _check_python
         ("py3-none", "cp311"),  # libraries that are no modules, which ctypes loads
         ("py38-none", "cp313t"),
         ("py2.py3-none", "cp311"),
+        ("cp311-none", "cp311"),
     ],
 )
 def test_a_tag_that_serves(tags, python):
@@ -31,6 +32,7 @@ def test_a_tag_that_serves(tags, python):
         ("cp37-cp37m", "cp311", "cp37-cp37m"),
         ("cp310-cp310", "cp311", "cp310-cp310"),
         ("py3-abi3", "cp311", "py3-abi3"),
+        ("cp3-abi3", "cp311", "cp3-abi3"),  # pip begins at cp32
         ("py312-none", "cp311", "py312-none"),
         ("py2-none", "cp311", "py2-none"),
         ("cp38-abi3", "cp313t", "cp38-abi3"),  # PEP 803: it has none

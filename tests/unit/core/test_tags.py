@@ -1,0 +1,39 @@
+"""Which Pythons a wheel's tags are for."""
+
+import pytest
+
+from farm.tags import python_of, serves
+from farm.variant import PYTHONS
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_python_of_a_wheels_tags(python):
+    """Tags as PEP 425 and PEP 703 write them: the interpreter, and an ABI that ends with `t` where there is no GIL."""
+    interpreter = f"cp{python[2:].rstrip('t')}"
+    assert python_of(interpreter, interpreter + ("t" if python.endswith("t") else "")) == python
+    assert python_of(interpreter, "abi3") == python.rstrip("t")
+    assert python_of(interpreter, "none") == python.rstrip("t")
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "abi", "pythons"),
+    [
+        ("cp311", "cp311", "py311"),
+        ("cp313", "cp313t", "py313t"),
+        ("cp310", "abi3", "py310 py311 py312 py313 py314"),
+        ("cp32", "abi3", "py39 py310 py311 py312 py313 py314"),
+        ("cp312", "abi3", "py312 py313 py314"),
+        ("py3", "none", "py39 py310 py311 py312 py313 py313t py314 py314t"),
+        ("py312", "none", "py312 py313 py313t py314 py314t"),
+        ("cp311", "none", "py311"),
+        ("cp313", "none", "py313 py313t"),
+        ("cp311", "cp312", ""),
+        ("cp3", "abi3", ""),
+        ("py2", "none", ""),
+        ("pp310", "pypy310_pp73", ""),
+    ],
+)
+def test_which_pythons_install_a_wheel(interpreter, abi, pythons):
+    """As pip decides (PEP 425, PEP 384, PEP 703)."""
+    known = ["py39", "py310", "py311", "py312", "py313", "py313t", "py314", "py314t"]
+    assert [python for python in known if serves(interpreter, abi, python)] == pythons.split()
