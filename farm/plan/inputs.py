@@ -13,8 +13,8 @@ from farm.errors import UsageError
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
 from farm.platforms.facts import facts
 from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
-from farm.tree import tree_digest
 from farm.tags import serves
+from farm.tree import tree_digest
 from farm.yamlfile import where
 
 

@@ -22,8 +22,8 @@ from farm.runs import EventKind, Journal, Phase, Run, state_of
 from farm.runs.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.site.tested import REQUESTS, Smoke, Tests, newest, smokes_in
-from farm.text import short
 from farm.tags import python_of
+from farm.text import short
 
 Wheels = Literal["smoked", "tested", "published", "broken", "withdrawn"]
 Runs = Literal["running", "waiting", "failed", "cancelled"]
