@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         metavar="MESSAGE",
-        help="what a loader's message means: WinError 126, 127, 193, 1114, 'undefined symbol', 'GLIBC_2.34 not found', "
-        "'no kernel image', 'illegal instruction', …; - reads it from the input",
+        help="what a message of the loader, CUDA or torch means: WinError 126, 127, 193, 1114, 'undefined symbol', "
+        "'GLIBC_2.34 not found', 'no kernel image', 'illegal instruction', …; - reads it from the input",
     )
     parser.add_argument(
         "--why-126", action="store_true", help="every DLL that is missing, and the chain that leads to it"
@@ -32,14 +32,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.explain is not None:
         from farm.cli.explain import explain as print_explained
-        from farm.cli.explain import message_of
-        from farm.wheel.explain import explain
+        from farm.cli.explain import explained, message_of
 
-        explained = explain(args.wheel, message_of(args.explain))
+        explanations = explained(args.wheel, message_of(args.explain))
         if args.json:
-            show.json_document([each.model_dump(mode="json") for each in explained])
+            show.json_document([each.model_dump(mode="json") for each in explanations])
         else:
-            print_explained(explained)
+            print_explained(explanations)
         return 0
     if args.why_126:
         found = why_126(args.wheel)

@@ -54,6 +54,15 @@ def find_causes(report: SmokeReport, *, hung: bool, gpu: bool = True) -> tuple[C
     # A signal says enough: last words before a crash are often about something else.
     if report.outcome == "failed" and report.signal is None:
         texts += [report.reason or "", report.output_tail[-_TAIL:]]
+    return _matching(report, texts, hung=hung, gpu=gpu)
+
+
+def causes_of(message: str, module: str) -> tuple[Cause, ...]:
+    """The causes of what somebody saw outside a smoke test, when they used `module`."""
+    return _matching(SmokeReport(module=module, emulated=None, outcome="failed"), [message], hung=False, gpu=True)
+
+
+def _matching(report: SmokeReport, texts: list[str], *, hung: bool, gpu: bool) -> tuple[Cause, ...]:
     found: list[str] = []
     causes = []
     words = _words(report, texts)

@@ -23,14 +23,14 @@ _MAX_MESSAGE = 64 << 10
 
 
 def explain(path: Path, message: str) -> tuple[Explanation, ...]:
-    """Explain each error that is recognised in `message`.
+    """Explain each error that is recognised in `message`; empty where none is.
 
     Args:
         path: A wheel, or the folder of an installed package.
         message: What the loader, Python, the kernel or CUDA wrote; whole tracebacks are fine.
 
     Raises:
-        UsageError: There is no such file or folder, no library in it, or no known error in the message.
+        UsageError: There is no such file or folder, or no library in it.
         VerificationFailedError: The wheel is damaged.
     """
     if not path.exists():
@@ -38,11 +38,6 @@ def explain(path: Path, message: str) -> tuple[Explanation, ...]:
     files = Files(path)
     text = message[:_MAX_MESSAGE]
     found = [(match.start(), run(files, match)) for pattern, run in _messages() if (match := pattern.search(text))]
-    if not found:
-        raise UsageError(
-            "no known error in the message",
-            hint="paste the line with the error, such as '[WinError 126] …' or 'undefined symbol: …'",
-        )
     return tuple(explanation for _, explanation in sorted(found, key=lambda each: each[0]))
 
 

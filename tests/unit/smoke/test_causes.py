@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from farm.smoke.causes import find_causes, known
+from farm.smoke.causes import causes_of, find_causes, known
 from farm.smoke.report import Check, SmokeReport
 
 
@@ -42,6 +42,25 @@ MESSAGES = {
     "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "ptx-too-new",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
     "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available": "no-kernel-image",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, "
+    "a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT_TENSOR_OP)`":
+        "cublas-mismatch",
+    "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.": "mkl",
+    "RuntimeError: operator torchvision::nms does not exist": "other-torch",
+    "RuntimeError: No such operator torchvision::nms": "other-torch",
+    "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision versions are": "other-torch",
+    "AssertionError: Torch not compiled with CUDA enabled": "without-cuda",
+    "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which is "
+    "used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
+    "ERROR: torch-2.6.0-cp311-cp311-win_amd64.whl is not a supported wheel on this platform.": "other-platform",
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA":
+        "driver-not-loaded",
+    "Failed to initialize NVML: Driver/library version mismatch": "driver-updated",
+    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable":
+        "driver-stuck",
+    "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non "
+    "supported HW": "driver-too-old",
     "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB": "out-of-memory",
 }  # fmt: skip
 
@@ -108,6 +127,13 @@ def test_every_cause_is_reached_by_a_test_and_has_all_its_words():
     assert {cause.id for cause in known()} == tested
     assert [c.id for c in find_causes(report("the NVIDIA driver sees no GPU"), hung=False)] == ["no-card"]
     assert [c.id for c in find_causes(report("PTX JIT compilation was disabled"), hung=False)] == ["jit-off"]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_that_somebody_saw_elsewhere_has_the_same_cause(message):
+    (cause,) = causes_of(f"Traceback (most recent call last):\n  …\n{message}\n", "torch")
+    assert cause.id == MESSAGES[message]
+    assert not re.search(r"[{}]", cause.what + cause.fix)
 
 
 def test_braces_in_what_a_module_says_do_no_harm():
