@@ -1,9 +1,9 @@
 """What the compiler cache adds to a compile that it does not have: `python tests/bench/cache_misses.py IMAGE VOLUME`.
 
-IMAGE is the toolchain image of a PyTorch build, VOLUME its build tree (`farm-tree-…`), configured and with its generated
-sources; it is read only. Some objects, evenly spread over the build, are compiled without a cache, with an empty one,
-with an empty one in ccache's depend mode, and from the cache, in turns. Prints CPU seconds (user and system) of each, and
-their ratio weighted by the whole build's numbers of objects. Needs a Docker engine.
+IMAGE is the toolchain image of a PyTorch build, VOLUME its build tree (`farm-tree-…`), configured and with its
+generated sources; it is read only. Some objects, evenly spread over the build, are compiled without a cache, with an
+empty one, with an empty one in ccache's depend mode, and from the cache, in turns. Prints CPU seconds (user and system)
+of each, and their ratio weighted by the whole build's numbers of objects. Needs a Docker engine.
 """
 
 import argparse
@@ -18,8 +18,6 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-if not (HERE / "cache_subset.py").exists():
-    sys.exit("cache_subset.py must be beside this file")
 sys.path.insert(0, str(HERE))
 
 from cache_subset import choose, commands, group  # noqa: E402
@@ -92,7 +90,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("cache_misses.py", "cache_subset.py"):
             shutil.copy(HERE / name, folder)
-        command = ["docker", "run", "--rm", "--network", "none", "-v", f"{args.volume}:/farm/src:ro", "-v", f"{folder}:/bench:ro"]
+        volumes = ["-v", f"{args.volume}:/farm/src:ro", "-v", f"{folder}:/bench:ro"]
+        command = ["docker", "run", "--rm", "--network", "none", *volumes]
         command += [args.image, "python3", "/bench/cache_misses.py", "inside", "/farm/src/build"]
         command += ["--cpp", str(args.cpp), "--cuda", str(args.cuda)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -42,16 +42,16 @@ MESSAGES = {
     "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.": "ptx-too-new",
     "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
     "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available": "no-kernel-image",
-    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, &falpha, "
-    "a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT_TENSOR_OP)`":
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, "
+    "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT_TENSOR_OP)`":
         "cublas-mismatch",
     "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.": "mkl",
     "RuntimeError: operator torchvision::nms does not exist": "other-torch",
     "RuntimeError: No such operator torchvision::nms": "other-torch",
-    "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision versions are": "other-torch",
+    "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision": "other-torch",
     "AssertionError: Torch not compiled with CUDA enabled": "without-cuda",
-    "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which is "
-    "used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
+    "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which "
+    "is used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
     "ERROR: torch-2.6.0-cp311-cp311-win_amd64.whl is not a supported wheel on this platform.": "other-platform",
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA":
         "driver-not-loaded",
