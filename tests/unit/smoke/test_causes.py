@@ -43,7 +43,7 @@ MESSAGES = {
     "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
     "RuntimeError: CUDA error: cudaErrorNoKernelImageForDevice: no kernel image is available": "no-kernel-image",
     "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, "
-    "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT_TENSOR_OP)`":
+    "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT)`":
         "cublas-mismatch",
     "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.": "mkl",
     "RuntimeError: operator torchvision::nms does not exist": "other-torch",
@@ -56,7 +56,7 @@ MESSAGES = {
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA":
         "driver-not-loaded",
     "Failed to initialize NVML: Driver/library version mismatch": "driver-updated",
-    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env variable":
+    "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env":
         "driver-stuck",
     "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
     "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non "
