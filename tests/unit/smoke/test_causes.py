@@ -45,6 +45,8 @@ MESSAGES = {
     "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx( handle, opa, opb, m, n, k, "
     "&falpha, a, CUDA_R_16F, lda, b, CUDA_R_16F, ldb, &fbeta, c, CUDA_R_16F, ldc, CUDA_R_32F, CUBLAS_GEMM_DFALT)`":
         "cublas-mismatch",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul( ltHandle": "cublas-lt",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasLtMatmulAlgoGetHeuristic( ": "cublas-lt",
     "Intel MKL FATAL ERROR: Cannot load libmkl_avx2.so or libmkl_def.so.": "mkl",
     "RuntimeError: operator torchvision::nms does not exist": "other-torch",
     "RuntimeError: No such operator torchvision::nms": "other-torch",
