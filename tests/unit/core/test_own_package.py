@@ -89,22 +89,22 @@ def test_init_in_a_repository_keeps_its_readme(tmp_path):
 
 
 def test_what_init_made_goes_if_it_fails(tmp_path, monkeypatch, capsys):
-    (tmp_path / "own" / "ci").mkdir(parents=True)
-    copy, copied = shutil.copyfile, []
+    own = tmp_path / "own"
+    (own / "ci").mkdir(parents=True)
+    write, written = Path.write_bytes, []
 
-    def full(source, target):
-        copied.append(target)
-        if len(copied) == 4:
-            target.write_text("h")
-            # As copyfile does: the first name is that of what is read.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-        return copy(source, target)
+    def full(path, data):
+        written.append(path.name)
+        if len(written) == 4:
+            write(path, b"h")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return write(path, data)
 
-    monkeypatch.setattr(shutil, "copyfile", full)
-    assert main(["init", str(tmp_path / "own")]) == 9
-    assert capsys.readouterr().err == f"farm: {copied[-1]}: No space left on device\n"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main(["init", str(own)]) == 9
+    assert capsys.readouterr().err == f"farm: {own}/ci/{written[-1]}: No space left on device\n"
     assert tree(tmp_path) == ["own", "own/ci"]
-    assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are copied
+    assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are written
 
 
 @pytest.mark.parametrize("name", ["my wheels", "a;b", "-x", "it's"])
