@@ -179,6 +179,32 @@ def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
         load_matrix(own)
 
 
+@pytest.mark.parametrize("folder", ["yaml-c", "rclib"])
+def test_a_package_that_is_called_as_pip_calls_it_is_named_by_its_folder(own, folder):
+    (own / "recipes" / "hello").rename(own / "recipes" / folder)
+    file = own / "recipes" / folder / "recipe.yaml"
+    file.write_text(file.read_text().replace("package: hello", "package: Ruamel.yaml_clib"))
+    (own / "recipes" / "broken").mkdir()
+    (own / "recipes" / "broken" / "recipe.yaml").write_text("package: [")  # another recipe's mistake is not in the way
+    use_project(own)
+    with pytest.raises(UsageError, match="unknown package 'ruamel-yaml-clib'") as caught:
+        recipe("ruamel-yaml-clib")
+    assert caught.value.hint == f"nearest: {folder}"
+    listed = own / "ci" / "matrix.yaml"
+    listed.write_text(listed.read_text().replace("packages: [hello]", "packages: [ruamel.yaml.clib]"))
+    with pytest.raises(UsageError, match=f"'ruamel.yaml.clib'; did you mean '{folder}'"):
+        load_matrix(own)
+
+
+def test_a_version_may_have_an_epoch(own):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "2!0.1.0"'))
+    use_project(own)
+    plan = plan_of(own)
+    assert plan.version == "2!0.1.0+cpu.avx"
+    assert "export FARM_VERSION='2!0.1.0+cpu.avx'" in render(own, plan).job["build.sh"]
+
+
 def test_the_projects_own_templates_stand_before_the_farms(own):
     target = own / "dockerfiles" / "linux"
     target.mkdir(parents=True)
