@@ -4,7 +4,9 @@ The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two w
 A process works on one project, which `use_project` names, as `sys.path` names the folders of modules.
 """
 
+import contextlib
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -33,10 +35,10 @@ _SDIST = "the name of a source archive of the index, such as x-1.2.tar.gz"
 _RELEASE = "a release such as 1.2, 1.2rc1 or 1.2.post1 (the farm adds what follows `+`)"
 Sha256 = Annotated[str, pattern(r"^[0-9a-f]{64}$", _HASH)]
 Name = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", "a name: letters, digits, '.', '_' and '-'")]
-FileName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,120}$", "the name of a file")]
-SdistName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)]
+FileName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,120}$", "the name of a file")]
+SdistName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)]
 PackageName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$", "the name of a package")]
-Release = Annotated[str, pattern(r"^\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)]
+Release = Annotated[str, pattern(r"^(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)]
 Address = Annotated[str, pattern(r"^(https|ssh|file)://[!-~]{1,400}$", _ADDRESS)]
 AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
 VariableName = Annotated[
@@ -117,7 +119,7 @@ class BuildWheel(Model):
 
     bases: list[str] = []
     package: PackageName
-    file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
+    file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
     sha256: Sha256
 
 
@@ -302,6 +304,20 @@ def _holds(root: Path, name: str) -> bool:
     return os.path.isfile(f"{root}/{name}/recipe.yaml")  # noqa: PTH113 every plan asks of every recipe
 
 
+def near(name: str) -> list[str]:
+    """The folders of recipes that may be meant: of the distribution that pip calls so, else those with like names."""
+    named = []
+    for folder_name in names():
+        with contextlib.suppress(UsageError):  # what is wrong with another recipe is another matter
+            if _as_pip(recipe(folder_name).package) == _as_pip(name):
+                named.append(folder_name)
+    return named or nearest(name, names()) or nearest(name.lower(), names())
+
+
+def _as_pip(name: str) -> str:
+    return re.sub("[-_.]+", "-", name).lower()
+
+
 @cache
 def recipe(package: str) -> Recipe:
     """The recipe in the folder `package`; a channel may name another one than the package's own.
@@ -310,11 +326,7 @@ def recipe(package: str) -> Recipe:
         UsageError: There is none; the nearest names are given.
     """
     if package not in names():
-        near = nearest(package, names()) or nearest(package.lower(), names()) or list(names())
-        raise UsageError(
-            f"unknown package {package!r}",
-            hint=f"nearest: {', '.join(near)}",
-        )
+        raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}")
     path = folder(package) / "recipe.yaml"
     found = load(path, Recipe)
     if path.parent.parent != FOLDER:

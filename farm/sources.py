@@ -15,7 +15,7 @@ import tarfile
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from typing import IO
@@ -24,6 +24,7 @@ from urllib.parse import unquote, urljoin
 import requests
 
 from farm import outputs
+from farm.clones import Line, packed_clone, sha256_of, without_content
 from farm.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan
@@ -31,15 +32,12 @@ from farm.pulse import Pulse, megabytes
 from farm.recipe import recipe
 from farm.render import EPOCH
 from farm.retrying import retry_while_open
-from farm.temporary import temporary_folder
-from farm.text import duration, nearest, plain, short
+from farm.text import duration, nearest, short
 from farm.tree import read_tree
 
 TIMEOUT_S = 60
 MAX_ARCHIVE = 4 << 30
 MAX_PAGE = 64 << 20
-
-Line = Callable[[str], None]
 
 
 def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
@@ -189,6 +187,8 @@ def _pack(folder: Path, target: Path, line: Line) -> None:
     tree = read_tree(folder)
     for path in tree.leading_out:
         line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
+    if told := without_content(folder, tree.files):
+        line(told)
     with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         for path in tree.files:
             info = _named(path, folder)
@@ -207,20 +207,15 @@ def _named(path: Path, folder: Path) -> tarfile.TarInfo:
 def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
     """The file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
     if source.kind == "git":
-        return _git(source, cache, line)
+        return packed_clone(source, cache, line)
     assert source.sha256 is not None
     path = cache / f"{source.sha256}.{'whl' if source.kind == 'wheel' else 'tar'}"
-    if path.exists() and _sha256(path) == source.sha256:
+    if path.exists() and sha256_of(path) == source.sha256:
         return path
     address = _address(source, mirror)
     line(f"+ fetch {address}")
     _download(address, path, source.sha256, line)
     return path
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _address(source: SourcePlan, mirror: str | None) -> str:
@@ -265,7 +260,7 @@ def index_address(package: str, file: str) -> str:
     page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
     addresses = [urljoin(page, unescape(match[1])).partition("#")[0] for match in re.finditer(r'href="([^"]+)"', text)]
-    by_name = {address.rpartition("/")[2]: address for address in addresses}
+    by_name = {unquote(address.rpartition("/")[2]): address for address in addresses}
     if file in by_name:
         return by_name[file]
     near = nearest(file, list(by_name)) or list(by_name)[-3:]
@@ -328,7 +323,7 @@ def _download(address: str, path: Path, sha256: str, line: Line) -> None:
                 shutil.copyfile(_file_of(address), part)
             except FileNotFoundError as error:
                 raise BuildFailedError(f"{address} is not there", hint=_CORRECT) from error
-            found = _sha256(part)
+            found = sha256_of(part)
         else:
             with (
                 Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
@@ -362,50 +357,3 @@ def _file_of(address: str) -> str:
     """The path in `file:///srv/a.tar.gz`, or in `file:///C:/srv/a.tar.gz`."""
     path = unquote(address.removeprefix("file://"))
     return path[1:] if re.match("/[A-Za-z]:", path) else path
-
-
-def _git(source: SourcePlan, cache: Path, line: Line) -> Path:
-    """One tar a commit, with its submodules; made from a shallow clone, and its own hash kept beside it."""
-    assert source.commit is not None
-    packed = cache / f"{source.commit}.tar"
-    noted = packed.with_suffix(".sha256")
-    # The commit names the content, not the bytes of a tar: only its own hash shows that the cache is damaged.
-    if packed.exists() and noted.exists() and noted.read_text(encoding="ascii") == _sha256(packed):
-        return packed
-    with temporary_folder("clone-", cache) as folder, outputs.writing(folder):
-        tree = folder / "tree"
-        _clone(source, tree, line)
-        part = folder / "packed.tar"
-        with tarfile.open(part, "w") as archive:
-            archive.add(tree, arcname="source")
-        # The hash before the file: killed between the two, they differ, and the next call clones again.
-        noted.write_text(_sha256(part), encoding="ascii")
-        retry_while_open(part.replace, packed)
-    return packed
-
-
-def _clone(source: SourcePlan, tree: Path, line: Line) -> None:
-    url, tag = str(source.url), str(source.tag)
-    command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--recurse-submodules"]
-    command += ["--shallow-submodules", "--", url, str(tree)]
-    line("+ " + " ".join(command))
-    # A farm has nobody to type a password; what git says is read below.
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=environment)
-    except FileNotFoundError as error:
-        raise InfrastructureError(f"{url} cannot be fetched: there is no git here", hint="install git") from error
-    if result.returncode:
-        tail = "\n".join(plain(text) for text in result.stderr.splitlines()[-5:])
-        if "not found in upstream" in result.stderr:
-            raise BuildFailedError(f"{url} has no tag {tag}:\n{tail}", hint="correct the tag in the recipe")
-        raise InfrastructureError(f"git clone of {url} at {tag} failed:\n{tail}", hint="is the host reachable?")
-    head = subprocess.run(
-        ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    # A tag can be moved; the commit is what the plan means.
-    if head != source.commit:
-        raise BuildFailedError(
-            f"{url}: tag {tag} is commit {head}, the plan says {source.commit}",
-            hint="if upstream moved the tag on purpose, change `commit` of the recipe, or the catalogue's of PyTorch",
-        )

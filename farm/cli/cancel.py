@@ -9,11 +9,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
-    from farm.cli.project import workspace_of
+    from farm.cli.project import journal_with_a_run, workspace_of
     from farm.errors import ExitCode
     from farm.pipeline.run import cancel
 
-    ended = cancel(workspace_of(args), args.run)
+    with journal_with_a_run(args) as journal:
+        found = journal.run(args.run)
+    ended = cancel(workspace_of(args), found.id)
     if args.json:
         show.json_document({"id": ended.id, "result": ended.result, "exit_code": ended.exit_code})
     else:

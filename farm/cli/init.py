@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import shlex
-import shutil
 from pathlib import Path
 
 
@@ -31,16 +30,7 @@ def run(args: argparse.Namespace) -> int:
         # All are looked at before the first is written: a half-made project would be the user's to clean up.
         if taken := _taken(args.folder / file):
             raise UsageError(f"{taken} is already there: nothing was written", hint="farm init DIR, with a new folder")
-    made: list[Path] = []
-    try:
-        for file in files:
-            outputs.make_folder((args.folder / file).parent, made)
-            made.append(args.folder / file)
-            with outputs.naming(args.folder / file):
-                shutil.copyfile(shipped.EXAMPLE / file, args.folder / file)
-    except BaseException:
-        outputs.remove(made)
-        raise
+    outputs.write(args.folder, {file: (shipped.EXAMPLE / file).read_bytes() for file in files})
     if args.json:
         print(
             json.dumps({"folder": str(args.folder.absolute()), "files": [file.as_posix() for file in files]}, indent=2)

@@ -22,17 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.cli.project import journal_of, workspace_of
+    from farm.cli.project import journal_with_a_run, workspace_of
     from farm.errors import UsageError
 
-    with journal_of(args) as journal:
-        newest = journal.runs(1) if journal else ()
-        if journal is None or not (newest or args.run):
-            raise UsageError(
-                f"no run {args.run!r}: there is no run yet" if args.run else "there is no run yet",
-                hint="farm submit --variant sm35-avx-py311 --package canary",
-            )
-        found = journal.run(args.run) if args.run else newest[0]
+    with journal_with_a_run(args) as journal:
+        found = journal.run(args.run) if args.run else journal.runs(1)[0]
         log = workspace_of(args).run_folder(found.id) / "build.log"
         if not log.exists() and not (args.follow and found.finished is None):
             raise UsageError(

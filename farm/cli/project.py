@@ -44,3 +44,21 @@ def journal_of(args: argparse.Namespace) -> "Iterator[Journal | None]":
 
     with Journal(path) as journal:
         yield journal
+
+
+@contextmanager
+def journal_with_a_run(args: argparse.Namespace) -> "Iterator[Journal]":
+    """The project's journal, for a command about `args.run` or, where that is None, about the newest run.
+
+    Raises:
+        UsageError: No run was made here yet.
+    """
+    from farm.errors import UsageError
+
+    with journal_of(args) as journal:
+        if journal is None or not (args.run or journal.runs(1)):
+            raise UsageError(
+                f"no run {args.run!r}: there is no run yet" if args.run else "there is no run yet",
+                hint="farm submit --variant sm35-avx-py311 --package canary",
+            )
+        yield journal

@@ -14,14 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from farm.cli.followed import detached, follow
-    from farm.cli.project import workspace_of
+    from farm.cli.project import journal_with_a_run, workspace_of
     from farm.errors import UsageError
     from farm.pipeline.run import create_detached, plan_of
-    from farm.pipeline.workspace import open_journal
     from farm.runs import state_of
 
     workspace = workspace_of(args)
-    with open_journal(workspace.project, workspace.settings) as journal:
+    with journal_with_a_run(args) as journal:
         old = journal.run(args.run)
         state = state_of(journal, old)
     if old.finished is None:

@@ -179,7 +179,7 @@ def _check_complete(text: ChannelText) -> None:
     needed = list(REQUIRED)
     for package in text.packages:
         if package not in recipe.names():
-            near = nearest(package, recipe.names())
+            near = recipe.near(package)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(recipe.names())}"
             raise RuleError(f"no recipe for package {package!r}; {hint}", "packages")
     for index, rule in enumerate(text.include):
@@ -187,7 +187,7 @@ def _check_complete(text: ChannelText) -> None:
             raise RuleError(f"no recipe for package {unknown[0]!r}", "include", index, "packages")
     for package, name in text.recipes.items():
         if name not in recipe.names():
-            near = nearest(name, recipe.names()) or list(recipe.names())
+            near = recipe.near(name) or list(recipe.names())
             raise RuleError(f"there is no recipe {name!r}; known: {', '.join(near)}", "recipes", package)
     for name in (text.recipes.get(package, package) for package in text.packages):
         built = recipe.recipe(name)

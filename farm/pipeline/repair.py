@@ -50,7 +50,8 @@ def _check_release(plan: Plan, wheel: Path) -> None:
     """
     built, wanted = Version(parse_wheel_name(wheel.name).version), Version(plan.version)
     said, meant = (re.sub(r"(\.0)+$", "", ".".join(map(str, each.release))) for each in (built, wanted))
-    if said not in ("0", meant) and not built.is_devrelease:
+    known = said != "0" and not built.is_devrelease
+    if known and (built.epoch, said) != (wanted.epoch, meant):
         raise BuildFailedError(
             f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
             hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",

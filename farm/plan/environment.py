@@ -14,7 +14,7 @@ from farm.plan.pythons import wheels
 from farm.plan.selectors import Candidate
 from farm.platforms.base import Variables
 from farm.platforms.registry import platform
-from farm.recipe import folder, names, recipe
+from farm.recipe import folder, names, near, recipe
 from farm.text import nearest
 from farm.variant import Variant
 from farm.yamlfile import where
@@ -105,10 +105,10 @@ def needs(candidate: Candidate) -> list[str]:
     for name in candidate.recipe.needs:
         if name not in names() or name in (candidate.package, candidate.pins.recipe):
             fault = "cannot need itself" if name in names() else f"no recipe for package {name!r}"
-            near = nearest(name, [other for other in names() if other != candidate.package])
+            others = [other for other in near(name) if other != candidate.package]
             raise UsageError(
                 f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
-                hint=f"nearest: {', '.join(near)}" if near else None,
+                hint=f"nearest: {', '.join(others)}" if others else None,
             )
         listed = name in candidate.channel.packages
         pins = candidate.channel.pins(name, stack.variant, stack.platform, stack.cuda)

@@ -59,7 +59,7 @@ class SourcePlan(Model):
     commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     package: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$")
     section: Literal["main", "contrib", "non-free"] | None = None
-    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+_~-]{0,160}$")
+    file: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,160}$")
     sha256: Sha256 | None = None
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class Plan(Model):
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     package: Name
-    version: str = Field(pattern=r"^[0-9a-z.+]{1,60}$")
+    version: str = Field(pattern=r"^[0-9a-z.+!]{1,60}$")
     variant: str = Field(pattern=r"^[a-z0-9_]{1,20}-[a-z0-9_]{1,20}-py[0-9]{2,3}t?$")
     platform: PlatformName
     machine: Machine
@@ -189,7 +189,7 @@ class Plan(Model):
     )
     memory_per_job_gb: float = Field(gt=0)
     timeout_minutes: int = Field(gt=0)
-    needs: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+]{1,60}$")]]
+    needs: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}==[0-9a-z.+!]{1,60}$")]]
     build_requires: list[SourcePlan] = Field(default=[], description="wheels of the Python index, for the build alone")
     vendor_into: Text
     repair: Literal["beside", "tools"]

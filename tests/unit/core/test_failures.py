@@ -173,6 +173,28 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
 
 
 @pytest.mark.parametrize(
+    ("log", "advice"),
+    [
+        ("Exception: ERROR: The 'make' utility is missing from PATH", "add the Debian package"),  # PyNaCl
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'make'", "add the Debian package"),  # pysam
+        ("error: command 'swig' failed: No such file or directory", "add the Debian package"),
+        ("ERROR x\n/bin/sh: 1: autoreconf: not found", "add the Debian package"),
+        ("ERROR x\n./build.sh: line 3: autoreconf: command not found", "add the Debian package"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'VERSION'", None),
+        ("ERROR Source . does not appear to be a Python project: no pyproject.toml or setup.py", "job/prepare.sh"),
+        (
+            'ImportError: Cannot import `packaging.licenses`.\n        Setuptools>=77.0.0 requires "packaging>=24.2" to work',
+            "add packaging to build_requires",
+        ),
+    ],
+)
+def test_what_a_recipe_lacks(log, advice):
+    found = failures.read(log.splitlines(), build=True)
+    assert (advice is None) == (found.advice is None)
+    assert (advice or "") in (found.advice or "")
+
+
+@pytest.mark.parametrize(
     ("log", "cause"),
     [
         ("error: package `clap v4.5` cannot be built because it requires rustc 1.74 or newer, while", "older than"),

@@ -89,22 +89,22 @@ def test_init_in_a_repository_keeps_its_readme(tmp_path):
 
 
 def test_what_init_made_goes_if_it_fails(tmp_path, monkeypatch, capsys):
-    (tmp_path / "own" / "ci").mkdir(parents=True)
-    copy, copied = shutil.copyfile, []
+    own = tmp_path / "own"
+    (own / "ci").mkdir(parents=True)
+    write, written = Path.write_bytes, []
 
-    def full(source, target):
-        copied.append(target)
-        if len(copied) == 4:
-            target.write_text("h")
-            # As copyfile does: the first name is that of what is read.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
-        return copy(source, target)
+    def full(path, data):
+        written.append(path.name)
+        if len(written) == 4:
+            write(path, b"h")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return write(path, data)
 
-    monkeypatch.setattr(shutil, "copyfile", full)
-    assert main(["init", str(tmp_path / "own")]) == 9
-    assert capsys.readouterr().err == f"farm: {copied[-1]}: No space left on device\n"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main(["init", str(own)]) == 9
+    assert capsys.readouterr().err == f"farm: {own}/ci/{written[-1]}: No space left on device\n"
     assert tree(tmp_path) == ["own", "own/ci"]
-    assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are copied
+    assert main(["init", str(tmp_path / "new" / "er")]) == 0  # the fifth and later are written
 
 
 @pytest.mark.parametrize("name", ["my wheels", "a;b", "-x", "it's"])
@@ -177,6 +177,32 @@ def test_a_package_without_a_recipe_is_named_with_the_nearest(own):
         UsageError, match=r"matrix.yaml:\d+: channels.mine.packages: no recipe for package 'helo'; did you"
     ):
         load_matrix(own)
+
+
+@pytest.mark.parametrize("folder", ["yaml-c", "rclib"])
+def test_a_package_that_is_called_as_pip_calls_it_is_named_by_its_folder(own, folder):
+    (own / "recipes" / "hello").rename(own / "recipes" / folder)
+    file = own / "recipes" / folder / "recipe.yaml"
+    file.write_text(file.read_text().replace("package: hello", "package: Ruamel.yaml_clib"))
+    (own / "recipes" / "broken").mkdir()
+    (own / "recipes" / "broken" / "recipe.yaml").write_text("package: [")  # another recipe's mistake is not in the way
+    use_project(own)
+    with pytest.raises(UsageError, match="unknown package 'ruamel-yaml-clib'") as caught:
+        recipe("ruamel-yaml-clib")
+    assert caught.value.hint == f"nearest: {folder}"
+    listed = own / "ci" / "matrix.yaml"
+    listed.write_text(listed.read_text().replace("packages: [hello]", "packages: [ruamel.yaml.clib]"))
+    with pytest.raises(UsageError, match=f"'ruamel.yaml.clib'; did you mean '{folder}'"):
+        load_matrix(own)
+
+
+def test_a_version_may_have_an_epoch(own):
+    file = own / "recipes" / "hello" / "recipe.yaml"
+    file.write_text(file.read_text().replace('version: "0.1.0"', 'version: "2!0.1.0"'))
+    use_project(own)
+    plan = plan_of(own)
+    assert plan.version == "2!0.1.0+cpu.avx"
+    assert "export FARM_VERSION='2!0.1.0+cpu.avx'" in render(own, plan).job["build.sh"]
 
 
 def test_the_projects_own_templates_stand_before_the_farms(own):

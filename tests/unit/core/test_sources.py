@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import re
 import subprocess
 import tarfile
@@ -95,6 +96,74 @@ def test_a_cached_source_that_was_changed_is_fetched_again(repository, cache):
     packed.write_bytes(packed.read_bytes().replace(b"one\n", b"two\n"))
     assert contents(fetch(source, cache, mirror=None, line=lines.append))["source/setup.py"] == "one\n"
     assert len(lines) == 2
+
+
+def with_submodule(repository, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q")
+    (library / "library.h").write_text("first\n")
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "one")
+    allow = ["-c", "protocol.file.allow=always"]
+    git(repository, *allow, "submodule", "--quiet", "add", "../library", "third_party/library")
+    (library / "library.h").write_text("second\n")  # the submodule's commit is no longer where its branch ends
+    git(library, "commit", "-qam", "two")
+    git(repository, "commit", "-qm", "with a submodule")
+    git(repository, "tag", "-fam", "release", "v1")
+    return of_git(repository)
+
+
+def test_a_git_source_comes_with_its_submodules_at_their_commits(repository, cache, tmp_path, monkeypatch):
+    source = with_submodule(repository, tmp_path)
+    for name, value in {"COUNT": "1", "KEY_0": "protocol.file.allow", "VALUE_0": "always"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    found = contents(fetch(source, cache, mirror=None, line=print))
+    assert found["source/third_party/library/library.h"] == "first\n"
+
+
+def test_a_submodule_that_git_does_not_take_from_a_folder_is_explained(repository, cache, tmp_path):
+    source = with_submodule(repository, tmp_path)
+    with pytest.raises(BuildFailedError, match="a submodule is a folder of this machine:\n") as caught:
+        fetch(source, cache, mirror=None, line=print)
+    assert "protocol.file.allow always" in caught.value.hint
+    assert list(cache.iterdir()) == []
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 12345\n"
+
+
+def test_what_git_lfs_has_is_named_whenever_the_source_is_used(repository, cache, monkeypatch, tmp_path):
+    (repository / "data").mkdir()
+    for name in ("a.bin", "b.bin"):
+        (repository / "data" / name).write_text(POINTER)
+    (repository / "large.txt").write_text(POINTER + "x" * 1024)
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "two")
+    git(repository, "tag", "-fam", "release", "v1")
+    source, lines = of_git(repository), []
+    first = fetch(source, cache, mirror=None, line=lines.append)
+    assert fetch(source, cache, mirror=None, line=lines.append) == first
+    assert lines[0].startswith("+ git clone")
+    assert lines[1] == lines[2]
+    assert lines[1].startswith("Git LFS has the content of data/a.bin, data/b.bin, which is not fetched; ")
+    # Where git-lfs came since, the commit is cloned once more: it stands in for one here, and changes nothing.
+    tool = tmp_path / "bin" / "git-lfs"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    del lines[:]
+    fetch(source, cache, mirror=None, line=lines.append)
+    assert lines[0].startswith("+ git clone")
+
+
+def test_what_git_lfs_has_is_named_for_a_folder_too(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.bin").write_text(POINTER)
+    lines = []
+    sources._pack(tmp_path / "src", tmp_path / "a.tar", lines.append)
+    assert [line.split(";")[0] for line in lines] == ["Git LFS has the content of a.bin, which is not fetched"]
 
 
 def test_a_tag_that_moved_is_refused(repository, cache):
@@ -198,6 +267,15 @@ def test_a_wheel_comes_from_the_index_that_pip_is_set_to(index, cache):
     with pytest.raises(BuildFailedError, match=r"/simple/some-math/ is not there: the server answers 404") as error:
         fetch(absent.model_copy(update={"package": "some-math"}), cache, mirror=None, line=print)
     assert "correct the name" in error.value.hint
+
+
+def test_a_name_that_stands_escaped_in_the_index_is_found(index, cache):
+    """As indexes write `!` of an epoch and `+` of a local version."""
+    (index / "files/c-2!1.0+a.whl").write_bytes(b"wheel")
+    (index / "simple/some-maths/index.html").write_text('<a href="/files/c-2%211.0%2Ba.whl">c</a>')
+    digest = hashlib.sha256(b"wheel").hexdigest()
+    source = SourcePlan(kind="wheel", package="some-maths", file="c-2!1.0+a.whl", sha256=digest)
+    assert fetch(source, cache, mirror=None, line=print).read_bytes() == b"wheel"
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,14 @@ def test_what_is_unknown_or_no_engine_can_do_is_refused_before_anything_is_writt
     assert (sorted(project.rglob("*")), started) == (before, [])
 
 
+@pytest.mark.parametrize("command", ["cancel", "retry", "status", "logs"])
+def test_a_command_about_a_run_makes_no_journal_where_there_is_none(project, command, capsys):
+    before = sorted(project.rglob("*"))
+    assert farm(project, command, "20261101-120000-ab12") == 2
+    assert "no run '20261101-120000-ab12': there is no run yet" in capsys.readouterr().err
+    assert sorted(project.rglob("*")) == before
+
+
 def test_cancel_of_what_has_ended_is_refused(project, journal, run, capsys):
     assert farm(project, "cancel", run.id, "--json") == 0
     assert valid("cancel", capsys.readouterr().out)["exit_code"] == 130

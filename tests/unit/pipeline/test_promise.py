@@ -125,6 +125,7 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
         ("0.22.0", False),
         ("0.20.1", False),
         ("21.0", False),
+        ("1!0.21.0", False),  # an epoch: pip would take the wheel for an older one
     ],
 )
 def test_a_wheel_of_another_release_than_the_recipes_is_refused(tmp_path, built, taken):
