@@ -1,9 +1,11 @@
 """The runner against modules that work, lie, crash, hang, fork and talk rubbish."""
 
 import errno
+import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -221,6 +223,33 @@ def test_the_watchdog_ends_what_the_probe_itself_cannot(environment, monkeypatch
     report = hung(environment(addition), "matmul float32 on cpu")
     assert [cause.id for cause in report.causes] == ["hung-cpu"]  # the module has no CUDA
     assert report.seconds < 500
+
+
+def test_two_checks_that_begin_in_one_tick_of_the_disks_clock_are_two(tmp_path, monkeypatch):
+    """The second one has its own limit, though its file has the time of the first one's."""
+    clock, file = [0.0], tmp_path / "report.json"
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock[0])
+
+    class Probe:
+        """Its first check of 10 s is over at once, its second takes 100 of its 900 s."""
+
+        def __init__(self):
+            self.writes = iter([("first", 10), ("second", 900), None])
+
+        def wait(self, _seconds):
+            if (write := next(self.writes, 0)) == 0:
+                return 0
+            if write is None:
+                clock[0] = 100.0
+            else:
+                document = {"schema": 1, "module": "m", "facts": {}, "complete": False, "checks": []}
+                new = tmp_path / "report.json.tmp"
+                new.write_text(json.dumps({**document, "running": write[0], "limit_s": write[1]}))
+                os.utime(new, (1, 1))
+                new.replace(file)
+            raise subprocess.TimeoutExpired("probe", 0.2)
+
+    assert runner._watch(Probe(), file, 1000.0, "late") is None
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(environment):
