@@ -198,7 +198,7 @@ def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, jo
     class Silence(Backend):
         def workers(self):
             asked.append(1)
-            assert answers.wait(60)
+            assert answers.wait(600)
             return super().workers()
 
     monkeypatch.setattr(dispatch, "open_backend", lambda _, on: (Silence if on == "swarm" else Backend)(fleet))
