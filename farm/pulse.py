@@ -63,7 +63,7 @@ class Pulse:
             if text is None or self._stopped.is_set() or (asks and self._heard != heard):
                 return
             self._spoke = now
-        self._out(text)
+            self._out(text)  # the lock is held: else it could come after the end
 
     def _run(self) -> None:
         while not self._stopped.wait(TICK_S):
@@ -80,6 +80,8 @@ class Pulse:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped.set()
+        with self._lock:  # what is being said now comes before the end
+            pass
 
 
 def megabytes(done: int, total: int | None = None) -> str:

@@ -198,7 +198,7 @@ def _run(
 
 def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: str) -> str | None:
     """Waits for the end; says what did not come to one: a check, by what the probe's file tells of it, or the run."""
-    changed, since, document = 0, time.monotonic(), None
+    changed, since, document = (0, 0, 0), time.monotonic(), None
     while (now := time.monotonic()) < deadline:
         try:
             child.wait(min(POLL_S, deadline - now))
@@ -209,7 +209,9 @@ def _watch(child: "subprocess.Popen[bytes]", file: Path, deadline: float, late: 
         with contextlib.suppress(OSError):
             # The probe writes its file before and after each check: since its last change one and the same check has
             # been running.
-            if (seen := file.lstat().st_mtime_ns) != changed:
+            status = file.lstat()
+            # Two checks may begin within one tick of the file system's clock: each file is another one, and longer.
+            if (seen := (status.st_mtime_ns, status.st_ino, status.st_size)) != changed:
                 changed, since, document = seen, time.monotonic(), read_document(file)
         if not isinstance(document, ProbeDocument) or not document.running or not document.limit_s:
             continue

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -20,9 +21,12 @@ class MissingError(Exception):
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """One that nobody gets by asking for any: such a one may be given out again before our server has taken it."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)  # Linux gives out those from 32,768 on, others higher ones
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int) -> bool:

@@ -14,7 +14,7 @@ from tests.e2e.afterwards.machine import differences, state
 from tests.e2e.dispatch import leftovers
 
 BEFORE = os.environ.get("FARM_E2E_BEFORE")
-ENDING_S = 60
+ENDING_S = 300
 """What was told to end (containers, a shell's children) may take so long on a busy machine."""
 
 

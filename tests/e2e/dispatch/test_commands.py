@@ -20,7 +20,7 @@ import yaml
 from farm.pipeline.packs import KIND
 from farm.runs import FINAL, Journal
 from tests.companion import CHANNEL, add_companion
-from tests.e2e.conftest import wait
+from tests.e2e.conftest import TIMEOUT_S, wait
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
 from tests.larger_canary import larger_canary
@@ -100,7 +100,7 @@ def github_farm(farm, tmp_path, monkeypatch):
                 time.sleep(0.1)
                 if stopped():  # as GitHub's runner asks for an end
                     os.killpg(process.pid, signal.SIGINT)
-                    process.wait(60)
+                    process.wait(TIMEOUT_S)
         out = checkout / "farm-out"
         files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
         return Ended((temporary / "log").read_bytes(), files, process.returncode)
@@ -182,7 +182,7 @@ def test_ctrl_c_leaves_a_followed_run_to_the_dispatcher(engine):
     # As soon as it is said: a build may be over before a look at its state finds it running (GitHub's is every 15 s).
     run = re.fullmatch(r"run (\S+)\n", followed.stderr.readline())[1]
     followed.send_signal(signal.SIGINT)
-    _, err = followed.communicate(timeout=60)
+    _, err = followed.communicate(timeout=TIMEOUT_S)
     assert (followed.returncode, f"farm logs -f {run}" in err) == (130, True), err
     wait("it ends", lambda: state(farm, run) in ("success", "failure", "infra"))
     assert state(farm, run) == "success"

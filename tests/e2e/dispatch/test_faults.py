@@ -60,7 +60,7 @@ class Story:
     def made(self, started: list[subprocess.Popen[str]]) -> list[str]:
         made = []
         for process in started:
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, err
             made.append(out.strip())
         self.submitted += made
@@ -106,7 +106,7 @@ class Story:
         status = self.farm.run("status").stdout
         raise AssertionError(f"not within {seconds} s: {what}\n{status}\n{log.read_text()[-3000:]}")
 
-    def lost_after(self, since: float, node: str, seconds: float = 60) -> float:
+    def lost_after(self, since: float, node: str) -> float:
         """Seconds from `since` until the journal had the first attempt on a node as lost."""
 
         def noticed() -> float | None:
@@ -120,7 +120,7 @@ class Story:
                 ]  # fmt: skip
             return min((t for t in times if t > 0), default=None)
 
-        return float(self.wait(f"a loss on {node} is noticed", noticed, seconds))
+        return float(self.wait(f"a loss on {node} is noticed", noticed))
 
     def said_after(self, since: float, word: str, one: str | None = None) -> float | None:
         """Seconds from `since` until the journal held `word` as an error or a reason to wait, of any run or of one."""
@@ -191,7 +191,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     swarm.kill_daemon(1)
     story.wait("it is said that the manager is away", lambda: story.said_after(gone, "Docker engine"))
     swarm.start_daemon(1)
-    story.wait("the manager answers", lambda: swarm.state(1) == "ready", 60)
+    story.wait("the manager answers", lambda: swarm.state(1) == "ready")
     noticed["manager"] = time.time() - gone
     story.note("manager restarted: answered again after", f"{noticed['manager']:.1f} s")
     swarm.start_daemon(first)
@@ -200,7 +200,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     os.kill(pid, signal.SIGKILL)
     gone = time.time()
     story.submit(1)  # starts a dispatcher, as any submit does
-    story.wait("another dispatcher owns the runs", lambda: story.dispatcher() != pid, 60)
+    story.wait("another dispatcher owns the runs", lambda: story.dispatcher() != pid)
     noticed["controller"] = time.time() - gone
     story.note("controller killed: runs taken up after", f"{noticed['controller']:.1f} s")
 
@@ -224,7 +224,7 @@ def test_nothing_is_lost_and_nothing_is_published_twice(story, swarm):
     noticed["partition"] = story.lost_after(pulled, node)
     story.note("partition: noticed after", f"{noticed['partition']:.1f} s")
     swarm.cable(cut, "up")
-    story.wait("the node is back", lambda: swarm.state(cut) == "ready", 60)
+    story.wait("the node is back", lambda: swarm.state(cut) == "ready")
 
     # The registry goes away; what is submitted meanwhile waits for it and says so.
     for port in (PUSH_PORT, PULL_PORT):

@@ -17,7 +17,7 @@ from farm.engines import once
 from farm.engines.base_images import base_image
 from farm.engines.images import PROJECT_LABEL, ensure_image
 
-WAIT_S = 60
+WAIT_S = 600
 REPOSITORY = "farm-test/twice"
 RELEASE = catalog.debian_releases()["debian-bookworm"]
 ABSENT = RELEASE.model_copy(update={"image": "localhost:1/absent:1"})

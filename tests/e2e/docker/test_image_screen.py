@@ -63,7 +63,7 @@ class Repository:
                 self.wfile.write((body or b"")[:half])
                 self.wfile.flush()
                 if self.path.endswith(".deb"):
-                    repository.seen_while_held.append(repository.said.wait(60))
+                    repository.seen_while_held.append(repository.said.wait(600))
                 self.wfile.write((body or b"")[half:])
 
         self._server = ThreadingHTTPServer((address, 0), Handler)

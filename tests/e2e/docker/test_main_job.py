@@ -24,6 +24,7 @@ from farm.settings import load_settings
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from farm.variant import Variant
+from tests.e2e.conftest import TIMEOUT_S
 
 HERE = Path(__file__).parent
 VERSION = "0.1.0+cu118.sm35.avx"
@@ -252,7 +253,7 @@ def test_an_interrupted_run_leaves_no_container_and_nothing_in_the_index(farm, c
     process = farm.start("submit", "--variant", "sm35-avx-py311", "--package", "canary")
     run = wait_for_container(farm, process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130, err
     assert client.containers.list(all=True, filters={"label": f"farm.run={run}"}) == []
     (job,) = farm.json("status", run)["jobs"]

@@ -74,7 +74,7 @@ def smoke(tmp_path, monkeypatch):
         wheel = make_wheel(tmp_path, {"torch/__init__.py": textwrap.dedent(source), **(files or {})})
         command = [sys.executable, "-m", "farm.cli.main", "--project", str(project), "smoke", "--json"]
         command += ["--variant", VARIANT, "--wheel", str(wheel), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=project)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=project)
         assert "Traceback" not in done.stderr, done.stderr
         reports = {each["emulated"]: each for each in json.loads(done.stdout)["reports"]} if done.stdout else {}
         beside = sorted(path.name for path in tmp_path.glob("*.json"))

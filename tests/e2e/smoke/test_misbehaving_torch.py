@@ -112,20 +112,26 @@ def test_a_torch_that_prints_binary_rubbish(smoke):
 @pytest.mark.parametrize("when", ["import", "matmul float32 on cpu"])
 def test_a_torch_that_hangs(smoke, when):
     source = "import ctypes\nctypes.PyDLL(None).sleep(600)"  # with the GIL, as a hung library
-    answer = smoke(source if when == "import" else half(source), "--check-limit", "3")
-    assert answer.here["reason"] == f"hung for more than 3 s in the check {when!r}"
+    for limit in (3, 30, 120):  # a busy machine may take longer than the first for the checks before
+        answer = smoke(source if when == "import" else half(source), "--check-limit", str(limit))
+        if when in answer.here["reason"]:
+            break
+    assert answer.here["reason"] == f"hung for more than {limit} s in the check {when!r}"
     assert answer.causes == ["hung-cpu"]  # the wheel has no CUDA
-    assert answer.here["seconds"] < 60
+    assert answer.here["seconds"] < 500
 
 
 def test_a_torch_that_hangs_at_the_end(smoke):
-    answer = smoke("import atexit, time\natexit.register(time.sleep, 600)", "--limit", "5")
+    for limit in (5, 50, 200):  # a busy machine may not come to the end in the first
+        answer = smoke("import atexit, time\natexit.register(time.sleep, 600)", "--limit", str(limit))
+        if "check" not in answer.here["reason"]:
+            break
     assert answer.here["outcome"] == "failed"
-    assert answer.here["reason"] == "did not finish in 5 s"
+    assert answer.here["reason"] == f"did not finish in {limit} s"
 
 
 def dead(pid: int) -> bool:
-    for _ in range(500):
+    for _ in range(6000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):

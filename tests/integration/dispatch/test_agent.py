@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from farm.engines.exchange import Exchange
 from farm.engines.swarm import AGENT
 from farm.errors import UsageError
 from farm.pack import pack
+from farm.processes import started
 from farm.standalone.agent import store
 from farm.standalone.agent.main import UPLOAD_FAILED
 from tests.pythons import python
@@ -57,7 +57,7 @@ def agent(exchange, tmp_path):
             "sys.exit(main.main())"
         )
         command = [interpreter, "-I", "-S", "-c", code, shipped, path]
-        done = subprocess.run(command, check=False, timeout=60, capture_output=True)
+        done = subprocess.run(command, check=False, timeout=600, capture_output=True)
         report = exchange.get("job/report.json")
         return done, None if report is None else json.loads(report)
 
@@ -114,14 +114,16 @@ def test_a_command_that_does_not_exist_is_said_in_the_log(agent, exchange):
 def test_the_time_limit_ends_the_children_too(agent, tmp_path):
     pid = tmp_path / "pid"
     for limit in (1, 10, 60):  # on a busy machine the child may not have come within a second
-        started = time.monotonic()
+        begun = time.monotonic()
         _, report = agent("sh", "-c", f"(sleep 600 & echo $! > {pid}; wait) & wait", timeout_s=limit)
         assert (report["exit_code"], report["timed_out"]) == (124, True)
-        assert time.monotonic() - started < 500
+        assert time.monotonic() - begun < 500
         if pid.exists() and pid.read_text():
             break
-    stat = Path("/proc", pid.read_text().strip(), "stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX"  # no init reaps it here
+    child, end = int(pid.read_text()), time.monotonic() + 300
+    while started(child) and time.monotonic() < end:  # it was told to end: the kernel may take a while to do it
+        time.sleep(0.02)
+    assert not started(child)
 
 
 def test_a_stop_from_outside_is_no_fault_of_the_build(agent):

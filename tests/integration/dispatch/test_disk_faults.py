@@ -34,7 +34,7 @@ from tests.faults.disk import Disk, below, failing, texts
 from tests.faults.engine import Engine, from_publish_on, install, install_smoke, the_plan, workspace_in
 
 ROOT = Path(__file__).parents[3]
-HANG_S = 30
+HANG_S = 300
 TRIES = 40
 SHARE = os.environ.get("FARM_FAULTS", "sample")
 NUMBERS = [errno.ENOSPC, errno.EIO, errno.EMFILE]

@@ -441,7 +441,7 @@ def test_two_controllers_at_once_make_a_run_each_of_their_own_jobs(fake, job, bu
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert len(set(handles)) == 8 == len(fake.runs)
 
 

@@ -91,9 +91,13 @@ def test_checks_after_the_time_limit_are_not_run(environment, packed, tmp_path):
 
 def test_a_run_that_is_out_of_time_has_failed(environment):
     addition = "def hang(s, o):\n    import time\n    time.sleep(600)\nTensor.__matmul__ = hang\n"
-    report = run_probe(environment(addition), module="fakemod", expect=Expectation(), timeout_s=2)
-    assert report.reason == "did not finish in 2 s in the check 'matmul float32 on cpu'"
-    assert report.seconds < 60
+    python = environment(addition)
+    for limit in (2, 20, 200):  # a busy machine may not even come to that check in 2 s
+        report = run_probe(python, module="fakemod", expect=Expectation(), timeout_s=limit)
+        if "matmul" in report.reason:
+            break
+    assert report.reason == f"did not finish in {limit} s in the check 'matmul float32 on cpu'"
+    assert report.seconds < 500
 
 
 def test_an_old_option_is_accepted_with_a_line(packed, environment, tmp_path):

@@ -80,6 +80,32 @@ def test_nothing_is_said_after_the_end():
     assert shown == []
 
 
+def test_the_end_waits_for_what_is_being_said():
+    """Else it comes behind the end: into a log that is closed, or below the line that says so."""
+    saying, go, ended, order = threading.Event(), threading.Event(), threading.Event(), []
+
+    def out(text):
+        saying.set()
+        go.wait(300)
+        order.append(text)
+
+    def end():
+        each.__exit__(None, None, None)
+        order.append("over")
+        ended.set()
+
+    each = Pulse(out, lambda _: "words")
+    threads = [threading.Thread(target=each.tick, args=(time.monotonic() + 100,)), threading.Thread(target=end)]
+    threads[0].start()
+    assert saying.wait(300)
+    threads[1].start()
+    ended.wait(0.3)  # one that does not wait is over by now
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["words", "over"]
+
+
 def test_bytes():
     assert megabytes(12_300_000, 85_000_000) == "12.3 of 85.0 MB"
     assert megabytes(0) == "0.0 MB"

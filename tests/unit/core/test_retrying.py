@@ -30,11 +30,14 @@ def test_windows_waits_for_who_reads(monkeypatch):
 
 def test_windows_gives_up(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(retrying, "RETRY_S", 0.05)
+    clock = [0.0]
+    monkeypatch.setattr(retrying.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(retrying.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     held = Held(10_000)
     with pytest.raises(PermissionError, match="held"):
         retry_while_open(held, word="")
-    assert held.left < 9_999
+    assert 9_000 < held.left < 9_900
+    assert clock[0] >= retrying.RETRY_S
 
 
 def test_elsewhere_a_refusal_is_one():

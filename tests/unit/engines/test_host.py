@@ -104,11 +104,13 @@ def test_logs_go_on_where_they_were(engine, start):
 
 
 def test_another_controller_takes_the_job_up(engine, start, tmp_path):
-    handle = start("sleep 1; echo done", labels={"farm.plan": "p"})
+    go = tmp_path / "go"
+    handle = start(f"while [ ! -e '{go}' ]; do sleep 0.1; done; echo done", labels={"farm.plan": "p"})
     other = HostEngine(tmp_path / "host", cpus=1, memory=1 << 30)
     assert other.find({"farm.plan": "p"}) == handle
     assert other.find({"farm.plan": "q"}) is None
     assert other.observe(handle).state == "running"
+    go.touch()
     assert b"".join(other.logs(handle)) == b"done\n"
     assert end(other, handle) == Observation("done", exit_code=0)
 

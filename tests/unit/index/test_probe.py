@@ -3,7 +3,6 @@
 import json
 import signal
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import traits
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.directory import DirectoryStore
-from farm.index.probe import probe, prove
+from farm.index.probe import WRITERS, probe, prove
 from farm.index.stores import StoreTraits
 
 
@@ -59,7 +58,9 @@ def test_a_store_that_lies_is_refused(kind, tmp_path, monkeypatch):
     assert list(store.list("")) == []
 
 
-def test_additions_whose_answers_were_lost_are_no_lost_additions(tmp_path):
+def test_additions_whose_answers_were_lost_are_no_lost_additions(tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 300.0)  # all of them are done, also on a busy machine
+
     class LosesAnswers(DirectoryStore):
         """Now and then it replaces and says that somebody else was faster: it was, before the retry asked."""
 
@@ -146,10 +147,19 @@ def test_a_store_that_forbids_deletes_may_keep_the_scratch_object(tmp_path):
 class Racy(DirectoryStore):
     """Keeps its promises to one writer, and looks before it writes: two at once both win."""
 
+    def __init__(self, root):
+        super().__init__(root)
+        self._looked = {}
+
+    def _look_together(self, key):
+        """In a race nobody writes before all have looked."""
+        if "-created-" in key or key.endswith("-swapped"):
+            self._looked.setdefault(key, threading.Barrier(WRITERS, timeout=300)).wait()
+
     def create(self, key, data, **options):
         if self.stat(key) is not None:
             return False
-        time.sleep(0.01)
+        self._look_together(key)
         super().create(key, data, **options)
         return True
 
@@ -157,7 +167,7 @@ class Racy(DirectoryStore):
         found = self.get(key)
         if (found.etag if found else None) != etag:
             return False
-        time.sleep(0.01)
+        self._look_together(key)
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{threading.get_ident()}")
@@ -166,7 +176,8 @@ class Racy(DirectoryStore):
         return True
 
 
-def test_a_store_that_fails_only_under_concurrency_is_refused(tmp_path):
+def test_a_store_that_fails_only_under_concurrency_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("farm.index.probe.PATIENCE_S", 300.0)
     store = Racy(tmp_path)
     with pytest.raises(PublishRefusedError) as caught:
         probe(store)
