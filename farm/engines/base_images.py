@@ -15,11 +15,11 @@ from pathlib import Path
 
 import docker
 import docker.errors
-import requests
 
 from farm import failures
 from farm.catalog import DebianRelease
 from farm.engines import once
+from farm.engines.docker import ERRORS
 from farm.engines.package_counts import PackageCounts
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
@@ -108,7 +108,7 @@ def _pull(client: docker.DockerClient, name: str, timeout_s: int, line: Line) ->
                 if event.get("status") == "Downloading":
                     layers[str(event.get("id"))] = int((event.get("progressDetail") or {}).get("current") or 0)
                 pulse.passing(f"base image: {event.get('status')}, {megabytes(sum(layers.values()))}")
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except ERRORS as error:
         return f"pull of {name} failed: {error}"
     finally:
         client.api.timeout = patient

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import docker
 import docker.errors
 import requests
+import urllib3.exceptions
 from docker.models.containers import Container
 from docker.types import LogConfig
 
@@ -44,9 +45,14 @@ INSTALL_HINT = (
 )
 
 
+# docker-py reads some answers past requests, such as what an image's build prints: urllib3's errors come through then.
+ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError)
+_CUT_OFF = (requests.exceptions.ConnectionError, urllib3.exceptions.ProtocolError)
+
+
 def _engine_error(error: Exception) -> InfrastructureError:
     text = getattr(error, "explanation", None) or str(error)
-    if isinstance(error, requests.exceptions.ConnectionError) and not isinstance(error, requests.exceptions.Timeout):
+    if isinstance(error, _CUT_OFF) and not isinstance(error, requests.exceptions.Timeout):
         text = f"it does not answer any more: {text}"
     return InfrastructureError(f"the Docker engine: {text}", hint="look at the engine's own log, then run again")
 
@@ -57,7 +63,7 @@ def guard(call: Callable[P, T]) -> Callable[P, T]:
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        except ERRORS as error:
             raise _engine_error(error) from error
 
     return guarded
@@ -252,7 +258,7 @@ class DockerEngine:
                     container.wait()
             except requests.exceptions.Timeout:
                 continue  # a long silence, such as a big link step: ask again from where we are
-            except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            except ERRORS as error:
                 raise _engine_error(error) from error
             finally:
                 if stream is not None:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import docker
 import docker.errors
-import requests
 
 from farm import catalog, shipped
 from farm.engines import base_images, images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import DockerEngine, connect
+from farm.engines.docker import ERRORS, DockerEngine, connect, guard
 from farm.engines.exchange import Exchange
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
@@ -294,7 +293,7 @@ def toolchain(
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = base_images.base_image(
+        base = guard(base_images.base_image)(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
@@ -304,7 +303,7 @@ def toolchain(
             note=watcher.note,
             progress=watcher.progress,
         )
-        image = images.ensure_image(
+        image = guard(images.ensure_image)(
             client,
             repository="farm/toolchain",
             context=rendered.image,
@@ -355,7 +354,7 @@ def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
                 return new
             if "does not exist" not in problem:
                 break
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+    except ERRORS as error:
         problem = str(error)
     raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
 

@@ -1,12 +1,16 @@
 """The log of a container whose engine dies: an error that names the engine, and no error of Python's sockets."""
 
+import io
+from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 
+import docker
 import pytest
 import requests
 
-from farm.engines.docker import DockerEngine
+from farm.engines.docker import DockerEngine, guard
 from farm.errors import InfrastructureError
+from tests.servers.threads import answered_by
 
 
 class Stream:
@@ -57,3 +61,33 @@ def test_an_engine_that_answers_again_ends_the_log():
     engine._find = lambda _: container
     # The second look at the log skips what was seen.
     assert b"".join(engine.logs("1e5cc8bafcfc")) == b"[1/2] cc\ndone"
+
+
+class CutOff(BaseHTTPRequestHandler):
+    """An engine that is killed while it makes an image: its answer stops between two pieces."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        piece = b'{"stream": "Step 1/2"}\r\n'
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self.close_connection = True
+
+
+def test_an_engine_that_dies_while_it_makes_an_image(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    seen = []
+
+    def build():
+        for event in client.api.build(fileobj=io.BytesIO(), custom_context=True, decode=True):
+            seen.append(event)
+
+    with answered_by(CutOff) as url:
+        client = docker.DockerClient(url.replace("http:", "tcp:"), version="1.41")
+        with pytest.raises(InfrastructureError, match="the Docker engine: it does not answer any more"):
+            guard(build)()
+        client.close()
+    assert seen == [{"stream": "Step 1/2"}]
