@@ -87,7 +87,8 @@ def find(name: str) -> tuple[Card, ...]:
     Case, spaces, punctuation, vendor words, trade marks, memory sizes, form factors and what `nvidia-smi -L` adds
     do not count, and the words GeForce, Quadro, Tesla, Jetson, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`,
     `gtx1080ti`, `1080 Ti`, a line of `lspci`. Several cards come back when the name was sold with several chips
-    (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which decides between them.
+    (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which
+    decides between them.
     """
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
