@@ -84,10 +84,11 @@ def cards() -> tuple[Card, ...]:
 def find(name: str) -> tuple[Card, ...]:
     """The cards that `name` may mean; empty when it is not in the catalogue.
 
-    Case, spaces, punctuation, vendor words, trade marks, memory sizes and form factors do not count, and the words
-    GeForce, Quadro, Tesla, Jetson, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`, `gtx1080ti`, `1080 Ti`, a line
-    of `lspci`. Several cards come back when the name was sold with several chips (GT 730), or when words were left out
-    that tell cards apart. A line of `lspci` names the chip, which decides between them.
+    Case, spaces, punctuation, vendor words, trade marks, memory sizes, form factors and what `nvidia-smi -L` adds
+    do not count, and the words GeForce, Quadro, Tesla, Jetson, GTX and RTX may be left out: `NVIDIA A100-SXM4-40GB`,
+    `gtx1080ti`, `1080 Ti`, a line of `lspci`. Several cards come back when the name was sold with several chips
+    (GT 730), or when words were left out that tell cards apart. A line of `lspci` names the chip, which
+    decides between them.
     """
     for key, index in zip(KEYS, _indices(), strict=True):
         found = index.get(key(name))
@@ -126,10 +127,25 @@ def beside_arm(name: str) -> bool:
     return any(card.name in gpus().arm for card in find(name))
 
 
+BELOW_EVERY_LEVEL = "the farm's wheels for Arm start at Armv8.2 (armv8_2)"
+
+
+def without_variant(sm: int) -> str | None:
+    """Why there is no variant for the machines with an SM; None: there is one."""
+    if known := gpus().too_old.get(f"sm{sm}"):
+        return known.why
+    if sm in catalog.architectures().armv8_0:
+        return f"it sits beside Arm cores of Armv8.0, and {BELOW_EVERY_LEVEL}"
+    return None
+
+
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
-    index = _indices()[-1]
-    return [index[key][0].name for key in nearest(_number(name), list(index))]
+    # A family that is misspelt ("Telsa K40") is not left out; the strict names have it as well.
+    for key, index in zip(reversed(KEYS), reversed(_indices()), strict=True):
+        if near := nearest(key(name), list(index)):
+            return [index[known][0].name for known in near]
+    return []
 
 
 # Memory stands apart ("A100-SXM4-40GB", "RTX 3060 12GB", "GH200 144G"): the G of A10G and T4G is part of the name.
@@ -138,6 +154,7 @@ _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?![a-z0-9])|sxm\d")
 _SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
+_LISTED = re.compile(r"^\s*gpu \d+:|\(uuid:.*")  # nvidia-smi -L: "GPU 0: Tesla K40m (UUID: GPU-…)"
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"
 
 
@@ -148,7 +165,7 @@ def _full(name: str) -> str:
     if in_brackets:
         text = in_brackets[1]
     words, inside = _noise()
-    for pattern in (_SLICE, _MEMORY, _FORM, words):
+    for pattern in (_LISTED, _SLICE, _MEMORY, _FORM, words):
         text = pattern.sub(" ", text)
     return inside.sub("", re.sub(r"[^a-z0-9]", "", text))
 

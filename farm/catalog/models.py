@@ -106,6 +106,8 @@ class Architectures(Table):
     architectures: dict[str, Architecture]
     tegra: list[int]
     tegra_source: str
+    armv8_0: list[int]
+    armv8_0_source: str
     suffixes: dict[str, Suffix]
     suffixes_source: str
     arm_alone: list[int]

@@ -28,7 +28,8 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
         near = gpus.nearest_names(name)
         raise UsageError(
             f"the catalogue has no card {name!r}",
-            hint=f"nearest: {', '.join(near)}; or give its SM: --gpu sm_86" if near else "give its SM: --gpu sm_86",
+            hint=(f"nearest: {', '.join(near)}; or give" if near else "give")
+            + " its SM, as `farm detect` on its machine says: --gpu sm_NN",
         )
     # All of its chips are too old: the newest stands for them, and the rules say so.
     if known <= set(gpus.gpus().too_old):

@@ -46,14 +46,20 @@ def run(args: argparse.Namespace) -> int:
     newest = official.newest(sm, where, args.driver, python)
     about = official.answer(asked, sm, where, args.driver, python) if asked else newest
     cpu = variant.cpu if variant else "avx2" if machine == "x86_64" else "armv8_2" if sm < NEWER_ARM else "armv9"
-    ours = f"sm{sm}-{cpu}-{_built_for(python)}"
+    missing = gpus.without_variant(sm)
+    ours = None if missing else f"sm{sm}-{cpu}-{_built_for(python)}"
     if args.json:
-        show.json_document(_document(args.gpu, sm, about, newest, ours))
+        show.json_document(_document(args.gpu, sm, about, newest) | {"variant": ours, "no_variant": missing})
     else:
-        _explain(args, sm, about, newest, ours)
+        _explain(args, sm, about, newest)
         if about is None or not about.runs:
-            for channel in _channels(args, Variant.parse(ours)):
-                show.say(channel)
+            if ours:
+                torch = f" --torch {about.torch}" if about else ""
+                show.say(f"a wheel of your own: farm why --variant {ours}{torch}")
+                for channel in _channels(args, Variant.parse(ours)):
+                    show.say(channel)
+            else:
+                show.say(f"no wheel of your own either: {missing}")
     return 0 if about is not None and about.runs else TOO_OLD
 
 
@@ -98,7 +104,7 @@ def _built_for(python: str | None) -> str:
     return wanted if wanted in PYTHONS else f"py3{system.python_version_tuple()[1]}"
 
 
-def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> dict[str, Any]:
+def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None) -> dict[str, Any]:
     def to_json(answer: Answer | None) -> dict[str, Any] | None:
         if answer is None:
             return None
@@ -116,10 +122,10 @@ def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None, ou
             "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
         }
 
-    return {"gpu": gpu, "sm": f"sm{sm}", "answer": to_json(about), "newest": to_json(newest), "variant": ours}
+    return {"gpu": gpu, "sm": f"sm{sm}", "answer": to_json(about), "newest": to_json(newest)}
 
 
-def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None, ours: str) -> None:
+def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None) -> None:
     name = f"{args.gpu} (sm_{sm})"
     if about is None:
         show.say(f"no: none of PyTorch's own wheels in the catalogue has code for {name}")
@@ -138,10 +144,8 @@ def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: An
             f"not with CUDA {row.cuda}: code for sm {', '.join(map(str, row.sm))} alone"
             + (f"; {left.text} ({left.source})" if left else "")
         )
-    if about is None or not about.runs:
-        if newest is not None and newest.runs:
-            show.say(f"the newest that runs: torch {newest.torch}: {newest.pip}")
-        show.say(f"a wheel of your own: farm why --variant {ours}" + (f" --torch {about.torch}" if about else ""))
+    if (about is None or not about.runs) and newest is not None and newest.runs:
+        show.say(f"the newest that runs: torch {newest.torch}: {newest.pip}")
 
 
 def _refuse(name: str, about: Answer) -> None:

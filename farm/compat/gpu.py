@@ -246,6 +246,13 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
                 catalog.architectures().tegra_source,
                 change=("cpu_of_arm",),
             )
+        elif sm in catalog.architectures().armv8_0:
+            yield Reason(
+                "gpu-machine",
+                f"{sm_name(sm)} sits beside Arm cores of Armv8.0, which cannot run {stack.variant.cpu}",
+                gpus.BELOW_EVERY_LEVEL,
+                catalog.architectures().armv8_0_source,
+            )
         # A warning only: an x86 machine with this card is not known, which does not say that there can be none.
         elif sm in catalog.architectures().arm_alone and stack.variant.machine != "aarch64":
             yield Reason(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from farm import catalog
 from farm.catalog.binary import is_integrated
+from farm.catalog.gpus import without_variant
 from farm.compat import Stack, check, objects, solve
 from farm.compat.nearest import difference, nearest
 from farm.errors import UsageError
@@ -106,7 +107,7 @@ def test_what_upstream_built_has_no_errors():
             lowest = catalog.cudnn_releases()[cudnn].sm_min if cudnn else release.sm_min
             python = [python for python in release.pythons.linux if python in PYTHONS][-1]
             for sm in catalog.toolkits()[official.cuda].sm:
-                known = f"sm{sm}" in catalog.architectures().architectures
+                known = f"sm{sm}" in catalog.architectures().architectures and without_variant(sm) is None
                 if not known or sm < max(lowest, release.sm_min) or (sm >= 100 and name < "2.6"):
                     continue
                 variant = Variant(f"sm{sm}", "armv8_2" if is_integrated(sm) else "avx2", python)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from farm.cli.main import main
+from tests.schemas import valid
 
 PROJECT = Path(__file__).parents[3]
 
@@ -170,3 +171,31 @@ def test_grace_is_no_x86_machine(why, variant, card, code):
     found, said = why("--variant", variant, "--gpu", card, "--json")
     assert (found, "gpu-machine" in rules(said.out)) == (code, code == 3)
     assert code == 0 or json.loads(said.out)["nearest"].startswith("--variant ")
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"),
+    [
+        ("GTX 580", "CUDA 8.0 was the last toolkit for Fermi"),
+        ("Quadro K2000", "CUDA 10.2 was the last toolkit for sm_30"),
+        ("Jetson Nano", "the farm's wheels for Arm start at Armv8.2"),
+    ],
+)
+def test_no_variant_is_named_that_the_farm_itself_refuses(why, card, reason):
+    code, said = why("--official", "--gpu", card)
+    assert (code, said.err, "--variant" in said.out) == (3, "", False)
+    assert "no wheel of your own either: " in said.out
+    assert reason in said.out
+
+
+@pytest.mark.parametrize("card", ["RTX 5070", "K40", "GTX 580", "GTX 1080 Ti"])
+def test_the_document_about_pytorchs_own_wheel(why, card):
+    found = valid("why", why("--official", "--gpu", card, "--json")[1].out)
+    assert (found["variant"] is None) == (card == "GTX 580")
+
+
+def test_the_cores_beside_the_gpu_of_a_jetson_nano_are_older_than_every_level(why):
+    """Cortex-A57: LSE atomics, which -march=armv8.2-a uses, are an illegal instruction there."""
+    code, said = why("--variant", "sm53-armv8_2-py311", "--json")
+    assert (code, "Armv8.0" in rules(said.out)["gpu-machine"]["text"]) == (3, True)
+    assert why("--variant", "sm72-armv8_2-py311")[0] == 0

@@ -65,6 +65,7 @@ SPELLINGS = {
     "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super": "Jetson Orin Nano Super",
     "01:00.0 3D controller [0302]: NVIDIA Corporation GM107GLM [Quadro M2000M] [10de:13b0] (rev a2)": "Quadro M2000M",
     "NVIDIA Corporation GA102 [GeForce RTX 3090] (rev a1)": "GeForce RTX 3090",
+    "GPU 0: Tesla K40m (UUID: GPU-5d0e5a2c-1e0b-4b5e-a27a-1f0c0d8e9b11)": "Tesla K40m",
 }
 
 
@@ -225,6 +226,7 @@ def test_no_name_of_the_catalogue_is_taken_for_another_makers():
 def test_unknown_names_give_the_nearest():
     assert nearest_names("GeForce RTX 5071")[0] == "GeForce RTX 5070"
     assert "Tesla K40" in nearest_names("Tesla K40x")
+    assert nearest_names("Telsa K40")[0] == "Tesla K40"
     assert nearest_names("") == []
 
 

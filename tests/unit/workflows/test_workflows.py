@@ -20,6 +20,7 @@ from tests.unit.workflows.conftest import WORKFLOWS as FILES
 from tools import workflow_plan
 
 BIN = Path(sys.executable).parent
+EXAMPLE = ROOT / "farm/example"
 VALUES = {"PLATFORM": "linux", "VARIANT": "sm35-avx-py311", "PACKAGE": "canary", "CHANNEL": "kepler-2.0.1"}
 
 
@@ -238,6 +239,24 @@ def test_the_matrix_of_a_channel(shell):
     smoke = json.loads(outputs["smoke"])["include"]
     assert [s["name"] for s in smoke] == [b["name"] for b in builds]
     assert smoke[0]["runs_on"] == ["self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm61", "avx"]
+
+
+@pytest.mark.parametrize(("lost", "code"), [(None, 0), ("matrix.yaml", 2)])
+def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, code):
+    """GitHub's default shell is `bash -e`: what fails inside of echo's quotes does not end the step."""
+    shutil.copytree(EXAMPLE / "ci", tmp_path / "ci")
+    shutil.copytree(EXAMPLE / "recipes", tmp_path / "recipes")
+    if lost:
+        (tmp_path / "ci" / lost).write_text("channels: [\n")
+    steps = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["plan"]["steps"]
+    script = next(step["run"] for step in steps if step.get("id") == "matrix")
+    outputs = tmp_path / "outputs"
+    env = {"PATH": f"{BIN}:/usr/bin:/bin", "GITHUB_OUTPUT": str(outputs)}
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert (done.returncode, outputs.exists()) == (code, code == 0), done.stderr
+    if code == 0:
+        (line,) = outputs.read_text().splitlines()
+        assert {build["package"] for build in json.loads(line.removeprefix("builds="))} == {"hello"}
 
 
 def test_a_chunk_that_is_not_there(shell):
