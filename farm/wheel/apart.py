@@ -12,8 +12,8 @@ from pathlib import Path
 from farm.errors import VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
-from farm.wheel.host import is_for_another_process
 from farm.wheel.library import Library
+from farm.wheel.machines import says_its_machine
 from farm.wheel.metadata import read_dist_info
 from farm.wheel.needs import installed_path
 from farm.wheel.rewrite import rewrite
@@ -43,7 +43,7 @@ def for_another_machine(
         if library.machine == machine or library.error or outside or not name.endswith(_ENDINGS):
             continue
         # delvewheel takes an assembly of .NET for any machine for one of x86.
-        meant = library.kind == "other" or is_for_another_process(library)
+        meant = library.kind == "other" or says_its_machine(library)
         if not meant and not any(fnmatchcase(name, each.lower()) for each in exclude):
             raise VerificationFailedError(
                 f"member {library.path!r} is a library for {library.machine}, the wheel is for {machine}",

@@ -6,13 +6,16 @@ cubin without either into every library. Read off files of CUDA 10.2 to 13.0.
 """
 
 import struct
+from collections.abc import Iterator
 from functools import lru_cache
 
 from farm.wheel.magic import ELF_MAGIC
 
 _EM_CUDA = 190
 _NEW_ABI = 8
-_SHT_SYMTAB = 2
+_SHT_SYMTAB, _COMPAT = 2, 0x70000086
+_ACCELERATORS_V1, _ACCELERATORS = 0x800, 0x8
+_ONE_GPU = bytes((2, 9, 1))  # a byte as value, attribute 9: 1
 _FUNCTION = 2
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -32,10 +35,34 @@ def architecture(cubin: bytes) -> int | None:
     return cubin[49 if cubin[8] >= _NEW_ABI else 48] or None
 
 
+def is_specific(cubin: bytes) -> bool:
+    """Whether it is for one GPU alone: sm_90a, not sm_90. Of code in a fat binary, that one says it.
+
+    By ELF's flags (LLVM: EF_CUDA_ACCELERATORS_V1 and, for ABI 8, EF_CUDA_ACCELERATORS); CUDA 13 has it in the first
+    attribute of `.nv.compat` (ISA_CLASS) instead.
+    """
+    bit = _ACCELERATORS if cubin[8] >= _NEW_ABI else _ACCELERATORS_V1
+    return bool(int.from_bytes(cubin[48:52], "little") & bit) or any(
+        kind == _COMPAT and cubin[at : at + 3] == _ONE_GPU for kind, at, _ in _sections(cubin)
+    )
+
+
 def has_kernel(cubin: bytes) -> bool:
     """Whether the symbol table names a function; False for what is not a cubin."""
     if cubin[:4] != ELF_MAGIC or len(cubin) < 64 or int.from_bytes(cubin[18:20], "little") != _EM_CUDA:
         return False
+    for kind, offset, length in _sections(cubin):
+        if kind == _SHT_SYMTAB:
+            whole = cubin[offset : offset + length - length % _SYMBOL.size]
+            return any(
+                info & 15 == _FUNCTION and section and extent
+                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(whole)
+            )
+    return False
+
+
+def _sections(cubin: bytes) -> Iterator[tuple[int, int, int]]:
+    """(type, offset, length) of each section that lies in the file, up to the first header that does not."""
     # e_shoff, e_shentsize and e_shnum of a 64-bit ELF header, which a cubin is.
     table, size, count = (
         int.from_bytes(cubin[40:48], "little"),
@@ -45,15 +72,10 @@ def has_kernel(cubin: bytes) -> bool:
     for index in range(min(count, _MAX_SECTIONS) if size >= _SECTION.size else 0):
         at = table + index * size
         if at + _SECTION.size > len(cubin):
-            return False
+            return
         _, kind, _, _, offset, length, *_ = _SECTION.unpack_from(cubin, at)
-        if kind == _SHT_SYMTAB and offset + length <= len(cubin):
-            whole = cubin[offset : offset + length - length % _SYMBOL.size]
-            return any(
-                info & 15 == _FUNCTION and section and extent
-                for _, info, _, section, _, extent in _SYMBOL.iter_unpack(whole)
-            )
-    return False
+        if offset + length <= len(cubin):
+            yield kind, offset, length
 
 
 @lru_cache(maxsize=512)  # linkers put the same empty cubin into every library, a thousand times

@@ -32,7 +32,7 @@ _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
-_PF_X = 1
+_PF_X, _PF_W = 1, 2
 _DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
@@ -70,6 +70,7 @@ class Segment:
     offset: int
     size: int
     is_code: bool
+    is_writable: bool
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Elf:
         dynamic: The dynamic section: (tag, value).
         version_names: Index of a required version, as symbols name it, to (library, version).
         executable_stack: Asked for by PT_GNU_STACK.
-        text_relocations: The loader must write into the code.
+        text_relocations: It says that the loader must write into the code.
     """
 
     machine: str
@@ -267,7 +268,7 @@ class _Reader:
             else:
                 kind, offset, address, _, length, _, flags = self._at("IIIIIII", table + index * size)
             if kind == _PT_LOAD:
-                self.loads.append(Segment(address, offset, length, bool(flags & _PF_X)))
+                self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
                 self.executable_stack = bool(flags & _PF_X)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only

@@ -21,7 +21,10 @@ _OSABI_NONE, _OSABI_GNU = 0, 3
 _MAX_GNU_ABI = 3  # LIBC_ABI_MAX - 1 of glibc 2.36
 # Tables that the loader reads: DT_HASH, STRTAB, SYMTAB, RELA, JMPREL, INIT_ARRAY, GNU_HASH, VERSYM, VERNEED.
 _TABLES = (4, 5, 6, 7, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE)
-_DT_FLAGS_1, _DF_1_NODEFLIB, _DF_1_PIE = 0x6FFFFFFB, 0x800, 0x08000000
+_DT_FLAGS_1, _DF_1_NOOPEN, _DF_1_NODEFLIB, _DF_1_PIE = 0x6FFFFFFB, 0x40, 0x800, 0x08000000
+# Relocations: tags of a table and of its length in bytes, and the words of an entry; None: DT_PLTREL says which kind.
+_RELOCATIONS = ((7, 8, 3), (17, 18, 2), (23, 2, None))
+_DT_RELA, _DT_PLTREL = 7, 20
 
 
 def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
@@ -74,6 +77,27 @@ def cpu_level(data: View, elf: Elf) -> str | None:
     return next((name for bit, name in _CPU_LEVELS if bits & bit), None)
 
 
+def writes_code(data: View, elf: Elf) -> bool:
+    """Whether a relocation changes what cannot be written; for files that say so (DT_TEXTREL).
+
+    Linkers for RISC-V say it of files where none does any more: relaxing leaves R_RISCV_NONE (0) behind.
+    """
+    tags = dict(elf.dynamic)
+    order, width, kind_of = ("<" if elf.little else ">"), elf.bits // 8, (1 << 32) - 1 if elf.bits == 64 else 0xFF
+    fixed = [(part.address, part.address + part.size) for part in elf.segments if not part.is_writable]
+    for tag, length, words in _RELOCATIONS:
+        count = words or (3 if tags.get(_DT_PLTREL) == _DT_RELA else 2)
+        if not tags.get(tag) or not tags.get(length):
+            continue
+        at = elf.file_offset(tags[tag])
+        raw = data[at : at + tags[length]]
+        form = struct.Struct(order + ("Q" if width == 8 else "I") * count)
+        for place, info, *_ in form.iter_unpack(raw[: len(raw) - len(raw) % form.size]):
+            if info & kind_of and any(low <= place < high for low, high in fixed):
+                return True
+    return False
+
+
 def _needed_level(notes: bytes) -> int:
     at, found = 0, 0
     while at + 16 <= len(notes):
@@ -123,6 +147,9 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
             return "a table lies outside what is loaded"
         if tag == _DT_FLAGS_1 and value & _DF_1_PIE:
             return "it is a program, not a library"
+        # What a program's own libraries may be: Python opens all of a wheel's, and what they need in turn.
+        if tag == _DT_FLAGS_1 and value & _DF_1_NOOPEN:
+            return "no program may open it while it runs (DF_1_NOOPEN)"
         if tag == _DT_FLAGS_1 and value & _DF_1_NODEFLIB and elf.needed:
             return "it keeps the loader from looking in the system's folders (DF_1_NODEFLIB)"
     return None

@@ -1,16 +1,15 @@
 """Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
 
-import posixpath
 import re
 from collections.abc import Iterator
 from fnmatch import translate
 
 from farm.platforms.facts import PLATFORMS, Facts, split_platform
-from farm.wheel.abi import SUFFIX
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
+from farm.wheel.machines import chosen_by_machine, says_its_machine
 from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs, why_linux_only
 from farm.wheel.metadata import BASELINES
 from farm.wheel.pesymbols import DllSymbols
@@ -28,10 +27,6 @@ _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags:
 _WITHOUT_LEVEL = ("armv6l", "armv7l")
 """Machines whose wheels may be tagged `linux_…`: pip takes them so, and the Python index does too (its
 `forklift/legacy.py`), since their levels came years after the wheels."""
-_X86 = r"x86(?![-_]?64)|i[3-6]86|win32|32[-_]?bit"
-_X86_64, _ARM64 = r"x64|x86[-_]64|amd64|win64|64[-_]?bit", "arm64|aarch64"
-_NAMES = {"win32": _X86, "i686": _X86, "amd64": _X86_64, "x86_64": _X86_64, "arm64": _ARM64, "aarch64": _ARM64}
-"""How the name of a library says which machine it is for, by `Library.machine`."""
 
 
 def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
@@ -131,6 +126,7 @@ def _android_machines(tags: frozenset[str]) -> set[str]:
 def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
     """A wheel whose tags name no machine must hold nothing that a machine loads."""
     names = ", ".join(sorted({tag.rsplit("-", 1)[-1] for tag in tags}))
+    chosen = chosen_by_machine(contents.libraries)
     findings = [
         Finding(
             check="platform",
@@ -140,7 +136,7 @@ def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
             fix="build it with the tag of its platform (Root-Is-Purelib: false)",
         )
         for library in contents.libraries
-        if library.is_loadable and library.machine not in _android_machines(tags)
+        if library.is_loadable and library.machine not in _android_machines(tags) and library not in chosen
     ]
     return _check("platform", findings, names)
 
@@ -179,7 +175,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     machine = _machine(policy)
     findings = [_unreadable(library) for library in contents.libraries if library.error]
     for library in contents.libraries:
-        of_machine = library.machine == BASELINES.get(str(machine), machine) or is_for_another_process(library)
+        of_machine = library.machine == BASELINES.get(str(machine), machine) or says_its_machine(library)
         if machine and library.is_loadable and not of_machine:
             findings.append(
                 Finding(
@@ -220,19 +216,6 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     beside = sum(need.answer is Answer.DEPENDENCY for need in needs)
     note = f"{len(needs)} imports of {len(contents.libraries)} libraries"
     return _check("imports", findings, note + (f", {beside} from dependencies" if beside else ""))
-
-
-def is_for_another_process(library: Library) -> bool:
-    """Whether its name says for which machine it is, as `attach_x86.dll`, which debugpy has another process load.
-
-    Never an extension module, which the interpreter itself loads. What needs such a library for itself finds none:
-    names are looked for among the libraries of a machine.
-    """
-    name = posixpath.basename(library.path).lower()
-    words = _NAMES.get(library.machine or "")
-    if not words or name.endswith(".pyd") or SUFFIX.search(name):
-        return False
-    return re.search(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])", name) is not None
 
 
 def check_cpu(contents: Contents, policy: Policy) -> Check:

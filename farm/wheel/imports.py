@@ -8,6 +8,7 @@ until the order of imports changes.
 """
 
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "system_needs"]
 
 _MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
+_HWCAPS = re.compile(r"(?:^|/)glibc-hwcaps/x86-64-(v[234])/[^/]+$")
 # The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
@@ -149,5 +151,11 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[S
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
             asked = frozenset(library.needed) - own
             internals = frozenset(library.internals)
-            result.append(SystemNeed(library.path, asked, frozenset(versions), internals, library.cpu_level))
+            result.append(SystemNeed(library.path, asked, frozenset(versions), internals, _level(library)))
     return result
+
+
+def _level(library: Library) -> str | None:
+    """The level of x86-64 that it is marked for, unless only such CPUs' loaders look where it lies (ld.so(8))."""
+    guarded = _HWCAPS.search(library.path)
+    return None if guarded and library.cpu_level and library.cpu_level <= guarded[1] else library.cpu_level

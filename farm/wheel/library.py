@@ -140,8 +140,9 @@ def elf_library(
     instructions: Instructions | None,
 ) -> Library:
     """The facts of an ELF file, given its device code (`sets`, `empty`: as `group` gives them) and its instructions."""
-    from farm.wheel.elfload import cpu_level, refusal  # noqa: PLC0415 (wheels for Windows do without)
+    from farm.wheel.elfload import cpu_level, refusal, writes_code  # noqa: PLC0415 (wheels for Windows do without)
 
+    partial = isinstance(data, PartialMember)  # tables lie all over the file
     return Library(
         path=path,
         sha256=sha256,
@@ -156,8 +157,8 @@ def elf_library(
         internals=_internals(data, elf),
         cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
-        text_relocations=elf.text_relocations,
-        refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not isinstance(data, PartialMember)),
+        text_relocations=elf.text_relocations and (partial or writes_code(data, elf)),
+        refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not partial),
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
@@ -182,11 +183,13 @@ def _read_fatbin(path: str, sha256: str, data: Buffer | PartialMember) -> Librar
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     """A file of machine code for one GPU."""
-    from farm.wheel.cubin import architecture, has_kernel  # noqa: PLC0415 (wheels without device code do without)
+    from farm.wheel.cubin import architecture, has_kernel, is_specific  # noqa: PLC0415 (not always needed)
 
-    sm = architecture(data[:52]) or 0
+    sm: int | str = architecture(data[:52]) or 0
     if not has_kernel(data[:]):
         return (), 1
+    if is_specific(data[:]):
+        sm = f"{sm}a"
     return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 

@@ -20,6 +20,7 @@ from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
+from farm.wheel.machines import chosen_by_machine
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     BASELINES,
@@ -179,9 +180,10 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     loadable = [library.path for library in contents.libraries if library.is_loadable]
     if all(tag.rpartition("-")[2].startswith("android_") for tag in info.tags):
         return None  # its tag is its API level, which no library shows (PEP 738): as it is, auditwheel keeps it too
-    if machine is None and loadable:
+    chosen = {library.path for library in chosen_by_machine(contents.libraries)}
+    if machine is None and (lost := [path for path in loadable if path not in chosen]):
         raise VerificationFailedError(
-            f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+            f"the wheel holds libraries ({lost[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
             hint="build it with a platform tag (Root-Is-Purelib: false)",
         )
     if not loadable or machine is None:

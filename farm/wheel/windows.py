@@ -86,8 +86,8 @@ def owner(name: str) -> Owner | None:
 
 
 def of_the_machine() -> tuple[str, ...]:
-    """Name patterns of DLLs that go into no wheel: the driver's, the Visual C++ runtime, and what newer Windows has."""
-    return (*_lists().driver, *_lists().runtime, *_lists().system)
+    """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
+    return (*_lists().driver, *_lists().python, *_lists().runtime, *_lists().system)
 
 
 def added_folders() -> tuple[str, ...]:

@@ -153,6 +153,18 @@ def test_an_assembly_of_dotnet_for_any_machine_stays_as_it_is(tmp_path, windows,
         assert archive.read("canary/Runtime.dll") == assembly
 
 
+def test_a_wheel_for_any_python_takes_its_runtime_from_python(tmp_path, windows, make_wheel, make_pe):
+    """As libclang's: for Python 2 delvewheel would vendor the C++ runtime of Python 3."""
+    _, libs = windows
+    files = {"canary/core.dll": aligned(make_pe(needed=["deep.dll", "VCRUNTIME140.dll", "VCRUNTIME140_1.dll"]))}
+    wheel = make_wheel(tmp_path / "others", files, tag="py2.py3-none-win_amd64")
+    out = tmp_path / "out"
+    out.mkdir()
+    result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
+    names = [each.path.partition("/")[2] for each in result.vendored]
+    assert [name[:5] for name in names if name.endswith(".dll")] == ["deep-"]
+
+
 def test_a_dll_of_another_machine_is_named_with_the_way_out(tmp_path, windows, make_wheel, make_pe):
     _, libs = windows
     files = {

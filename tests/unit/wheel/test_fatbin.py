@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from farm.errors import VerificationFailedError
 from farm.wheel import fatbin
 from farm.wheel.fatbin import find_fatbins, read_fatbins
+from farm.wheel.library import read_library
 from tests.examples import examples
 
 LZ4, ZSTD, SPECIFIC = 0x2011, 0x8011, 0x100011
@@ -47,6 +48,33 @@ def test_entry_facts(make_container, make_entry, make_cubin):
         ("ptx", 120, True, False),
     ]
     assert [entry.size for entry in container.entries] == [4096, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("abi", "flags", "compat", "sm"),
+    [
+        # As ptxas of CUDA 12.9 and 13.0 writes them.
+        (7, 0x5A0D5A, None, "90a"),
+        (7, 0x5A055A, None, 90),
+        (8, 0x600780A, None, "120a"),
+        (8, 0x6007802, None, 120),
+        (8, 0x6005A04, b"\2\x09\1\0", "90a"),
+        (8, 0x6005A04, b"\2\x09\0\0", 90),
+        (8, 0x6005A04, b"\2\x09", 90),
+    ],
+)
+def test_a_cubin_for_one_gpu_alone(make_cubin, abi, flags, compat, sm):
+    raw = bytearray(make_cubin())
+    raw[8] = abi
+    raw[48:52] = flags.to_bytes(4, "little")
+    if compat is not None:
+        at, (table,) = len(raw), struct.unpack_from("<Q", raw, 40)
+        symbols = raw[table : table + 64]
+        raw += compat
+        raw[40:48], raw[60] = len(raw).to_bytes(8, "little"), 2
+        raw += symbols + struct.pack("<IIQQQQIIQQ", 0, 0x70000086, 0, 0, at, len(compat), 0, 0, 4, 0)
+    library = read_library("own/kernels.cubin", "", bytes(raw), None)
+    assert (library.error, [group.sass for group in library.fatbins]) == (None, [(sm,)])
 
 
 @pytest.mark.parametrize("how", ["no kernel", "compressed", "empty", "no cubin"])

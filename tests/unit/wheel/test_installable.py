@@ -1,8 +1,12 @@
 """What installers refuse, or what they would overwrite."""
 
+from contextlib import nullcontext
+
 import pytest
 
+from farm.errors import VerificationFailedError
 from farm.wheel.policy import Policy
+from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify
 
 TAG = "cp311-cp311-manylinux_2_17_x86_64"
@@ -251,6 +255,11 @@ def test_the_python_that_a_dll_loads(refused, make_pe, tag, member, needed, ok):
         ("attach_x86.dll", 0x14C, True),  # as debugpy has it, for processes of 32 bits
         ("tool-win32.dll", 0x14C, True),
         ("helper.arm64.dll", 0xAA64, True),
+        ("libportaudio32bit-asio.dll", 0x14C, True),  # sounddevice's
+        ("libportaudioarm64.dll", 0xAA64, True),
+        ("runtimes/win-x86/native/core.dll", 0x14C, True),
+        ("runtimes/win-x86/native/_core.pyd", 0x14C, False),
+        ("libportaudio132bit.dll", 0x14C, False),
         ("attach_x86.dll", 0xAA64, False),  # the name says another machine than the file is for
         ("attach_x86_64.dll", 0x14C, False),
         ("prefix86.dll", 0x14C, False),
@@ -264,6 +273,28 @@ def test_a_library_for_processes_of_another_machine_says_so_in_its_name(refused,
         {f"canary/{member}": make_pe(machine=machine, needed=["KERNEL32.dll"])}, tag="cp311-cp311-win_amd64"
     )
     assert [check for check, _, _ in found] == ([] if ok else ["imports"])
+
+
+@pytest.mark.parametrize(
+    ("members", "lost"),
+    [
+        ({"amd64/core.dll": 0x8664, "x86/core.dll": 0x14C}, 0),  # clr_loader's
+        ({"win-x64/core.dll": 0x8664, "win-arm64/core.dll": 0xAA64, "core.dll": 0x8664}, 1),
+        ({"amd64/core.dll": 0x8664}, 1),
+        ({"amd64/core.dll": 0x8664, "amd64/more.dll": 0x8664}, 2),
+    ],
+)
+def test_a_wheel_for_every_machine_may_hold_libraries_for_several(
+    refused, make_pe, make_wheel, tmp_path, members, lost
+):
+    files = {f"canary/{name}": make_pe(machine=machine, needed=["KERNEL32.dll"]) for name, machine in members.items()}
+    wheel_file = WHEEL.replace(TAG, "py3-none-any").replace("false", "true").encode()
+    found = refused(files, tag="py3-none-any", wheel_file=wheel_file)
+    assert [check for check, _, _ in found] == ["platform"] * lost
+    path = make_wheel(tmp_path, {"canary/__init__.py": b"", **files}, tag="py3-none-any", wheel_file=wheel_file)
+    (tmp_path / "repaired").mkdir()
+    with nullcontext() if not lost else pytest.raises(VerificationFailedError, match="holds libraries"):
+        assert repair(path, tmp_path / "repaired", RepairOptions(into="canary")).wheel.name == path.name
 
 
 def test_what_needs_a_library_of_another_machine_does_not_get_it(refused, make_pe):

@@ -3,7 +3,8 @@ import struct
 import pytest
 
 from farm.errors import VerificationFailedError
-from farm.wheel.library import read_library
+from farm.wheel.imports import system_needs
+from farm.wheel.library import Library, read_library
 from farm.wheel.manylinux import (
     SystemNeed,
     earned_policy,
@@ -154,6 +155,22 @@ def test_a_library_that_is_marked_for_newer_cpus(make_elf, kind, found, level):
     assert (library.error, library.cpu_level) == (None, level)
     reason = why_linux_only([SystemNeed("a.so", frozenset(), frozenset(), frozenset(), level)])
     assert reason is None if level is None else f"x86-64-{level}" in reason
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "asked"),
+    [
+        ("own/glibc-hwcaps/x86-64-v3/a.so", "v3", None),
+        ("own/glibc-hwcaps/x86-64-v4/a.so", "v3", None),
+        ("own/glibc-hwcaps/x86-64-v3/a.so", "v4", "v4"),
+        ("own/glibc-hwcaps/x86-64-v3/deeper/a.so", "v3", "v3"),
+        ("own/x86-64-v3/a.so", "v3", "v3"),
+    ],
+)
+def test_a_library_that_the_loader_takes_on_newer_cpus_only(path, level, asked):
+    """ld.so(8): other CPUs pass the folder by. auditwheel keeps the tag of such a wheel too."""
+    library = Library(path=path, sha256="", size=1, machine="x86_64", kind="shared", cpu_level=level)
+    assert [need.cpu_level for need in system_needs([library], [])] == [asked]
 
 
 def test_narrow_unicode():

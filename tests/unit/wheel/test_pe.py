@@ -106,6 +106,7 @@ def test_who_brings_what():
         "ucrtbase.dll": "system",
         "D3D12.dll": "system",  # PySide6 6.12 needs it; Windows 7 has none
         "nvcuda.dll": "driver",
+        "ze_loader.dll": "driver",
         "NVML.dll": "driver",
         "python311.dll": "python",
         "python3.dll": "python",
