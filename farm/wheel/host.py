@@ -136,7 +136,7 @@ def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
             fix="build it with the tag of its platform (Root-Is-Purelib: false)",
         )
         for library in contents.libraries
-        if library.is_loadable and library.machine not in _android_machines(tags) and library not in chosen
+        if library.is_loadable and library.machine not in _android_machines(tags) and library.path not in chosen
     ]
     return _check("platform", findings, names)
 

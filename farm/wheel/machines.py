@@ -29,7 +29,8 @@ def says_its_machine(library: Library) -> bool:
     return re.search(rf"(?:{words})(?![a-z0-9])", path) is not None
 
 
-def chosen_by_machine(libraries: Iterable[Library]) -> list[Library]:
-    """What a wheel for every machine may hold: libraries for several, each of which says its own (clr_loader)."""
+def chosen_by_machine(libraries: Iterable[Library]) -> frozenset[str]:
+    """Paths of what a wheel for every machine may hold: libraries for several, each of which says its own."""
     found = [library for library in libraries if library.is_loadable and says_its_machine(library)]
-    return found if len({library.machine for library in found}) > 1 else []
+    several = len({library.machine for library in found}) > 1  # as clr_loader's
+    return frozenset(library.path for library in found) if several else frozenset()

@@ -180,7 +180,7 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     loadable = [library.path for library in contents.libraries if library.is_loadable]
     if all(tag.rpartition("-")[2].startswith("android_") for tag in info.tags):
         return None  # its tag is its API level, which no library shows (PEP 738): as it is, auditwheel keeps it too
-    chosen = {library.path for library in chosen_by_machine(contents.libraries)}
+    chosen = chosen_by_machine(contents.libraries)
     if machine is None and (lost := [path for path in loadable if path not in chosen]):
         raise VerificationFailedError(
             f"the wheel holds libraries ({lost[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
