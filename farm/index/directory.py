@@ -41,6 +41,9 @@ from farm.temporary import to_its_end
 
 _MARK = ".alive"
 
+_LACKING = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What a file system says that has no locks, or no hard links."""
+
 
 class DirectoryStore:
     """Objects are files below `root`; media types are left to whoever serves them.
@@ -292,7 +295,12 @@ def _failures(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # FAT says EPERM to a hard link, as if it were forbidden; so does a folder that is immutable.
+        lacking = error.errno in _LACKING or (error.errno == errno.EPERM and error.filename2 is not None)
         raise InfrastructureError(
             f"the index directory failed at {error.filename or path}: {error.strerror or error}",
-            hint="check free space and permissions; the same command can be run again",
+            hint="an index needs hard links and locks, which FAT and some network file systems lack; "
+            "if this one has them, check permissions"
+            if lacking
+            else "check free space and permissions; the same command can be run again",
         ) from error

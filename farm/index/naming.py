@@ -46,12 +46,11 @@ def parse_wheel_name(filename: str) -> tuple[NormalizedName, Version]:
     return wheel_identity(filename)[:2]
 
 
-def is_wheel_name(filename: str) -> bool:
+def is_wheel_of(project: NormalizedName, filename: str) -> bool:
     try:
-        wheel_identity(filename)
+        return parse_wheel_name(filename)[0] == project
     except ValueError:
         return False
-    return True
 
 
 def _wheel_name(filename: str) -> str:

@@ -53,7 +53,9 @@ def check_source(source: str) -> str:
 
 
 def project_files(source: str, project: str, unhashed: Callable[[str], None] = lambda _name: None) -> list[File]:
-    """The wheels on a project's page that are not yanked and have a sha256; their URLs are absolute.
+    """The project's wheels on its page that are not yanked and have a sha256; their URLs are absolute.
+
+    Wheels of other projects there are passed over, as by pip; uv refuses them.
 
     Args:
         source: The root of the other index's simple API.
@@ -65,7 +67,8 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
         InfrastructureError: There is no such index, or the page is none of the simple API.
     """
     # Only this spelling has a page (PEP 503).
-    url = f"{as_sent(source).rstrip('/')}/{quote(canonicalize_name(project), safe='')}/"
+    name = canonicalize_name(project)
+    url = f"{as_sent(source).rstrip('/')}/{quote(name, safe='')}/"
     # Behind `file:` nobody answers a folder with its page.
     place = f"{url}index.html" if url.startswith("file:") else url
     answer = ask(place, {"Accept": ACCEPT}, hint="is the index right, and does it answer?")
@@ -84,7 +87,8 @@ def project_files(source: str, project: str, unhashed: Callable[[str], None] = l
             entries = _json_entries(data)
         else:
             entries = _html_entries(answer.url, data.decode(errors="replace"))
-        return [file for entry in entries if (file := _file(answer.url, entry, unhashed)) is not None]
+        own = (entry for entry in entries if naming.is_wheel_of(name, entry["filename"]))
+        return [file for entry in own if (file := _file(answer.url, entry, unhashed)) is not None]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InfrastructureError(f"{url} is not a page of a simple index: {error!s:.200}") from error
 
@@ -209,8 +213,7 @@ def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) ->
     if entry.get("yanked"):
         return None
     if not digest:
-        if naming.is_wheel_name(entry["filename"]):
-            unhashed(entry["filename"])
+        unhashed(entry["filename"])
         return None
     # Relative to where the page was found, which may be behind a redirect.
     url = urljoin(place, entry["url"])
@@ -228,4 +231,4 @@ def _file(place: str, entry: dict[str, Any], unhashed: Callable[[str], None]) ->
             core_metadata=Hashes(sha256=metadata) if metadata else None,
         )
     except ValidationError:
-        return None  # a source distribution, or a name that no wheel of ours could have
+        return None  # a digest, a size or a name that no wheel of ours could have

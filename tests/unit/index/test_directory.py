@@ -1,5 +1,6 @@
 """The directory store under kill, failure and sweep. What all stores promise is tested beside the S3 store."""
 
+import errno
 import hashlib
 import os
 import resource
@@ -12,6 +13,7 @@ import pytest
 
 import farm
 from farm.errors import InfrastructureError
+from farm.index import directory
 from farm.index.directory import DirectoryStore
 
 TEXT = "text/plain"
@@ -235,3 +237,17 @@ def test_posix_locks_are_imported_by_one_module_only():
     folder = Path(farm.__file__).parent
     locking = [path.relative_to(folder) for path in folder.rglob("*.py") if "fcntl.flock" in path.read_text("utf-8")]
     assert locking == [Path("locks.py")]
+
+
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("link", errno.EPERM), ("link", errno.EOPNOTSUPP), ("lock", errno.ENOLCK), ("lock", errno.EOPNOTSUPP)],
+)
+def test_a_file_system_without_links_or_locks_is_named(tmp_path, monkeypatch, call, number):
+    def lacks(*names, **_):
+        raise OSError(number, os.strerror(number), *([names[0], None, names[1]] if call == "link" else []))
+
+    monkeypatch.setattr(*(("os.link", lacks) if call == "link" else (directory, "lock", lacks)))
+    with pytest.raises(InfrastructureError) as caught:
+        DirectoryStore(tmp_path).create("whl/files/x", b"new", content_type="text/plain")
+    assert "hard links and locks" in caught.value.hint

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import json
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
@@ -64,8 +65,9 @@ def test_what_is_no_http_is_named(answer):
 
 
 def test_a_project_is_asked_for_by_the_name_of_its_page():
-    with answering(PAGE, path="/simple/my-ca-nary/") as root:
-        assert names(root, "My.Ca__nary") == [WHEEL]
+    own = WHEEL.replace("canary", "my_ca_nary")
+    with answering(PAGE.replace(b"canary-1.0", b"my_ca_nary-1.0"), path="/simple/my-ca-nary/") as root:
+        assert names(root, "My.Ca__nary") == [own]
         with pytest.raises(UsageError, match="has no project"):
             names(root, "../simple/my-ca-nary")
 
@@ -105,6 +107,22 @@ def test_a_digest_may_have_capital_letters():
 def test_a_wheel_that_is_twice_on_a_page_is_offered_once():
     with answering(PAGE * 2) as root:
         assert len(list(in_index(f"{root}/simple", ["canary"]))) == 1
+
+
+@pytest.mark.parametrize("kind", ["text/html", "application/vnd.pypi.simple.v1+json"])
+def test_a_wheel_of_another_project_on_a_page_is_passed_over_as_pip_does(kind):
+    others = ["other-1.0-py3-none-any.whl", "canary_more-9.0-py3-none-any.whl", WHEEL.replace("canary", "Canary")]
+    if kind == "text/html":
+        body = b"".join(PAGE.replace(b"canary-1.0%2Bcu118-py3-none-any.whl", name.encode()) for name in others)
+    else:
+        files = [{"filename": name, "url": name, "hashes": {"sha256": SHA256}} for name in others]
+        body = json.dumps({"meta": {"api-version": "1.0"}, "name": "other", "files": files}).encode()
+    with answering(body, headers={"Content-Type": kind}) as root:
+        assert names(root) == [WHEEL.replace("canary", "Canary")]
+    unhashed = []
+    with answering(body.replace(SHA256.encode(), b""), headers={"Content-Type": kind}) as root:
+        assert simple.project_files(f"{root}/simple", "canary", unhashed.append) == []
+    assert unhashed == [WHEEL.replace("canary", "Canary")]
 
 
 def test_a_page_of_a_later_minor_version_is_read():
