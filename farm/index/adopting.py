@@ -105,13 +105,18 @@ def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:
         projects: Their names; one that is named twice, or in two spellings, counts once.
 
     Raises:
-        UsageError: The source is not a URL of an index, or has no such project.
+        UsageError: The source is not a URL of an index, or has no such project, or no wheel of it.
         InfrastructureError: It does not answer.
     """
     check_source(source)
     for project in {canonicalize_name(each): each for each in projects}.values():
         unhashed: list[str] = []
         files = project_files(source, project, unhashed.append)
+        if not files and not unhashed:  # a page that asks for a login has none either
+            raise UsageError(
+                f"{source} has no wheel of {project!r} that is not yanked",
+                hint="open its page in a browser: does it list the wheels, without a login?",
+            )
         for file in {(each.filename, each.hashes): each for each in files}.values():
             yield Offer(file.filename, file.hashes.sha256, link=file)
         for name in unhashed:

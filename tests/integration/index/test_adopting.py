@@ -125,6 +125,21 @@ def test_another_index_is_adopted_and_only_what_is_missing_is_downloaded(tmp_pat
         adopt(store, in_index(source, ["torch"]), group=GROUP)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<form action=/login><input name=password></form>",
+        "<a href='canary-1.0.tar.gz#sha256=" + "0" * 64 + "'>canary-1.0.tar.gz</a>",
+        f"<a href='other-1.0-py3-none-any.whl#sha256={'0' * 64}'>other-1.0-py3-none-any.whl</a>",
+    ],
+)
+def test_a_page_without_wheels_of_the_project_is_said_to_have_none(tmp_path, other, line):
+    """It was read as an index from which nothing is missing here."""
+    store = open_store(str(tmp_path / "index"))
+    with pytest.raises(UsageError, match="has no wheel of 'canary' that is not yanked"):
+        adopt(store, in_index(other(line), ["canary"]), group=GROUP, dry_run=True)
+
+
 def test_an_index_of_the_farm_is_adopted_with_its_times(tmp_path, make_wheel, put):
     source = open_store(str(tmp_path / "source"))
     for name in (FIRST, SECOND, THIRD):
