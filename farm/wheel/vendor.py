@@ -20,7 +20,6 @@ from farm.wheel.archive import Archive, Limits, check_name
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
-from farm.wheel.machines import chosen_by_machine
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.metadata import (
     BASELINES,
@@ -180,13 +179,17 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
     loadable = [library.path for library in contents.libraries if library.is_loadable]
     if all(tag.rpartition("-")[2].startswith("android_") for tag in info.tags):
         return None  # its tag is its API level, which no library shows (PEP 738): as it is, auditwheel keeps it too
-    chosen = chosen_by_machine(contents.libraries)
-    if machine is None and (lost := [path for path in loadable if path not in chosen]):
-        raise VerificationFailedError(
-            f"the wheel holds libraries ({lost[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
-            hint="build it with a platform tag (Root-Is-Purelib: false)",
-        )
-    if not loadable or machine is None:
+    if machine is None:
+        from farm.wheel.machines import chosen_by_machine  # noqa: PLC0415 (seldom needed, and slow to import)
+
+        chosen = chosen_by_machine(contents.libraries)
+        if lost := [path for path in loadable if path not in chosen]:
+            raise VerificationFailedError(
+                f"the wheel holds libraries ({lost[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+                hint="build it with a platform tag (Root-Is-Purelib: false)",
+            )
+        return None
+    if not loadable:
         return None
     found = BASELINES.get(machine, machine)
     built_for = {library.machine for library in contents.libraries if library.is_loadable}

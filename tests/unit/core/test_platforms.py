@@ -30,7 +30,7 @@ SINGLE_FILES = {"patches.py"}  # copied to machines without the farm: it imports
 FOREIGN = {  # words of other formats that look like a platform's name
     ("doctor/unix.py", "linux"),  # what Docker calls the system of its containers
     ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
-    ("wheel/host.py", "win32"),  # what a DLL of 32 bits is for
+    ("wheel/machines.py", "win32"),  # what a DLL of 32 bits is for
     ("wheel/metadata.py", "win32"),  # the wheel tag of 32-bit Windows
     ("wheel/abi.py", "win32"),
     ("wheel/pe.py", "win32"),
