@@ -71,21 +71,21 @@ def test_a_python_too_old_for_this_pip_brings_its_own(tmp_path, index, monkeypat
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     source = ("--index-url", index.as_uri())
-    install(python, f"fakemod=={VERSION}", source=source, log=tmp_path / "pip.log", timeout_s=120)
+    install(python, f"fakemod=={VERSION}", source=source, log=tmp_path / "pip.log", timeout_s=600)
     assert "Successfully installed" in (tmp_path / "pip.log").read_text()
     with pytest.raises(SmokeFailedError, match="failed with exit code 1"):
-        install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=120)
+        install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600)
 
 
 def test_install_then_probe(tmp_path, index, python, uv):
     log = tmp_path / "logs" / "pip.log"
     said: list[str] = []
     source = ("--index-url", index.as_uri())
-    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=120, uv=uv, line=said.append)
+    install(python, f"fakemod=={VERSION}", source=source, log=log, timeout_s=600, uv=uv, line=said.append)
     assert re.search("Successfully installed|Installed 1 package", log.read_text())
     # The screen gets what the log gets.
     assert "\n".join(said) == log.read_text().rstrip("\n")
-    report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=120)
+    report = run_probe(python, module="fakemod", expect=Expectation(version=VERSION), timeout_s=600)
     assert report.outcome == "passed"
     (imported,) = [c.seen for c in report.checks if c.name == "import"]
     assert (tmp_path / "env" / imported).is_file()
@@ -94,7 +94,7 @@ def test_install_then_probe(tmp_path, index, python, uv):
 def test_what_is_not_in_the_index_fails_with_the_installers_words(tmp_path, index, python, uv):
     log = tmp_path / "pip.log"
     with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
-        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=120, uv=uv)
+        install(python, "fakemod==9", source=("--index-url", index.as_uri()), log=log, timeout_s=600, uv=uv)
     assert caught.value.hint == f"log: {log}"
 
 
@@ -103,13 +103,13 @@ def test_what_a_wheel_needs_and_the_index_lacks_is_named(tmp_path, index, python
     add_wheel(index, "needy", "1", fakemod.SOURCE, f"Requires-Dist: absentmod{version}\n")
     with pytest.raises(SmokeFailedError, match="absentmod") as caught:
         install(
-            python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+            python, "needy==1", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
         )
     assert "the index lacks absentmod: `farm index dependencies`" in caught.value.hint
     links = (index / "needy" / "index.html").as_uri()
     source = ("--no-index", "--find-links", links)
     with pytest.raises(SmokeFailedError, match="absentmod") as caught:
-        install(python, "needy==1", source=source, log=tmp_path / "pip.log", timeout_s=120, uv=uv)
+        install(python, "needy==1", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
     assert "the index lacks absentmod: the page of links has" in caught.value.hint
 
 
@@ -129,7 +129,7 @@ def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, opt
         client.close()
         source = (option, f"{url}/wheels/links.html")
         with pytest.raises(SmokeFailedError) as caught:
-            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=120, uv=uv)
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
     assert caught.value.hint.startswith(f"{url}/wheels/links.html answers 403 without credentials")
     assert not (home / ".local").exists()
 
@@ -146,7 +146,7 @@ def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
     with pytest.raises(SmokeFailedError, match=NONE_SUCH):
         install(
-            python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+            python, "fakemod==9", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
         )
 
 
@@ -160,7 +160,7 @@ def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index
             f"fakemod=={VERSION}",
             source=("--index-url", index.as_uri()),
             log=tmp_path / "pip.log",
-            timeout_s=120,
+            timeout_s=600,
             uv=uv,
         )
 
@@ -168,5 +168,5 @@ def test_a_wheel_with_other_bytes_than_the_index_says_is_refused(tmp_path, index
 def test_a_requirement_is_no_option(tmp_path, index, python, uv):
     with pytest.raises(UsageError, match="is not a requirement"):
         install(
-            python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=120, uv=uv
+            python, "--target=/", source=("--index-url", index.as_uri()), log=tmp_path / "pip.log", timeout_s=600, uv=uv
         )
