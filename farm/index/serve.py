@@ -5,6 +5,7 @@ Folders are answered with their page, pages with the media type that clients ask
 """
 
 import gzip
+import os
 import re
 import sys
 from http import HTTPStatus
@@ -120,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, key: str, file: BinaryIO, *, body: bool) -> None:
         size = file.seek(0, 2)
         file.seek(0)
-        stat = (self.index / key).stat()
-        tag = f'"{stat.st_mtime_ns:x}-{size:x}"'
+        stat = os.fstat(file.fileno())  # of what is open: a page may be replaced at any moment, and within one tick
+        tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{size:x}"'
         kind = media_type(key)
         headers = {"Content-Type": kind, "ETag": tag, "Accept-Ranges": "bytes", "Vary": "Accept-Encoding"}
         page = kind != "application/octet-stream"

@@ -2,9 +2,11 @@
 
 import gzip
 import http.client
+import os
 import socket
 import struct
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,28 @@ def test_an_encoded_page_has_a_tag_of_its_own(ask):
     tags = {ask(PAGE, Accept_Encoding=encoding)[1]["ETag"] for encoding in ("gzip", "identity")}
     assert len(tags) == 2
     assert {ask(PAGE, Accept_Encoding="gzip", If_None_Match=tag)[0] for tag in tags} == {304}
+
+
+def test_a_page_that_is_replaced_while_it_is_sent_has_its_own_tag(ask, monkeypatch):
+    """Else a client would keep the old bytes under the tag of the new ones. Both have one size and one time."""
+    path, opened = ask.root / "whl/sm35-avx/simple/other.json", Path.open
+    path.write_text("[1]")
+    before = path.stat()
+    new = path.with_suffix(".new")
+    new.write_text("[2]")
+    os.utime(new, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def replaced(place, *args, **kwargs):
+        file = opened(place, *args, **kwargs)
+        if place == path and new.exists():
+            new.replace(path)
+        return file
+
+    monkeypatch.setattr(Path, "open", replaced)
+    first, second = (ask("/whl/sm35-avx/simple/other.json") for _ in range(2))
+    assert (first[2], second[2]) == (b"[1]", b"[2]")
+    assert first[1]["ETag"] != second[1]["ETag"]
+    path.unlink()
 
 
 @pytest.mark.parametrize(
