@@ -1,14 +1,19 @@
 """A build that is killed at several points goes on where it was: nothing that was compiled is compiled again."""
 
+import contextlib
 import json
 import signal
 import subprocess
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
+import requests
 
 from tests.e2e.conftest import OBJECT
 from tests.larger_canary import larger_canary
@@ -44,6 +49,25 @@ def built(container: Any) -> list[str]:
     return OBJECT.findall(container.logs().decode(errors="replace"))
 
 
+@contextlib.contextmanager
+def built_to_the_end(container: Any) -> Iterator[list[str]]:
+    """The same of a container that goes away in this block, up to its last line; filled at the end of the block."""
+    found: list[str] = []
+    pieces: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(docker.errors.NotFound, requests.exceptions.RequestException):
+            for piece in container.logs(stream=True, follow=True):
+                pieces.append(piece)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    yield found
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    found += OBJECT.findall(b"".join(pieces).decode(errors="replace"))
+
+
 def wait_for(container: Any, steps: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while len(built(container)) < steps:
@@ -72,10 +96,11 @@ def test_killed_at_several_points(farm, client, code):
             process.send_signal(signal.SIGKILL)
             process.communicate()
         if what == "asked":
-            compiled.append(built(container))  # the container goes away
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=WAIT_S)
+            with built_to_the_end(container) as objects:
+                process.send_signal(signal.SIGTERM)
+                process.communicate(timeout=WAIT_S)
             assert process.returncode == 130
+            compiled.append(objects)
         if what in ("both", "build"):
             container.kill()
             compiled.append(built(container))
