@@ -6,12 +6,12 @@ A process works on one project, which `use_project` names, as `sys.path` names t
 
 import contextlib
 import os
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from packaging.utils import canonicalize_name
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -309,13 +309,9 @@ def near(name: str) -> list[str]:
     named = []
     for folder_name in names():
         with contextlib.suppress(UsageError):  # what is wrong with another recipe is another matter
-            if _as_pip(recipe(folder_name).package) == _as_pip(name):
+            if canonicalize_name(recipe(folder_name).package) == canonicalize_name(name):
                 named.append(folder_name)
     return named or nearest(name, names()) or nearest(name.lower(), names())
-
-
-def _as_pip(name: str) -> str:
-    return re.sub("[-_.]+", "-", name).lower()
 
 
 @cache

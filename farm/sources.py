@@ -22,6 +22,7 @@ from typing import IO
 from urllib.parse import unquote, urljoin
 
 import requests
+from packaging.utils import canonicalize_name
 
 from farm import outputs
 from farm.clones import Line, packed_clone, sha256_of, without_content
@@ -257,7 +258,7 @@ def index_address(package: str, file: str) -> str:
         BuildFailedError: It has no such file.
     """
     index = pip_index()
-    page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', package).lower()}/"
+    page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
     text = _get(page, MAX_PAGE).decode("utf-8", "replace")
     addresses = [urljoin(page, unescape(match[1])).partition("#")[0] for match in re.finditer(r'href="([^"]+)"', text)]
     by_name = {unquote(address.rpartition("/")[2]): address for address in addresses}

@@ -13,9 +13,8 @@ def run(args: argparse.Namespace) -> int:
     from farm.errors import ExitCode
     from farm.pipeline.run import cancel
 
-    with journal_with_a_run(args) as journal:
-        found = journal.run(args.run)
-    ended = cancel(workspace_of(args), found.id)
+    with journal_with_a_run(args):  # `cancel` would make a journal where there is none
+        ended = cancel(workspace_of(args), args.run)
     if args.json:
         show.json_document({"id": ended.id, "result": ended.result, "exit_code": ended.exit_code})
     else:

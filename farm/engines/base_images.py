@@ -19,7 +19,7 @@ import docker.errors
 from farm import failures
 from farm.catalog import DebianRelease
 from farm.engines import once
-from farm.engines.docker import ERRORS
+from farm.engines.docker import ERRORS, guard
 from farm.engines.package_counts import PackageCounts
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
@@ -37,6 +37,7 @@ SCRIPTS = {"debian": "sid", "ubuntu": "gutsy"}
 (Debian 12's: forky, noble), unless it is told the script."""
 
 
+@guard
 def base_image(
     client: docker.DockerClient,
     name: str,

@@ -107,7 +107,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             client.close()  # its socket: a dispatcher that asks again and again would run out of them
             raise
         client.api.timeout = timeout_s
-    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+    except (*ERRORS, OSError) as error:
         where = url or "DOCKER_HOST or this machine"
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):

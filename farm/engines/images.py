@@ -22,6 +22,7 @@ from docker.utils.build import create_archive
 
 from farm import failures, outputs
 from farm.engines import once
+from farm.engines.docker import guard
 from farm.engines.package_counts import PackageCounts
 from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
 from farm.interrupts import held
@@ -73,6 +74,7 @@ def check_machine(client: docker.DockerClient, machine: str) -> None:
         )
 
 
+@guard
 def ensure_image(
     client: docker.DockerClient,
     *,

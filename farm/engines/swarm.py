@@ -25,7 +25,7 @@ from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 from farm import outputs
 from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.docker import guard
+from farm.engines.docker import ERRORS, guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.output import RefusedOutputError
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
@@ -271,7 +271,7 @@ class SwarmEngine:
             url = self._api._url("/services/{0}/logs", handle)
             answer = self._api.get(url, params=params, timeout=OUTPUT_S)
             return b"".join(self._api._multiplexed_buffer_helper(answer))
-        except (docker.errors.DockerException, requests.exceptions.RequestException, InfrastructureError):
+        except (*ERRORS, InfrastructureError):
             return b""
 
     # --- end

@@ -15,7 +15,7 @@ from farm.engines import base_images, images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import ERRORS, DockerEngine, connect, guard
+from farm.engines.docker import ERRORS, DockerEngine, connect
 from farm.engines.exchange import Exchange
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
@@ -293,7 +293,7 @@ def toolchain(
     images.check_machine(client, plan.machine)
     assert plan.base  # submit refuses the others
     with outcomes.timed("image", watcher) as step, backend.lock:
-        base = guard(base_images.base_image)(
+        base = base_images.base_image(
             client,
             plan.base,
             catalog.debian_releases()[plan.base],
@@ -303,7 +303,7 @@ def toolchain(
             note=watcher.note,
             progress=watcher.progress,
         )
-        image = guard(images.ensure_image)(
+        image = images.ensure_image(
             client,
             repository="farm/toolchain",
             context=rendered.image,

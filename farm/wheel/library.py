@@ -185,12 +185,11 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     """A file of machine code for one GPU."""
     from farm.wheel.cubin import architecture, has_kernel, is_specific  # noqa: PLC0415 (not always needed)
 
-    sm: int | str = architecture(data[:52]) or 0
-    if not has_kernel(data[:]):
+    whole = data[:]
+    if not has_kernel(whole):
         return (), 1
-    if is_specific(data[:]):
-        sm = f"{sm}a"
-    return (FatbinSet(sass=(sm,), ptx=(), containers=1, bytes=len(data)),), 0
+    sm = architecture(whole) or 0
+    return (FatbinSet(sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
 def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:

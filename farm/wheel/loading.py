@@ -121,9 +121,9 @@ def _refused(library: Library) -> list[Finding]:
 def _shadows(library: Library) -> list[Finding]:
     name = posixpath.basename(library.path)
     low = name.lower()
-    if library.format == "pe" and _BROUGHT_ALONG.fullmatch(low):
-        return []
     if library.format == "pe":
+        if _BROUGHT_ALONG.fullmatch(low):
+            return []
         whose = "Python's" if _PYTHON_DLL.fullmatch(low) else None
         whose = whose or {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")
     else:
