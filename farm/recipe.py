@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from packaging.utils import canonicalize_name
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -306,6 +305,8 @@ def _holds(root: Path, name: str) -> bool:
 
 def near(name: str) -> list[str]:
     """The folders of recipes that may be meant: of the distribution that pip calls so, else those with like names."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 slow to import; only a wrong name comes here
+
     named = []
     for folder_name in names():
         with contextlib.suppress(UsageError):  # what is wrong with another recipe is another matter

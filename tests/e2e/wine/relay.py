@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,12 +107,44 @@ def relay(place: Path, c: Path) -> Iterator[Relay]:
         made.kill()
 
 
-def kill_all(mark: Mapping[str, str]) -> None:
-    """Kills every process whose environment has these variables: a build and all that it started, at once."""
+def kill_all(mark: Mapping[str, str], seconds: float = TIMEOUT_S) -> None:
+    """Kills every process whose environment has these variables: a build and all that it started.
+
+    What is started while the processes are looked through can be missed, so they are until none is left.
+    """
     wanted = {f"{name}={value}".encode() for name, value in mark.items()}
+    end = time.monotonic() + seconds
+    while _killed(wanted):
+        assert time.monotonic() < end, f"not killed within {seconds} s"
+        time.sleep(0.02)
+
+
+def _killed(wanted: set[bytes]) -> bool:
+    """Whether one was there; one that is just replaced by another program has no environment yet, and counts as one."""
+    found = False
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if wanted <= set(path.read_bytes().split(b"\0")):
+            environment = path.read_bytes()
+            if wanted <= set(environment.split(b"\0")):
                 os.kill(int(path.parent.name), signal.SIGKILL)
-        except (OSError, ProcessLookupError):
+                found = True
+            elif not environment:
+                found = found or _begins(path.parent)
+        except OSError:
             continue
+    return found
+
+
+def _begins(process: Path) -> bool:
+    """Whether it has no arguments either, but memory, which a kernel's thread or a dead process has not."""
+    return not (process / "cmdline").read_bytes() and b"VmRSS" in (process / "status").read_bytes()
+
+
+def ended(process: subprocess.Popen[bytes], seconds: float = TIMEOUT_S) -> None:
+    """Waits for a process that was killed, not for the end of its pipe.
+
+    A process that dies while it hands the pipe to Wine's server leaves it there, until the server ends.
+    """
+    process.wait(seconds)
+    if process.stdout:
+        process.stdout.close()

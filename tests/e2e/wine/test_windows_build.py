@@ -19,7 +19,7 @@ from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
 from tests.e2e.conftest import wait
-from tests.e2e.wine.relay import kill_all
+from tests.e2e.wine.relay import ended, kill_all
 from tests.e2e.wine.windows_python import windows_path
 
 ROOT = Path(__file__).parents[3]
@@ -423,7 +423,7 @@ def test_a_second_build_leaves_the_first_alone(machine, windows_python):
         assert (machine.c / "farm/job/build.cmd").exists()
         assert machine.calls() == [], "not even the server of its compiler cache is stopped"
         kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
-        first.communicate(timeout=TIMEOUT_S)
+        ended(first)
     wait("what a killed build held is free", lambda: not busy.exists())
     hangs.unlink()
     machine.rules = rules

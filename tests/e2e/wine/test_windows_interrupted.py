@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import wait
-from tests.e2e.wine.relay import kill_all, relay
+from tests.e2e.wine.relay import ended, kill_all, relay
 from tests.e2e.wine.test_windows_build import Machine, plan, tools  # noqa: F401 fixtures
 from tests.e2e.wine.windows_python import windows_path
 from tests.integration.toolkit.conftest import served, zipped  # noqa: F401 a fixture
@@ -53,7 +53,7 @@ def killed_when(machine, happened, relayed=None, **environment):
     kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
     if relayed:
         relayed.kill()
-    process.communicate(timeout=TIMEOUT_S)
+    ended(process)
 
 
 def test_killed_at_any_step_the_next_run_goes_on(machine):
@@ -204,7 +204,7 @@ def test_half_a_download_and_half_an_unpack(machine, fetching, served):  # noqa:
     wait("the first part", lambda: parts() == [100_000])
     kill_all({"FARM_TEST_RECORD": machine.environment["FARM_TEST_RECORD"]})
     relayed.kill()
-    process.communicate(timeout=TIMEOUT_S)
+    ended(process)
     served.faults.clear()
     served.log.clear()
     unpacked = machine.c / "farm/.cuda-11.4-8.7.0-killed/tree"
