@@ -12,15 +12,13 @@ from farm.wheel.link import missing_names
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
 from farm.wheel.searchpath import foreign
-from farm.wheel.windows import owner
+from farm.wheel.windows import is_brought_along, owner
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
 _SYSTEM_ELF = re.compile(
     r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
-# Microsoft has programs bring their own ("HLSL, FXC, and D3DCompile"; "Universal CRT deployment", local deployment).
-_BROUGHT_ALONG = re.compile(r"d3dcompiler_47\.dll|ucrtbase\.dll|api-ms-win-crt-[\w-]+\.dll")
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
 # Programs and object files have other names, and debugging information that was split off ends in `.debug`.
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
@@ -122,7 +120,7 @@ def _shadows(library: Library) -> list[Finding]:
     name = posixpath.basename(library.path)
     low = name.lower()
     if library.format == "pe":
-        if _BROUGHT_ALONG.fullmatch(low):
+        if is_brought_along(low):
             return []
         whose = "Python's" if _PYTHON_DLL.fullmatch(low) else None
         whose = whose or {"system": "Windows'", "driver": "the GPU driver's"}.get(owner(low) or "")

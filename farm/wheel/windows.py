@@ -31,6 +31,7 @@ class _Lists(NamedTuple):
     driver: tuple[str, ...]
     python: tuple[str, ...]
     runtime: tuple[str, ...]
+    brought_along: tuple[str, ...]
     folders: tuple[str, ...]
     plugins: tuple[str, ...]
     loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
@@ -88,6 +89,11 @@ def owner(name: str) -> Owner | None:
 def of_the_machine() -> tuple[str, ...]:
     """Name patterns of DLLs that go into no wheel: the driver's, Python's, the Visual C++ runtime, newer Windows'."""
     return (*_lists().driver, *_lists().python, *_lists().runtime, *_lists().system)
+
+
+def is_brought_along(name: str) -> bool:
+    """Whether programs may bring their own of a DLL that Windows has too."""
+    return fits(name, _lists().brought_along)
 
 
 def added_folders() -> tuple[str, ...]:

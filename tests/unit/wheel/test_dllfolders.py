@@ -114,3 +114,14 @@ def test_a_plugin_takes_what_is_loaded_from_the_folders_above_it(make_pe, make_w
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag="cp311-cp311-win_amd64")
     who = [need.who for need in inspect(wheel).needs if need.answer == "unreachable"]
     assert sorted(who) == ["pkg/examples/d.dll", "pkg/plugins/c.cp311-win_amd64.pyd"]
+
+
+@pytest.mark.parametrize(
+    ("dll", "module"),
+    [("pxr/usd_ms.dll", "pxr/Usd/_usd.pyd"), ("bpy/usd_ms.dll", "bpy/5.0/python/lib/site-packages/pxr/Usd/_usd.pyd")],
+)
+def test_folders_that_no_init_shows_are_listed(make_pe, make_wheel, tmp_path, dll, module):
+    """usd-core's and Blender's."""
+    needs = make_pe(needed=["usd_ms.dll"])
+    wheel = make_wheel(tmp_path / "in", {dll: make_pe(), module: needs}, name="pkg", tag="cp311-cp311-win_amd64")
+    assert unreachable(wheel) == []
