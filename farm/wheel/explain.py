@@ -13,7 +13,16 @@ from pathlib import Path
 from farm.errors import UsageError
 from farm.wheel.arch import number, order, runs_on
 from farm.wheel.explain_macos import macos_symbol, other_machine, unloaded_library
-from farm.wheel.explain_windows import error_126, error_127, error_193, error_1114, no_runtime
+from farm.wheel.explain_windows import (
+    blocked,
+    error_126,
+    error_127,
+    error_193,
+    error_998,
+    error_1114,
+    error_14001,
+    no_runtime,
+)
 from farm.wheel.explained import MOST, Explanation, Files, given, known, undefined_symbol, where_from
 from farm.wheel.needs import Answer
 
@@ -225,6 +234,9 @@ _KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
     "error 127": error_127,
     "error 193": error_193,
     "error 1114": error_1114,
+    "error 998": error_998,
+    "error 14001": error_14001,
+    "blocked": blocked,
     "missing file": _missing_file,
     "undefined symbol": _undefined,
     "version not found": _version,

@@ -12,6 +12,7 @@ from farm.cli.main import main
 from farm.errors import UsageError
 from farm.wheel.explain import explain
 from farm.wheel.explained import known
+from tests.differential.libraries import pe_at, put
 
 WINDOWS = "cp311-cp311-win_amd64"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
@@ -58,6 +59,15 @@ def test_error_126_names_the_dll_of_the_message(package, make_pe):
     files = {f"torch/lib/{name}.dll": make_pe(needed=["gone.dll"]) for name in ("aaa", "torch_cpu")}
     message = 'OSError: [WinError 126] … Error loading "C:\\x\\torch\\lib\\torch_cpu.dll" or one of its dependencies.'
     assert "; torch_cpu.dll, which the message names, is there" in both(package(files, WINDOWS), message).cause
+
+
+def test_error_126_of_a_dll_that_is_not_there_at_all(package, make_pe):
+    """ctypes' words; these files' own needs are there, or are not."""
+    message = r"FileNotFoundError: Could not find module 'C:\x\torch\lib\gone.dll' (or one of its dependencies). Try …"
+    whole = both(package({"torch/lib/a.dll": make_pe(needed=["KERNEL32.dll"])}, WINDOWS), message)
+    assert whole.cause == "gone.dll, which the message names, is not among these files"
+    lacks, _ = package({"torch/lib/a.dll": make_pe(needed=["other.dll"])}, WINDOWS)
+    assert "; gone.dll, which the message names, is not among these files" in explain(lacks, message)[0].cause
 
 
 def test_error_127_between_dlls_of_the_wheel(package, make_pe):
@@ -107,6 +117,27 @@ def test_error_1114(package, make_pe):
     found = both(package(files, WINDOWS), r"[WinError 1114] … Error loading C:\x\torch\lib\c10.dll")
     assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
     assert "version 14.40 or newer" in found.cure
+
+
+def test_error_998(package, make_pe):
+    files = {"torch/lib/c10.dll": make_pe(needed=["MSVCP140.dll"], linker=(14, 40)), "torch/lib/b.dll": make_pe()}
+    found = both(package(files, WINDOWS), "Process finished with exit code -1073741819 (0xC0000005)")
+    assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
+    assert "version 14.40 or newer" in found.cure
+
+
+@pytest.mark.parametrize("message", ["[WinError 998] Invalid access to memory location", "[WinError 193] …"])
+def test_what_the_loader_refuses_is_named(package, make_pe, message):
+    dll = make_pe()
+    wrong = put(dll, pe_at(dll) + 20 + 24, "Q", 0x180001000)  # ImageBase
+    found = both(package({"torch/lib/a.dll": dll, "torch/lib/b.dll": wrong}, WINDOWS), message)
+    assert found.culprits == ("torch/lib/b.dll: its address 0x180001000 is not a multiple of 64 KiB",)
+
+
+def test_error_14001(package, make_pe):
+    files = {"torch/lib/a.dll": make_pe(needed=["MSVCR90.dll"]), "torch/lib/b.dll": make_pe(needed=["MSVCP140.dll"])}
+    found = both(package(files, WINDOWS), "[WinError 14001] …")
+    assert found.culprits == ("torch/lib/a.dll needs MSVCR90.dll",)
 
 
 @pytest.mark.parametrize(
