@@ -16,6 +16,7 @@ import docker
 import docker.errors
 import requests
 import urllib3.exceptions
+from docker.context import ContextAPI
 from docker.models.containers import Container
 from docker.types import LogConfig
 
@@ -87,19 +88,24 @@ def _remove(container: Container) -> None:
 
 
 def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
-    """A client of the engine at `url`, else of DOCKER_HOST, else of this machine; it waits `timeout_s` for an answer.
+    """A client of the engine at `url`, else of the one that the command docker talks to; it waits `timeout_s`.
+
+    That is DOCKER_HOST's, else that of the current context (`docker context use`), which without one is this machine's.
 
     Raises:
         NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
     """
     try:
-        _try_socket(url or os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET, FIRST_S)
+        chosen = url or os.environ.get("DOCKER_HOST") or ContextAPI.kwargs_from_context().get("base_url")
+        address = chosen or DEFAULT_SOCKET
+        _try_socket(address, FIRST_S)
+        # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
+        # agent.
+        by_ssh = address.startswith("ssh://")
         client = (
-            # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config
-            # and agent.
-            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=url.startswith("ssh://"))
+            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=by_ssh)
             if url
-            else docker.from_env(timeout=FIRST_S)
+            else docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh)
         )
         try:
             client.ping()
@@ -108,7 +114,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             raise
         client.api.timeout = timeout_s
     except (*ERRORS, OSError) as error:
-        where = url or "DOCKER_HOST or this machine"
+        where = url or "DOCKER_HOST, docker's context or this machine"
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(

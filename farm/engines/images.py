@@ -278,7 +278,8 @@ def _follow(
     for text, event in _lines(events, doing.passing):
         stream.write(text + "\n")
         # docker-py builds with the classic builder, which prints this line before each step; BuildKit prints others.
-        if re.match(r"Step \d+/\d+ :", text):
+        # Podman's API prints `STEP 1/9: …`.
+        if re.match(r"(Step \d+/\d+ |STEP \d+/\d+):", text):
             step = text
             lines.clear()
             progress(0, 0)

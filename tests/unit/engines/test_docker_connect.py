@@ -1,6 +1,11 @@
 """An engine that takes connections and says nothing, as one does whose process is stopped."""
 
+import gc
+import json
+import os
 import socket
+import warnings
+from hashlib import sha256
 
 import pytest
 
@@ -25,3 +30,36 @@ def test_a_machine_without_an_engine_is_told_how_to_get_one():
     with pytest.raises(NoRunnerError) as found:
         docker.connect("unix:///nonexistent")
     assert "apt-get install docker.io" in found.value.hint
+
+
+def test_an_engine_by_ssh_is_asked_by_the_command_ssh(tmp_path, monkeypatch):
+    """As docker's own command does: docker-py's way reads neither ~/.ssh/config nor an agent."""
+    said = tmp_path / "said"
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\necho "$@" >> {said}\nexit 255\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("DOCKER_HOST", "ssh://builder")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # docker-py leaves its pipes open
+        with pytest.raises(NoRunnerError):
+            docker.connect()
+        gc.collect()
+    assert "builder" in said.read_text()
+    assert "dial-stdio" in said.read_text()
+
+
+def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):
+    """Docker Desktop, Colima and a rootless engine are contexts, and /var/run/docker.sock is not there."""
+    place = tmp_path / ".docker" / "contexts" / "meta" / sha256(b"own").hexdigest() / "meta.json"
+    place.parent.mkdir(parents=True)
+    endpoint = {"docker": {"Host": silent, "SkipTLSVerify": False}}
+    place.write_text(json.dumps({"Name": "own", "Metadata": {}, "Endpoints": endpoint}))
+    (tmp_path / ".docker" / "config.json").write_text(json.dumps({"currentContext": "own"}))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(docker, "DEFAULT_SOCKET", "unix:///nonexistent")
+    monkeypatch.setattr(docker, "FIRST_S", 0.1)
+    with pytest.raises(NoRunnerError, match="said nothing for"):
+        docker.connect()

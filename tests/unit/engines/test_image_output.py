@@ -50,6 +50,14 @@ def test_an_output_without_a_last_line_end_is_shown_and_its_error_found(tmp_path
         follow([*events, failure], tmp_path)
 
 
+def test_podmans_steps_are_steps(tmp_path):
+    """As Podman 4.3 prints them through Docker's API; its errors have no exit code."""
+    events = [{"stream": text + "\n"} for text in ("STEP 1/2: FROM base", "--> d93d0363e78", "STEP 2/2: RUN make", "x")]
+    assert follow(events, tmp_path)[1] == ["STEP 1/2: FROM base", "STEP 2/2: RUN make"]
+    with pytest.raises(InfrastructureError, match="cannot be built: STEP 2/2: RUN make"):
+        follow([*events, {"error": "exit status 1"}], tmp_path)
+
+
 APT = [
     "\r              \r",
     "\r7% [6 media-types 0 B/26.1 kB 0%]",
