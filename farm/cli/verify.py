@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         show.table(report.wheel, ("check", "status", "seen"), rows)
         for finding in report.findings:
             if finding.waived is not None:
-                show.say(f"waived: {finding.where}: {finding.what} ({finding.waived})")
+                show.say(f"waived: {finding.text} ({finding.waived})")
         if not report.passed:
             raise refusal(report)
     return 0 if report.passed else 6

@@ -41,7 +41,7 @@ def refusal(report: Report, report_file: Path | None = None) -> VerificationFail
     held = [finding for finding in report.findings if finding.waived is None]
     # Said once of findings in a row that have it in common: a CPU's extensions are ten.
     for (why, fix), findings in groupby(held, key=lambda finding: (finding.why, finding.fix)):
-        lines += [f"  - {finding.where}: {finding.what}" for finding in findings]
+        lines += [f"  - {finding.text}" for finding in findings]
         lines.append(f"    why: {why}\n    fix: {fix}")
     return VerificationFailedError(
         f"{report.wheel} does not hold what its name promises:\n" + "\n".join(lines),

@@ -31,11 +31,12 @@ MACHINES = {
 _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
-_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK = 1, 2, 3, 0x6474E551
 _PF_X, _PF_W = 1, 2
 _DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
+_DT_FILTER = 0x7FFFFFFF
 _SHT_NOBITS = 8
 SHF_EXECINSTR = 4
 _MAX_SECTIONS = 0xFF00  # more need the escape in e_shnum, which linkers of libraries never use
@@ -81,7 +82,7 @@ class Elf:
         machine: As in platform tags (`x86_64`), or `em<number>`; with width and byte order where they are unusual.
         bits: 32 or 64.
         kind: `shared` (libraries, position-independent programs), `executable`, `object`, `core`, or `other`.
-        needed: DT_NEEDED in order.
+        needed: DT_NEEDED and DT_FILTER in order: glibc loads neither without (without DT_AUXILIARY, it does).
         rpath: DT_RPATH split at colons.
         runpath: DT_RUNPATH split at colons; None where there is none (then the loader uses DT_RPATH).
         versions: Library name to the symbol versions required of it, such as `GLIBC_2.17`.
@@ -90,6 +91,7 @@ class Elf:
         version_names: Index of a required version, as symbols name it, to (library, version).
         executable_stack: Asked for by PT_GNU_STACK.
         text_relocations: It says that the loader must write into the code.
+        interpreter: The loader that the kernel starts if this is run as a program (PT_INTERP).
     """
 
     machine: str
@@ -107,6 +109,7 @@ class Elf:
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False
     text_relocations: bool = False
+    interpreter: str | None = None
 
     def file_offset(self, address: int) -> int:
         """Where in the file a loaded address lies.
@@ -190,6 +193,7 @@ class _Reader:
         self.order = "<" if data[5] == 1 else ">"
         self.loads: list[Segment] = []
         self.executable_stack = False
+        self.interpreter: str | None = None
         self.version_names: dict[int, tuple[str, str]] = {}
         self.names = _MAX_NAMES
 
@@ -206,7 +210,7 @@ class _Reader:
         texts = [
             (tag, self._string(strings + value))
             for tag, value in tags
-            if strings is not None and tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
+            if strings is not None and tag in (_DT_NEEDED, _DT_FILTER, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         ]
         # An empty one leads nowhere (glibc, elf/dl-load.c: decompose_rpath); an empty entry is the current folder.
         paths = {tag: tuple(text.split(":")) if text else () for tag, text in texts}
@@ -216,7 +220,7 @@ class _Reader:
             little=self.order == "<",
             kind=_KINDS.get(kind, "other"),
             soname=next((text for tag, text in texts if tag == _DT_SONAME), None),
-            needed=tuple(text for tag, text in texts if tag == _DT_NEEDED),
+            needed=tuple(text for tag, text in texts if tag in (_DT_NEEDED, _DT_FILTER)),
             rpath=paths.get(_DT_RPATH, ()),
             runpath=paths.get(_DT_RUNPATH),
             versions=self._versions(dict(tags), strings),
@@ -228,6 +232,7 @@ class _Reader:
             text_relocations=any(
                 tag == _DT_TEXTREL or (tag == _DT_FLAGS and value & _DF_TEXTREL) for tag, value in tags
             ),
+            interpreter=self.interpreter,
         )
 
     def _machine(self, number: int) -> str:
@@ -271,6 +276,8 @@ class _Reader:
                 self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
                 self.executable_stack = bool(flags & _PF_X)
+            elif kind == _PT_INTERP:
+                self.interpreter = symbol_name(self.data, offset)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only
                 dynamic = (offset, length)
         return dynamic

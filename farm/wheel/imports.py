@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from farm.wheel.dlls import resolve_dlls
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, for_musl, installed_path
+from farm.wheel.searchpath import System, inside, systems
 
 if TYPE_CHECKING:
     from farm.wheel.manylinux import SystemNeed
@@ -50,22 +51,46 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 # By file name and by SONAME: the loader compares needs with the SONAMEs of what is loaded already.
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
-    needs = []
     musl = is_musl(loadable)
-    inherited = _inherited(loadable, places)
-    for library in loadable:
-        inside = [*search_folders(library), *inherited.get(library.path, ())]
-        needs += [
-            _resolve(library, name, inside, (places, beside), names, patterns, musl=musl) for name in library.needed
-        ]
+    entries = (text for library in loadable for text in (*library.search_path, *library.needed))
+    by_system = [
+        _on_system(system, loadable, (places, beside), names, patterns) for system in systems(entries, musl=musl)
+    ]
+    # What one of the systems does not find is missing.
+    needs = [max(each, key=lambda need: need.answer is Answer.UNREACHABLE) for each in zip(*by_system, strict=True)]
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
+
+
+def _on_system(
+    system: System,
+    libraries: list[Library],
+    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
+    names: dict[tuple[str, str], str],
+    exclude: Sequence[str],
+) -> list[Need]:
+    inherited = _inherited(libraries, places[0], system)
+    needs = []
+    for library in libraries:
+        folders = [*search_folders(library, system), *inherited.get(library.path, ())]
+        for name in library.needed:
+            paths = _paths(library, name, folders, system)
+            needs.append(_resolve(library, name, paths, places, names, exclude, musl=system is System.MUSL))
+    return needs
+
+
+def _paths(library: Library, name: str, folders: Iterable[str], system: System) -> list[str]:
+    """Where the loader looks for a needed file, from site-packages on: one with a path lies there or nowhere."""
+    if "/" not in name:
+        return [posixpath.join(folder, name) for folder in folders]
+    path = inside(library.path, name, library.machine, system)
+    return [] if path is None else [path]
 
 
 def _resolve(
     library: Library,
     name: str,
-    inside: list[str],
+    paths: list[str],
     places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
     names: dict[tuple[str, str], str],
     exclude: Sequence[str],
@@ -73,9 +98,9 @@ def _resolve(
     musl: bool,
 ) -> Need:
     # In the loader's order. The wheel's own file comes before one of another wheel at the same place.
-    for folder in inside:
+    for path in paths:
         for answer, where in zip((Answer.WHEEL, Answer.DEPENDENCY), places, strict=True):
-            by = where.get((posixpath.join(folder, name), library.machine))
+            by = where.get((path, library.machine))
             if by is not None:
                 return Need(who=library.path, name=name, answer=answer, by=by)
     by = names.get((name, library.machine))
@@ -95,7 +120,7 @@ def is_musl(libraries: Iterable[Library]) -> bool:
     return any(for_musl(library.path, library.needed) for library in libraries)
 
 
-def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
+def _inherited(libraries: list[Library], places: dict[tuple[str, str], str], system: System) -> dict[str, list[str]]:
     """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly or in turn."""
     by_path = {library.path: library for library in libraries}
     found: dict[str, list[str]] = {}
@@ -107,10 +132,11 @@ def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> 
         library = waiting.pop()
         # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of its loaders on.
         folders = list(found.get(library.path, ()))
-        folders += [] if library.has_runpath else search_folders(library)
+        own = search_folders(library, system)
+        folders += [] if library.has_runpath else own
         for name in library.needed:
-            for folder in [*search_folders(library), *folders]:
-                path = places.get((posixpath.join(folder, name), library.machine))
+            for place in _paths(library, name, [*own, *folders], system):
+                path = places.get((place, library.machine))
                 if path is None or path == library.path or by_path[path].has_runpath:
                     continue
                 known = found.setdefault(path, [])
@@ -122,18 +148,11 @@ def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> 
     return found
 
 
-def search_folders(library: Library) -> list[str]:
+def search_folders(library: Library, system: System = System.FEDORA) -> list[str]:
     """The folders inside the installed wheel where the loader looks for what `library` needs."""
-    origin = posixpath.dirname(installed_path(library.path))
-    folders = []
-    for entry in library.search_path:
-        # Entries without $ORIGIN lead out of the wheel: to the system, or to the machine that built it.
-        for word in ("$ORIGIN", "${ORIGIN}"):
-            rest = entry.removeprefix(word)
-            if rest != entry and (not rest or rest.startswith("/")):
-                folder = posixpath.normpath(posixpath.join(origin, rest.lstrip("/")))
-                folders.append("" if folder == "." else folder)
-    return folders
+    # Other entries lead out of the wheel: to the system, or to the machine that built it.
+    found = (inside(library.path, entry, library.machine, system) for entry in library.search_path)
+    return [folder for folder in found if folder is not None]
 
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[SystemNeed]":

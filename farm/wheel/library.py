@@ -63,6 +63,7 @@ class Library(NamedTuple):
         cpu_level: The level of x86-64 without which the loader refuses it, such as `v3` (ELF).
         executable_stack: It asks for a stack that code may run on (ELF).
         text_relocations: The loader must write into its code (ELF).
+        interpreter: The loader that the kernel starts if it is run as a program (ELF).
         refused: Why the loader refuses it when it is asked for it by name; programs are.
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
@@ -87,6 +88,7 @@ class Library(NamedTuple):
     cpu_level: str | None = None
     executable_stack: bool = False
     text_relocations: bool = False
+    interpreter: str | None = None
     refused: str | None = None
     fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0
@@ -158,6 +160,7 @@ def elf_library(
         cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
         text_relocations=elf.text_relocations and (partial or writes_code(data, elf)),
+        interpreter=elf.interpreter,
         refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not partial),
         fatbins=sets,
         empty_fatbins=empty,

@@ -24,6 +24,18 @@ _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others may be linker scripts
+# Where each machine's loader lies (glibc, shlib-versions; the psABIs); musl names its own after the machine.
+_INTERPRETERS = {
+    "x86_64": "/lib64/ld-linux-x86-64.so.2",
+    "i686": "/lib/ld-linux.so.2",
+    "aarch64": "/lib/ld-linux-aarch64.so.1",
+    "armv7l": "/lib/ld-linux-armhf.so.3",
+    "ppc64le": "/lib64/ld64.so.2",
+    "s390x": "/lib/ld64.so.1",
+    "riscv64": "/lib/ld-linux-riscv64-lp64d.so.1",
+    "loongarch64": "/lib64/ld-linux-loongarch-lp64d.so.1",
+}
+_MUSL_INTERPRETER = re.compile(r"/lib/ld-musl-\w+(-sf)?\.so\.1")
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
 
 
@@ -53,6 +65,7 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
             )
         if library.is_loadable:
             findings += _paths(library)
+            findings += _not_started(library, policy)
             findings += _refused(library)
             findings += _shadows(library)
     findings += _no_libraries(contents, policy)
@@ -88,6 +101,24 @@ def _paths(library: Library) -> list[Finding]:
         Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH)
         for entry in dict.fromkeys(library.search_path if library.format == "elf" else ())
         if (what := foreign(library.path, entry))
+    ]
+
+
+def _not_started(library: Library, policy: Policy) -> list[Finding]:
+    """A program whose loader is that of the machine that built it; libraries may name any, since nothing reads it."""
+    named, known = library.interpreter, _INTERPRETERS.get(library.machine)
+    if policy.platform is None or not split_platform(policy.platform)[0].in_images or _LIBRARY.search(library.path):
+        return []
+    if named is None or known is None or named == known or _MUSL_INTERPRETER.fullmatch(named):
+        return []
+    return [
+        Finding(
+            check="link",
+            where=library.path,
+            what=f"its interpreter is {named!r}; systems have {known}",
+            why="starting it fails where that file is missing: 'No such file or directory'",
+            fix=f"patchelf --set-interpreter {known}, or link it without --dynamic-linker",
+        )
     ]
 
 

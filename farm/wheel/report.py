@@ -41,6 +41,11 @@ class Finding(Frozen):
     waivable: bool = True
     waived: Printable | None = None
 
+    @property
+    def text(self) -> str:
+        """What is wrong and, where that is one member, in which."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.waived is not None and not self.waivable:

@@ -34,7 +34,7 @@ from farm.wheel.metadata import (
     with_requirements,
     with_version,
 )
-from farm.wheel.record import Row, compare_record, read_record
+from farm.wheel.record import RECORD_LIMIT, Row, compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
 from farm.wheel.tooloptions import ToolOptions
 
@@ -127,8 +127,10 @@ def vendor(
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits, lenient=True) as archive:
         info = read_dist_info(archive)
-        raw_record, record = read_record(archive, info.record)
-        # The hashes of RECORD save reading members that stay; `record_corrected` reports rows that proved wrong.
+        try:
+            raw_record, record = read_record(archive, info.record)
+        except VerificationFailedError:
+            raw_record, record = archive.read(info.record, RECORD_LIMIT), []  # nothing to believe: all is hashed
         believed = _listed(record, but=f"{info.folder}/")
         believed[info.record] = hashlib.sha256(raw_record).hexdigest(), len(raw_record)
         contents = read_needs(archive, believed)
@@ -158,7 +160,7 @@ def vendor(
 
 
 def _listed(record: list[Row], *, but: str) -> dict[str, tuple[str, int]]:
-    """(sha256, length) by path, of the rows that have both; without the folder `but`."""
+    """(sha256, length) by path, of the rows that have both: these files need not be read. Without the folder `but`."""
     return {
         path: (sha256, size)
         for path, sha256, size in record

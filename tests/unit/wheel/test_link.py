@@ -38,6 +38,12 @@ def found(tmp_path, make_wheel):
         ("$ORIGIN", None),
         ("${ORIGIN}/../canary.libs", None),
         ("$ORIGIN/..", None),
+        ("$ORIGIN.libs", None),  # to glibc a name ends where no letter of it could follow
+        ("$ORIGIN/$LIB:$ORIGIN/${PLATFORM}", None),
+        ("$LIB", "relative to the folder"),
+        ("$ORIGIN/../../canary", None),  # as jaxlib's: beside Python's own modules, where no package of the name is
+        ("$ORIGIN/../../../canary", "leads out of site-packages"),
+        ("$ORIGIN/../../torch/lib", "leads out of site-packages"),
         ("/opt/_internal/cpython-3.11.13/lib", None),
     ],
 )
@@ -231,3 +237,28 @@ def test_names_of_pypy_and_graalpy_come_from_the_interpreter(tmp_path, found):
         command = ["gcc", "-shared", "-fPIC", "-o", tmp_path / "take.so", source]
         subprocess.run([*command, "-Wl,--no-as-needed", "-lc"], check=True)
         assert len(found({"canary/take.so": (tmp_path / "take.so").read_bytes()})) == len(wrong), name
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "machine", "named"),
+    [
+        ("/lib64/ld-linux-x86-64.so.2", 62, None),
+        ("/lib/ld-musl-x86_64.so.1", 62, None),
+        ("/lib/ld-linux-aarch64.so.1", 183, None),
+        ("/lib64/ld-linux-x86-64.so.2", 183, "/lib64/ld-linux-x86-64.so.2"),
+        ("/nix/store/0c/lib/ld-linux-x86-64.so.2", 62, "/nix/store/0c/lib/ld-linux-x86-64.so.2"),
+    ],
+)
+def test_the_interpreter_of_a_program(found, make_elf, interpreter, machine, named):
+    raw = make_elf(needed=["libc.so.6"], kind=2, machine=machine)
+    # A third program header, behind copies of the two, and the name behind it.
+    moved = raw + raw[64:176] + struct.pack("<IIQQQQQQ", 3, 4, len(raw) + 168, 0, 0, 99, 99, 1) + interpreter.encode()
+    moved = bytearray(moved + b"\0")
+    struct.pack_into("<Q", moved, 32, len(raw))
+    struct.pack_into("<H", moved, 56, 3)
+    tag = LINUX if machine == 62 else LINUX.replace("x86_64", "aarch64")
+    wrong = [what for _, what in found({"canary/bin/tool": bytes(moved)}, tag=tag)]
+    assert [what for what in wrong if "interpreter" in what] == wrong
+    assert len(wrong) == (named is not None)
+    assert all(repr(named) in what for what in wrong)
+    assert not any("interpreter" in what for _, what in found({"canary/libtool.so": bytes(moved)}, tag=tag))

@@ -184,6 +184,19 @@ def test_a_wrong_record_is_corrected_and_said(tmp_path, make_wheel):
     assert rows["canary/a.py"] == hashlib.sha256(b"x").hexdigest()
 
 
+@pytest.mark.parametrize(
+    "record", [b"canary/a.py,md5=x,1\n", b"\xff\xfe", b"canary/a.py\n", b'"canary/a.py,,\n', b"canary/a.py,,one\n"]
+)
+def test_a_record_that_cannot_be_read_is_written_anew(tmp_path, make_wheel, record):
+    path = make_wheel(tmp_path / "in", {"canary/a.py": b"x"}, record=record)
+    result = run(path, tmp_path)
+    assert "canary/a.py" in result.record_corrected
+    inside = contents(result.wheel)
+    rows = {row.path: row.sha256 for row in parse_record(inside["canary-1.0.dist-info/RECORD"])}
+    assert rows["canary/a.py"] == hashlib.sha256(b"x").hexdigest()
+    assert set(rows) == set(inside)
+
+
 def test_a_wrong_hash_of_metadata_is_mended(tmp_path, make_wheel):
     """As in the official wheels of PyTorch 1.12.1: the length is right, the hash is not."""
     good = make_wheel(tmp_path / "good", {"canary/a.py": b"x"})

@@ -209,6 +209,57 @@ def test_imports(check, make_elf):
     assert [(f.where, "libdeep.so" in f.what) for f in report.findings] == [("canary/libhelp.so.1", True)]
 
 
+@pytest.mark.parametrize(
+    ("runpath", "folders", "answers"),
+    [
+        ("$ORIGIN/$LIB", ["lib64", "lib/x86_64-linux-gnu"], True),
+        ("$ORIGIN/$LIB", ["lib64"], False),  # Fedora's
+        ("$ORIGIN/${LIB}", ["lib/x86_64-linux-gnu"], False),  # Debian's
+        ("$ORIGIN/$LIB:$ORIGIN/lib64", ["lib64"], True),
+        ("$ORIGIN/$PLATFORM", ["x86_64", "haswell"], True),
+        ("$ORIGIN/$PLATFORM", ["haswell"], False),
+        ("$ORIGIN/$LIBRARY", ["$LIBRARY"], True),
+        ("$ORIGIN.libs", [".libs"], True),
+    ],
+)
+def test_folders_that_the_loader_names_itself(check, make_elf, runpath, folders, answers):
+    """Each system puts something else for $LIB and $PLATFORM; a wheel is for all that its tag names."""
+    changes = {"canary/_D.so": make_elf(needed=["libone.so", "libc.so.6"], runpath=runpath)}
+    for folder in folders:
+        place = f"canary{folder}" if folder.startswith(".") else f"canary/{folder}"
+        changes[f"{place}/libone.so"] = make_elf(needed=["libc.so.6"])
+    statuses, report = check(changes)
+    assert [each for each in failed(statuses) if each in ("imports", "link")] == ([] if answers else ["imports"])
+    assert all(f.where == "canary/_D.so" for f in report.findings if f.check == "imports")
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("$ORIGIN/lib/libone.so", "passed"),
+        ("${ORIGIN}/lib/libone.so", "passed"),
+        ("lib/libone.so", "failed"),  # from the folder in which the program is started; RUNPATH is not asked
+        ("$ORIGIN/libone.so", "failed"),
+        ("/usr/lib/libone.so", "failed"),
+    ],
+)
+def test_needed_files_with_a_path(check, make_elf, name, status):
+    changes = {
+        "canary/_D.so": make_elf(needed=[name, "libc.so.6"], runpath="$ORIGIN"),
+        "canary/lib/libone.so": make_elf(needed=["libc.so.6"]),
+    }
+    assert check(changes)[0]["imports"] == status
+
+
+def test_a_filter(check, make_elf):
+    """glibc refuses a library whose DT_FILTER is missing, and passes over a missing DT_AUXILIARY."""
+    raw = make_elf(needed=["libc.so.6", "libone.so"], runpath="$ORIGIN")
+    for tag, status in ((0x7FFFFFFF, "failed"), (0x7FFFFFFD, "passed")):
+        marked = raw.replace(struct.pack("<QQ", 1, 11), struct.pack("<QQ", tag, 11), 1)  # for libone.so
+        assert marked != raw
+        assert check({"canary/_D.so": marked})[0]["imports"] == status
+
+
 def test_platlib_members_count_from_where_they_are_installed(check, make_elf):
     module, library = make_elf(needed=["libown.so"], runpath="$ORIGIN"), make_elf()
     files = {"canary/libown.so": library, "canary-1.0.data/platlib/canary/more.so": module}
@@ -479,3 +530,13 @@ def test_debugging_information_beside_a_library_is_no_library(tmp_path, make_whe
     found = verify(make_wheel(tmp_path, files), Policy()).findings
     expected = [f"canary/{name}"] if refused else []
     assert [finding.where for finding in found if finding.check == "link"] == expected
+
+
+def test_a_finding_without_a_member(tmp_path, make_wheel, make_elf, capsys):
+    """The platform's tag belongs to no member: what is said of it begins with the tag."""
+    wheel = make_wheel(tmp_path, {"canary/_C.so": make_elf(needed=["libc.so.6"])})
+    assert main(["verify", str(wheel)]) == 6
+    said = capsys.readouterr().err
+    assert "  - platform tag linux_x86_64 is not a manylinux tag" in said
+    assert main(["verify", str(wheel), "--waive", "platform:*=only here"]) == 0
+    assert "waived: platform tag linux_x86_64" in "".join(capsys.readouterr())
