@@ -1,6 +1,5 @@
 """Clones of git repositories, kept in the cache of `farm.sources` as one tar file a commit."""
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from farm import outputs
+from farm.digests import sha256_of
 from farm.errors import BuildFailedError, InfrastructureError
 from farm.plan.file import SourcePlan
 from farm.retrying import retry_while_open
@@ -54,11 +54,6 @@ def packed_clone(source: SourcePlan, cache: Path, line: Line) -> Path:
         noted.write_text(sha256_of(part), encoding="ascii")
         retry_while_open(part.replace, packed)
     return packed
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def without_content(tree: Path, files: list[Path]) -> str | None:

@@ -68,7 +68,7 @@ def _values(text: str, name: str) -> list[str | None] | None:
     that both read the same (`tests/unit/core/test_quick_commands.py`). From the parser's events: what makes nodes
     of them recurses on the stack of C.
     """
-    import yaml  # noqa: PLC0415
+    import yaml  # noqa: PLC0415 (as above)
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     resolver: Any = yaml.resolver.Resolver()  # without annotations

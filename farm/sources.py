@@ -25,7 +25,8 @@ import requests
 from packaging.utils import canonicalize_name
 
 from farm import outputs
-from farm.clones import Line, packed_clone, sha256_of, without_content
+from farm.clones import Line, packed_clone, without_content
+from farm.digests import sha256_of
 from farm.errors import BuildFailedError, FarmError, InfrastructureError
 from farm.plan import Plan, source_folder
 from farm.plan.file import PartPlan, SourcePlan

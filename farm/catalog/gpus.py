@@ -127,15 +127,12 @@ def beside_arm(name: str) -> bool:
     return any(card.name in gpus().arm for card in find(name))
 
 
-BELOW_EVERY_LEVEL = "the farm's wheels for Arm start at Armv8.2 (armv8_2)"
-
-
 def without_variant(sm: int) -> str | None:
     """Why there is no variant for the machines with an SM; None: there is one."""
     if known := gpus().too_old.get(f"sm{sm}"):
         return known.why
     if sm in catalog.architectures().armv8_0:
-        return f"it sits beside Arm cores of Armv8.0, and {BELOW_EVERY_LEVEL}"
+        return "it sits beside Arm cores of Armv8.0, and the farm's wheels for Arm start at Armv8.2 (armv8_2)"
     return None
 
 

@@ -49,7 +49,16 @@ def run(args: argparse.Namespace) -> int:
     missing = gpus.without_variant(sm)
     ours = None if missing else f"sm{sm}-{cpu}-{_built_for(python)}"
     if args.json:
-        show.json_document(_document(args.gpu, sm, about, newest) | {"variant": ours, "no_variant": missing})
+        show.json_document(
+            {
+                "gpu": args.gpu,
+                "sm": f"sm{sm}",
+                "answer": _to_json(about),
+                "newest": _to_json(newest),
+                "variant": ours,
+                "no_variant": missing,
+            }
+        )
     else:
         _explain(args, sm, about, newest)
         if about is None or not about.runs:
@@ -104,25 +113,22 @@ def _built_for(python: str | None) -> str:
     return wanted if wanted in PYTHONS else f"py3{system.python_version_tuple()[1]}"
 
 
-def _document(gpu: str, sm: int, about: Answer | None, newest: Answer | None) -> dict[str, Any]:
-    def to_json(answer: Answer | None) -> dict[str, Any] | None:
-        if answer is None:
-            return None
-        row = answer.row
-        return {
-            "torch": answer.torch,
-            "runs": answer.runs,
-            "cuda": row.cuda if row else None,
-            "sm": row.sm if row else [],
-            "driver": answer.driver,
-            "problem": answer.problem,
-            "pip": answer.pip,
-            "source": official.source(row) if row else None,
-            "sha256": row.sha256 if row else None,
-            "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
-        }
-
-    return {"gpu": gpu, "sm": f"sm{sm}", "answer": to_json(about), "newest": to_json(newest)}
+def _to_json(answer: Answer | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    row = answer.row
+    return {
+        "torch": answer.torch,
+        "runs": answer.runs,
+        "cuda": row.cuda if row else None,
+        "sm": row.sm if row else [],
+        "driver": answer.driver,
+        "problem": answer.problem,
+        "pip": answer.pip,
+        "source": official.source(row) if row else None,
+        "sha256": row.sha256 if row else None,
+        "others": [{"cuda": each.cuda, "sm": each.sm} for each in answer.others],
+    }
 
 
 def _explain(args: argparse.Namespace, sm: int, about: Answer | None, newest: Answer | None) -> None:

@@ -21,8 +21,6 @@ from farm.compat.stack import (
     with_doubt,
 )
 
-ARCHITECTURES = "farm/catalog/architectures.yaml"
-
 
 def cuda_is_known(stack: Stack) -> Iterator[Reason]:
     """The CUDA version is one of the catalogue's."""
@@ -249,8 +247,8 @@ def machine_has_gpu(stack: Stack) -> Iterator[Reason]:
         elif sm in catalog.architectures().armv8_0:
             yield Reason(
                 "gpu-machine",
-                f"{sm_name(sm)} sits beside Arm cores of Armv8.0, which cannot run {stack.variant.cpu}",
-                gpus.BELOW_EVERY_LEVEL,
+                f"no wheel for {sm_name(sm)}: {gpus.without_variant(sm)}",
+                f"beside cores of Armv8.0: {', '.join(f'sm_{each}' for each in catalog.architectures().armv8_0)}",
                 catalog.architectures().armv8_0_source,
             )
         # A warning only: an x86 machine with this card is not known, which does not say that there can be none.

@@ -84,6 +84,7 @@ class Reason:
 
     Args:
         rule: The rule's name, stable.
+        text: What does not go together, as users read it.
         fact: What the reason rests on.
         source: Where the fact stands.
         nearest: The options that would do away with the reason, as they are typed.

@@ -154,7 +154,7 @@ class ThisMachine:
 
     def cpuid(self) -> CpuId:
         from archspec.cpu import host  # noqa: PLC0415  reads its database
-        from archspec.cpu.detect import detected_info  # noqa: PLC0415
+        from archspec.cpu.detect import detected_info  # noqa: PLC0415  (as above)
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -198,7 +198,7 @@ def _require_driver() -> None:
 
 
 def _device(handle: object) -> NvmlDevice:
-    import pynvml  # noqa: PLC0415
+    import pynvml  # noqa: PLC0415  (only where there is a GPU)
 
     text = _text(pynvml.nvmlDeviceGetName(handle))
     try:

@@ -37,7 +37,6 @@ class Traits:
         in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
         keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
         places: It has several runners, and takes the one that the scheduler chose.
-        live_logs: `logs` yields output while the job runs.
         platforms: Of the plans that it can build.
     """
 
@@ -45,7 +44,6 @@ class Traits:
     in_container: bool = True
     keeps_volumes: bool = False
     places: bool = False
-    live_logs: bool = True
     platforms: frozenset[str] = frozenset({DEFAULT})
 
 

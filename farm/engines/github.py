@@ -52,7 +52,7 @@ class GithubEngine:
 
     name = "github"
     # What its runners are, a build finds there: `farm build` takes the engine that can.
-    traits = Traits(gathers=True, places=True, live_logs=False, platforms=frozenset(PLATFORMS))
+    traits = Traits(gathers=True, places=True, platforms=frozenset(PLATFORMS))
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ another index says of a wheel is believed in two things: its sha256, which the b
 How it was built nobody can say here: its provenance says where it came from, and no more.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
+from farm.digests import sha256_of
 from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission
@@ -90,8 +90,7 @@ def in_folder(place: Path) -> Iterator[Offer]:
         try:
             if path.exists() and not path.is_file():  # a pipe would be waited for
                 raise UsageError(f"{path} is not a file", hint="take it out of the folder")
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(path)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
         yield Offer(path.name, digest, path=path)

@@ -42,7 +42,6 @@ class PublishResult:
         changed: False when everything was in place before.
         wheel_url: Where the wheel lies.
         index_url: What to give to `pip --index-url`; a server must answer a folder with its index.html.
-        links_url: What to give to `pip --find-links`.
         pages: The keys of the pages that show it.
         unsigned: The index is signed, and this was published without a key (`farm.index.roles.UNSIGNED`).
     """
@@ -51,7 +50,6 @@ class PublishResult:
     changed: bool
     wheel_url: str
     index_url: str
-    links_url: str
     pages: tuple[str, ...]
     unsigned: bool
 
@@ -168,7 +166,6 @@ def put(
         changed=changed,
         wheel_url=store.url(pages.wheel_key(record.filename)),
         index_url=store.url(pages.root_key(group).removesuffix("index.html")),
-        links_url=store.url(pages.links_key(group)),
         pages=tuple(sorted(listed.pages)),
         unsigned=changed and signer is None and listing.known.keys is not None,
     )

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, ValidationError
 
+from farm.digests import sha256_and_size
 from farm.errors import PublishRefusedError, UsageError
 from farm.index.admission import PYPI_RULES, Admission, check_metadata
 from farm.index.naming import parse_wheel_name, wheel_identity
@@ -115,9 +116,7 @@ def describe(
     source, properties = copy_of or (None, None)
     requires_python = check_metadata(wheel.name, project, version, metadata, policy)
     try:
-        with wheel.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
+        digest, size = sha256_and_size(wheel)
     except OSError as error:
         raise UsageError(f"cannot read {wheel}: {error.strerror or error}") from error
     # What installers read beside the wheel (PEP 658) must be what they find inside.

@@ -56,15 +56,15 @@ class Rehearsal:
         data: bytes | Path,
         *,
         content_type: str,  # noqa: ARG002  as Store has it
-        sha256: str | None = None,  # noqa: ARG002
-        progress: Progress | None = None,  # noqa: ARG002
+        sha256: str | None = None,  # noqa: ARG002  as above
+        progress: Progress | None = None,  # noqa: ARG002  as above
     ) -> bool:
         if self.stat(key) is not None:
             return False
         self.changed[key] = data
         return True
 
-    def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:  # noqa: ARG002
+    def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:  # noqa: ARG002  as above
         now = self.get(key)
         if etag != (None if now is None else now.etag):
             return False
@@ -84,5 +84,5 @@ class Rehearsal:
     def discard(self, key: str) -> None:
         self.changed[check_discardable(key)] = None
 
-    def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002
+    def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  as above
         return iter(())

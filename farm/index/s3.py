@@ -23,6 +23,7 @@ from typing import IO, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from farm.digests import sha256_and_size
 from farm.errors import InfrastructureError, UsageError
 from farm.index import multipart, traits
 from farm.index.answers import TRIES
@@ -158,7 +159,7 @@ class S3Store(Bucket):
         headers: dict[str, Any],
         progress: Progress | None = None,
     ) -> bool:
-        size, digest = _measured(data)
+        digest, size = _measured(data)
         if sha256 is not None and digest != sha256:
             raise InfrastructureError(f"{data!s:.200} changed while it was being stored")
         tries = 0
@@ -202,13 +203,11 @@ class S3Store(Bucket):
         return plain
 
 
-def _measured(data: bytes | Path) -> tuple[int, str]:
+def _measured(data: bytes | Path) -> tuple[str, int]:
     if isinstance(data, bytes):
-        return len(data), hashlib.sha256(data).hexdigest()
+        return hashlib.sha256(data).hexdigest(), len(data)
     try:
-        with data.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return file.tell(), digest
+        return sha256_and_size(data)
     except OSError as error:
         raise UsageError(f"cannot read {data}: {error.strerror}") from error
 

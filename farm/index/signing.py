@@ -66,7 +66,7 @@ def new_key(private: Path) -> Path:
     try:
         for path, data, mode in ((public, Signer(key).public_pem, 0o644), (private, secret, 0o600)):
             # O_EXCL never writes over a key; the mode is set with the file, so that nobody can read it in between.
-            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:  # noqa: PTH123
+            with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:  # noqa: PTH123  a descriptor
                 file.write(data)
     except FileExistsError as error:
         raise UsageError(

@@ -5,10 +5,10 @@ published ones: a group like any other, but that what is said of a wheel holds f
 (`farm.index.events.state_of`).
 """
 
-import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
+from farm.digests import sha256_of
 from farm.errors import PublishRefusedError
 from farm.index import naming
 from farm.index.catalogue import without_rebuild
@@ -31,9 +31,8 @@ def published(store: Store, wheel: Path) -> Record:
         PublishRefusedError: The index has other bytes under its name.
     """
     record, _state = read_listed(store, wheel.name)
-    with wheel.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != record.sha256:
-            raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
+    if sha256_of(wheel) != record.sha256:
+        raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
     return record
 
 

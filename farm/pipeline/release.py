@@ -1,11 +1,11 @@
 """The publish step: a verified wheel goes into the index; and the pip options by which users install from there."""
 
-import hashlib
 import shlex
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+from farm.digests import sha256_of
 from farm.errors import PublishRefusedError
 from farm.index.admission import PYPI_RULES, Admission
 from farm.index.backends import open_store
@@ -53,9 +53,7 @@ def publish_wheel(
         PublishRefusedError: The report is of another file or says that the wheel failed, or the index refuses.
     """
     # Hashed here once more: the report may be of a file that was changed since.
-    with wheel.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if not report.passed or report.sha256 != sha256:
+    if not report.passed or report.sha256 != sha256_of(wheel):
         reason = "its report is of another file" if report.passed else "it failed verification"
         raise PublishRefusedError(f"{wheel.name} is not published: {reason}", hint=f"farm verify {wheel.name}")
     with Archive(wheel) as archive:

@@ -8,10 +8,8 @@ that is wanted whole is kept in memory up to 16 MiB and in an unnamed temporary 
 import hashlib
 import mmap
 import os
-import re
 import stat
 import threading
-import unicodedata
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import BinaryIO, NamedTuple, Protocol, Self, cast, overload
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.inflate import InflateErrors, crc32, inflater
+from farm.wheel.membernames import check_link, check_names
 from farm.wheel.zipformat import DEFLATED, STORED, Entry, read_directory, refuse
 
 Buffer = bytes | mmap.mmap
@@ -43,24 +42,7 @@ _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
 _HEADERS = 4 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
 _REGULAR = stat.S_IFREG >> 12
-_MAX_NAME = 1024
-_MAX_PART = 255  # bytes: NAME_MAX of Linux, and of NTFS and APFS in characters
-_MAX_DEPTH = 64
 _MAX_LINK = 4096
-# Names that Windows gives to devices, with any extension and in any folder.
-_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9\u00b9\u00b2\u00b3])\s*(\..*)?", re.IGNORECASE)
-# What nearly all names are; nothing that is refused matches. The checks one by one take longer than all the rest.
-_PLAIN = re.compile(
-    r"(?:(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:[./]|\Z))[a-z0-9_+-][a-z0-9_.+-]{0,199}(?<!\.)(?:/|\Z))+",
-    re.IGNORECASE | re.ASCII,
-)
-
-
-# The same of the last part of a name, of no great length.
-_PLAIN_PART = re.compile(
-    r"(?!(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z))[a-z0-9_+-][a-z0-9_.+-]{0,199}(?<!\.)", re.IGNORECASE | re.ASCII
-)
-_SHORT = 512  # characters; a longer path is looked at in full
 
 
 class Spooled(mmap.mmap):
@@ -124,7 +106,7 @@ class Archive:
             with os.fdopen(os.dup(self._file.fileno()), "rb", buffering=_HEADERS) as buffered:
                 entries = read_directory(buffered, size, self.limits.members)
             self._check_sizes(entries)
-            self.members = _check_names(entries)
+            self.members = check_names(entries)
             self._check_links()
         except VerificationFailedError as error:
             self._file.close()
@@ -309,101 +291,6 @@ class Archive:
                 continue
             if kind == stat.S_IFLNK:
                 raw = self.read(entry.name, _MAX_LINK)
-                _check_link(entry.name, raw)
+                check_link(entry.name, raw)
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR) or (kind == stat.S_IFDIR) > entry.is_dir:
                 refuse("neither a file, a folder nor a symbolic link", entry.name)
-
-
-def check_name(name: str) -> None:
-    """Refuse a member name that could leave the folder it is unpacked in, on any operating system.
-
-    Raises:
-        VerificationFailedError: With the name and the reason.
-    """
-    if len(name) <= _MAX_NAME and name.count("/") < _MAX_DEPTH and _PLAIN.fullmatch(name):
-        return
-    if not name or len(name) > _MAX_NAME:
-        refuse("its name is empty or too long", name[:80])
-    if any(unicodedata.category(char) in ("Cc", "Cs") for char in name):
-        refuse("its name holds control characters", name)
-    if any(unicodedata.category(char) in ("Cf", "Zl", "Zp") for char in name):
-        refuse("its name holds invisible characters or such as change the direction of writing", ascii(name))
-    if "\\" in name or ":" in name:
-        refuse("its name holds a backslash or a colon (a path or drive on Windows)", name)
-    if name.startswith("/"):
-        refuse("its name is an absolute path", name)
-    parts = name.removesuffix("/").split("/")
-    if any(len(part.encode()) > _MAX_PART for part in parts):
-        refuse(f"a part of its path has more than {_MAX_PART} bytes, the most that disks take", name[:80])
-    if len(parts) > _MAX_DEPTH:
-        refuse(f"more than {_MAX_DEPTH} folders deep", name)
-    for part in parts:
-        if part in ("", ".", ".."):
-            refuse("its path is not in normal form (empty part, '.' or '..')", name)
-        if part[-1] in ". ":
-            refuse("a part of its path ends in a dot or space, which Windows drops", name)
-        if _DEVICES.fullmatch(part):
-            refuse("a part of its path is the name of a Windows device", name)
-
-
-def _check_names(entries: list[Entry]) -> dict[str, Entry]:
-    folded: dict[str, str] = {}
-    parents: dict[str, str] = {}  # to the first member in it
-    fine: set[str] = set()  # folders of which every part has been checked
-    plain = _PLAIN_PART.fullmatch
-    for entry in entries:
-        name = entry.name
-        parent, _, base = name.rpartition("/")
-        if not (parent in fine and plain(base)):
-            check_name(name)
-            if len(parent) < _SHORT:
-                fine.add(parent)
-        key = name.lower() if base and name.isascii() else _fold(name)
-        if key in folded:
-            if folded[key] == name:
-                refuse("occurs twice", name)
-            refuse(f"differs only by case or normal form from {folded[key]!r}", name)
-        folded[key] = name
-        if not base:
-            if entry.size:
-                refuse("a folder with content", name)
-            parent = parent.rpartition("/")[0]
-        if parent not in parents:
-            parents[parent] = name
-    checked: set[str] = set()
-    for parent, name in parents.items():
-        while parent and parent not in checked:
-            checked.add(parent)
-            above = folded.get(_fold(parent))
-            if above is not None and not above.endswith("/"):
-                refuse(f"lies below {above!r}, which is not a folder", name)
-            parent = parent.rpartition("/")[0]  # noqa: PLW2901
-    return {entry.name: entry for entry in entries}
-
-
-def _fold(name: str) -> str:
-    name = name.removesuffix("/")
-    return name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
-
-
-def _check_link(name: str, raw: bytes) -> None:
-    """A link may climb only at its start and only to inside the wheel: then no chain of links gets out.
-
-    One to nothing leads nowhere: installers write an empty file for it (nodejs-bin).
-    """
-    if not raw:
-        return
-    try:
-        target = raw.decode()
-    except UnicodeDecodeError:
-        refuse("a symbolic link to a name that is not UTF-8", name)
-    parts = target.split("/")
-    ups = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    if ups > name.count("/"):
-        refuse(f"a symbolic link out of the wheel, to {target!r}", name)
-    rest = "/".join(parts[ups:])
-    if rest:
-        try:
-            check_name(rest)
-        except VerificationFailedError:
-            refuse(f"a symbolic link to an unsafe path, {target!r}", name)

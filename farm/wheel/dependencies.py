@@ -4,13 +4,13 @@ pip unpacks them beside it, so its RUNPATHs lead from one into the other (`$ORIG
 are files on this machine: what the wheel imports from them is looked up in them, and what they hold is judged with it.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from farm.digests import sha256_of
 from farm.errors import UsageError, VerificationFailedError
 from farm.requirement import read_requirement
 from farm.wheel.archive import Archive, Limits
@@ -93,6 +93,4 @@ def _read(path: Path, limits: Limits | None) -> DependencyWheel:
             raise VerificationFailedError(f"{path.name}: its METADATA is that of {info.name}")
         # No CPU level: of these wheels only exports and device code are judged.
         contents = read_contents(archive, lambda _: None)
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return DependencyWheel(path.name, sha256, name.name, name.version, contents.libraries)
+    return DependencyWheel(path.name, sha256_of(path), name.name, name.version, contents.libraries)

@@ -157,7 +157,7 @@ def search_folders(library: Library, system: System = System.FEDORA) -> list[str
 
 def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[SystemNeed]":
     """What each library asks of the system: all that the wheel itself does not answer."""
-    from farm.wheel.manylinux import SystemNeed  # noqa: PLC0415
+    from farm.wheel.manylinux import SystemNeed  # noqa: PLC0415 (reads auditwheel's policies)
 
     inside: dict[str, set[str]] = {}
     for need in needs:

@@ -170,7 +170,7 @@ def elf_library(
 
 def _internals(data: View, elf: "Elf") -> tuple[str, ...]:
     from farm.wheel.manylinux import NARROW_UNICODE, internal_symbols  # noqa: PLC0415 (as above)
-    from farm.wheel.symbols import taken  # noqa: PLC0415
+    from farm.wheel.symbols import taken  # noqa: PLC0415 (as above)
 
     wanted = {"PyFPE_jbuf"}.union(*(internal_symbols().get(name, ()) for name in elf.needed))
     return tuple(sorted(taken(data, elf, wanted, NARROW_UNICODE)))
@@ -228,8 +228,8 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
 
 def _elf_ranges(data: Buffer, elf: "Elf") -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Where fat binaries lie back to back, and where none is looked for."""
-    from farm.wheel.elf import section_ranges  # noqa: PLC0415
-    from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION  # noqa: PLC0415
+    from farm.wheel.elf import section_ranges  # noqa: PLC0415 (as above)
+    from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION  # noqa: PLC0415 (as above)
 
     ranges = section_ranges(data, (part for part in elf.sections if part.name == FATBIN_SECTION))
     read = [(start, end) for _, start, end in ranges]
@@ -270,9 +270,8 @@ def group(containers: Iterable["Container"]) -> tuple[tuple[FatbinSet, ...], int
 
 
 def _instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instructions:
-    # slow to import, and not always needed
-    from farm.wheel.initscan import scan_starts  # noqa: PLC0415
-    from farm.wheel.isa import scan_isa  # noqa: PLC0415
+    from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
+    from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
     if on_load:
         scan = scan_starts(data, elf, level)

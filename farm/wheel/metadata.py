@@ -157,7 +157,7 @@ def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 (slow to import, seldom needed)
 
-    from farm.requirement import read_requirement  # noqa: PLC0415
+    from farm.requirement import read_requirement  # noqa: PLC0415 (as above)
 
     try:
         if not requirement.isprintable():

@@ -15,10 +15,11 @@ from typing import BinaryIO, NamedTuple
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.retrying import retry_while_open
-from farm.wheel.archive import Archive, check_name
+from farm.wheel.archive import Archive
 from farm.wheel.copying import copy_range
 from farm.wheel.deflate import BLOCK, deflate
 from farm.wheel.inflate import crc32
+from farm.wheel.membernames import check_name
 from farm.wheel.record import Row, render_record
 from farm.wheel.zipformat import (
     DEFLATED,

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.text import printable
-from farm.wheel.archive import Archive, Limits, check_name
+from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs
 from farm.wheel.library import Library, magics, read_library
 from farm.wheel.magic import ELF_MAGIC
+from farm.wheel.membernames import check_name
 from farm.wheel.metadata import (
     BASELINES,
     DistInfo,

@@ -4,8 +4,6 @@ Every check gives its findings in words for the person who has to act: what is w
 A wheel from anywhere may be given: what is hostile or broken gives a failed report.
 """
 
-import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
 
+from farm.digests import sha256_and_size
 from farm.errors import UsageError, VerificationFailedError
 from farm.tags import serves
 from farm.wheel.abi import SUFFIX, check_abi
@@ -83,8 +82,7 @@ def verify(
 def _hash(wheel: Path) -> tuple[str, int]:
     try:
         check_is_file(wheel)
-        with wheel.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+        return sha256_and_size(wheel)
     except OSError as error:
         raise UsageError(f"{wheel}: cannot be read ({error.strerror})") from error
 

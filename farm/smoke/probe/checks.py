@@ -48,7 +48,7 @@ def run_checks(recorder: Recorder, options: argparse.Namespace) -> None:
         file = str(getattr(loaded[0], "__file__", None))
         # Reports are kept where others read them: the place inside of the environment, not that of the environment.
         inside = file.startswith(sys.prefix + os.sep)
-        return file[len(sys.prefix) + 1 :] if inside else os.path.basename(file)  # noqa: PTH119
+        return file[len(sys.prefix) + 1 :] if inside else os.path.basename(file)
 
     if recorder.run("package", "import", load) != PASSED:
         return

@@ -54,9 +54,9 @@ def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> d
     """`first_kernel` in a process of its own, with the driver set to find code that way."""
     environ = {**os.environ, "CUDA_CACHE_DISABLE": "1", **way}
     with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "found.json")  # noqa: PTH118
+        file = os.path.join(folder, "found.json")
         # The program that runs: the packed file, or the package's folder.
-        command = [*python_command(), os.path.abspath(sys.argv[0])]  # noqa: PTH100
+        command = [*python_command(), os.path.abspath(sys.argv[0])]
         command += [f"--module={module_name}", f"--json={file}", "--first-kernel"]
         try:
             child = subprocess.run(
@@ -66,7 +66,7 @@ def run_first_kernel(module_name: str, way: dict[str, str], limit_s: float) -> d
         except subprocess.TimeoutExpired:
             return {"ok": False, "error": f"did not finish in {limit_s:.3g} s"}
         try:
-            with open(file, encoding="utf-8") as stream:  # noqa: PTH123
+            with open(file, encoding="utf-8") as stream:
                 return dict(json.load(stream))
         except (OSError, ValueError):
             printed = child.stdout.decode("utf-8", "replace")[-500:]

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     # Started by `jit.run_first_kernel`: one kernel in a process of its own.
     if options.first_kernel:
         found = first_kernel(importlib.import_module(options.module))
-        with open(options.json, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file)
         return 0
     # Where the driver compiles PTX, a whole torch overflows the cache's usual size and would be compiled again and
@@ -81,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     document["complete"] = True
     recorder.write()
     if options.junit:
-        with open(options.junit, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(options.junit, "w", encoding="utf-8") as file:
             file.write(junit(options.module, junit_rows(recorder.checks)))
     is_failed = any(check["status"] == FAILED for check in recorder.checks)
     return 1 if is_failed or document["skipped"] else 0

@@ -76,11 +76,11 @@ class Recorder:
     def write(self) -> None:
         """Replaces the file in one step: a reader never finds half of it."""
         temporary = self.path + ".tmp"
-        with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123
+        with open(temporary, "w", encoding="utf-8") as file:
             json.dump(self.document, file, indent=1)
         for attempt in range(250):
             try:
-                os.replace(temporary, self.path)  # noqa: PTH105
+                os.replace(temporary, self.path)
             except PermissionError:  # Windows: for as long as somebody reads it
                 if os.name != "nt" or attempt == 249:
                     raise

@@ -47,7 +47,7 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
     """Start the build or join one that runs, and follow it; returns the folder with its output."""
     sys.path.insert(0, str(state / "lib"))
     from farm.engines.base import Job  # noqa: PLC0415 there is no farm before the bundle is unpacked
-    from farm.engines.host import HostEngine  # noqa: PLC0415
+    from farm.engines.host import HostEngine  # noqa: PLC0415 as above
 
     job = manifest["job"]
     jobs = args.jobs or os.cpu_count() or 1

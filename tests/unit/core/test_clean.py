@@ -7,8 +7,12 @@ import subprocess
 
 import pytest
 
+from farm.cli.clean import trees_of
 from farm.cli.main import main
+from farm.pipeline.report import Silent
+from farm.pipeline.workspace import Workspace
 from farm.runs import Journal, Request
+from farm.settings import load_settings
 
 DAY_S = 86400
 
@@ -52,6 +56,13 @@ def test_a_dry_run_removes_nothing(project, capsys):
     assert found["removed"] is False
     assert sorted(entry["bytes"] for entry in found["found"]) == [1000, 1000, 1000]
     assert files(project) == before
+
+
+def test_build_trees_are_those_of_this_projects_runs(project, tmp_path):
+    fresh = _made(tmp_path / "fresh")
+    assert trees_of(Workspace(project, load_settings(project), Silent())) == {"farm-tree-" + "a" * 24}
+    assert trees_of(Workspace(fresh, load_settings(fresh), Silent())) == set()
+    assert files(fresh) == []  # no journal is made where there is none
 
 
 def test_the_index_the_journal_and_what_is_not_the_farms_stay(project, capsys):

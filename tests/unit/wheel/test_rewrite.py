@@ -104,6 +104,15 @@ def test_members_that_are_not_plain_get_fresh_headers(tmp_path):
         assert archive.testzip() is None
 
 
+def test_a_small_wheel_ends_without_zip64(tmp_path, source):
+    """APPNOTE 4.3.14: the records of ZIP64 come before the end record only where its fields are too small."""
+    dest = tmp_path / "dest.zip"
+    copy(source, dest)
+    raw = dest.read_bytes()
+    assert raw[-22:-18] == b"PK\5\6"
+    assert (raw.count(b"PK\6\6"), raw.count(b"PK\6\7")) == (0, 0)
+
+
 def test_zip64_where_needed(tmp_path, source, monkeypatch):
     """With the limit lowered, every size and offset above it takes the ZIP64 way; other readers must agree."""
     monkeypatch.setattr(zipformat, "LIMIT32", 100)
