@@ -1,7 +1,7 @@
 """What a project's JSON page says, for clients that read HTML: its page, and one flat page a group. Lists of projects.
 
 Each page says which generation of the JSON page it shows, so that a slow writer cannot put an older one over a newer
-one. PEP 503, 592, 629, 658, 714, 792.
+one. PEP 503, 592, 629, 714, 792.
 """
 
 import json
@@ -152,9 +152,9 @@ def anchor(file: File, href: str | None) -> str:
     if file.requires_python is not None:
         attributes["data-requires-python"] = file.requires_python
     if file.core_metadata is not None:
-        metadata = f"sha256={file.core_metadata.sha256}"
-        attributes["data-core-metadata"] = metadata  # PEP 714
-        attributes["data-dist-info-metadata"] = metadata  # PEP 658, for clients from before
+        # Not PEP 658's old name as well, which PEP 714 leaves open: pip 22.3 to 23.1 (Debian 12 has 23.0) read it, and
+        # refuse METADATA that spells the project in another way than the requirement (Jinja2 for jinja2).
+        attributes["data-core-metadata"] = f"sha256={file.core_metadata.sha256}"
     if file.yanked is not False:
         attributes["data-yanked"] = "" if file.yanked is True else file.yanked
     # a line break must stay inside its line: pages are read back by lines

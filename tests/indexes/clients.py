@@ -230,6 +230,14 @@ def test_the_json_tree_serves_clients_that_read_json(served, fill, install, tmp_
     assert installed(tmp_path) == "x = 2\n"
 
 
+def test_a_requirement_spells_a_project_in_another_way_than_its_metadata(served, make_wheel, put, install, tmp_path):
+    put(served.store, make_wheel("typing_Extensions-4.0-py3-none-any.whl"))
+    put(served.store, make_wheel(WHEEL, extra="Requires-Dist: typing-extensions\n"))
+    done = install("--index-url", simple(served), "Canary")
+    assert done.returncode == 0, done.stderr
+    assert installed(tmp_path, "typing_Extensions") == "x = 1\n"
+
+
 def test_an_absent_project(filled, install):
     done = install("--index-url", simple(filled), "torch")
     assert done.returncode != 0
@@ -272,7 +280,7 @@ def test_what_was_tampered_with_is_refused(served, fill, install, make_wheel, tm
     else:
         path.write_bytes(path.read_bytes() + b"Requires-Dist: evil\n")
     done = install("--index-url", simple(served), "canary")
-    if what != REBUILD and install.client == "pip-20.3":
+    if what != REBUILD and install.client in {"pip-20.3", "pip-22"}:
         assert not any(asked.endswith(".metadata") for asked, *_ in served.asked), "it takes them from the wheel"
         assert done.returncode == 0
         return

@@ -9,6 +9,7 @@ from tests.indexes.clients import (  # noqa: F401
     place,
     resolver,
     served,
+    test_a_requirement_spells_a_project_in_another_way_than_its_metadata,
     test_a_resolution_reads_metadata_and_not_wheels,
     test_a_yanked_wheel_is_skipped_unless_it_is_asked_for,
     test_an_absent_project,
