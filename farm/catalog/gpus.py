@@ -138,6 +138,11 @@ def without_variant(sm: int) -> str | None:
 
 def nearest_names(name: str) -> list[str]:
     """Names of the catalogue that are most like an unknown one, best first, at most three."""
+    # Letters alone would find wrong names of the same length for the beginning of one: GTX 950 for "RTX 50".
+    bare = _indices()[KEYS.index(_bare)]
+    begun = _bare(name) and [known for known in bare if known.startswith(_bare(name))]
+    if begun:
+        return [bare[known][0].name for known in sorted(begun, key=len)[:3]]
     # A family that is misspelt ("Telsa K40") is not left out; the strict names have it as well.
     for key, index in zip(reversed(KEYS), reversed(_indices()), strict=True):
         if near := nearest(key(name), list(index)):

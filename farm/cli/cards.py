@@ -24,6 +24,12 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
             f"{name!r} is a card of {company}: it runs no CUDA, and the farm builds for NVIDIA's cards",
             hint="for its CPU: --variant cpu-avx2-py311",
         )
+    family = name.strip().lower()
+    chips = [sm for sm, one in catalog.architectures().architectures.items() if one.name.lower() == family]
+    if not known and chips:
+        raise UsageError(
+            f"{name!r} is the name of an architecture, not of a card", hint=f"one of its chips: {_either(chips)}"
+        )
     if not known:
         near = gpus.nearest_names(name)
         raise UsageError(
@@ -39,7 +45,10 @@ def sm_of(name: str, architectures: Collection[str] = ()) -> int:
     if len(known) > 1 and not ours:
         raise UsageError(
             f"{name!r} was sold with several chips: {', '.join(sorted(known))}",
-            hint="give its SM, as `farm detect` on its machine says: "
-            + " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sorted(known)),
+            hint=f"give its SM, as `farm detect` on its machine says: {_either(sorted(known))}",
         )
     return int(min(ours or known).removeprefix("sm"))
+
+
+def _either(sms: Collection[str]) -> str:
+    return " or ".join(f"--gpu sm_{sm.removeprefix('sm')}" for sm in sms)

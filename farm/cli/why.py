@@ -22,13 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--driver", metavar="VERSION", help="the driver that it runs on: 470 or 470.82.01")
     group.add_argument("--arch-list", metavar="LIST", help="TORCH_CUDA_ARCH_LIST: '3.5;3.7+PTX'")
     group.add_argument("--msvc", metavar="VERSION", help="Visual Studio, toolset or compiler: 2022, 14.29, 19.29")
-    group.add_argument("--gcc", type=int, metavar="MAJOR", help="the host compiler on Linux")
+    group.add_argument("--gcc", metavar="MAJOR", help="the host compiler on Linux")
     group.add_argument("--numpy", metavar="VERSION", help="the numpy that the wheel meets")
     for name in SWITCHES:
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"with {switch(name)}=1")
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.compat.stack import parse_driver
+
+    if args.driver is not None:
+        args.driver = parse_driver(args.driver)
     if args.official:
         from farm.cli import official
 
@@ -87,8 +91,10 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
     """
     from farm.cli.cards import sm_of
     from farm.compat.host import parse_msvc
+    from farm.compat.stack import parse_gcc
 
-    asked = {name: getattr(args, name) for name in ("driver", "arch_list", "gcc", "numpy")}
+    asked: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
+    asked["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None
     asked["msvc"] = parse_msvc(args.msvc) if args.msvc is not None else None
     if args.gpu is not None:
         asked["gpu"] = sm_of(args.gpu, variant.architectures)

@@ -60,8 +60,8 @@ class Stack:
         # Of these two every version may be asked about, whether the catalogue has it or not.
         for name in ("driver", "numpy"):
             value = getattr(self, name)
-            if value is not None and not NUMBERS.fullmatch(value):
-                raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {_EXAMPLES[name]}")
+            if value is not None:
+                _require_version(name, value)
         if self.arch_list is not None and len(self.arch_list) > MAX_ARCH_LIST:
             raise UsageError(f"the arch list is longer than {MAX_ARCH_LIST} characters")
         unknown = self.switches - set(catalog.switches())
@@ -70,6 +70,34 @@ class Stack:
 
 
 _EXAMPLES = {"driver": "470.82.01", "numpy": "1.26.4"}
+
+
+def _require_version(name: str, value: str) -> None:
+    if not NUMBERS.fullmatch(value):
+        raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {_EXAMPLES[name]}")
+
+
+def parse_driver(text: str) -> str:
+    """The version of a driver as people name it: `470.82.01`, or a branch: `470`, `R470`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    version = text.strip().lower().removeprefix("r")
+    _require_version("driver", version if NUMBERS.fullmatch(version) else text)
+    return version
+
+
+def parse_gcc(text: str) -> int:
+    """The major version of a gcc as people name it: `13`, `13.2.0`, `gcc-13`, `g++-13`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise UsageError(f"{text!r} is no version of gcc", hint="an example: --gcc 13")
+    return int(match[1])
 
 
 Severity = Literal["error", "unpinned", "warning"]

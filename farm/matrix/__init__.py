@@ -33,8 +33,9 @@ class Matrix:
             UsageError: There is none; the nearest names are given.
         """
         if name not in self.channels:
-            near = nearest(name, list(self.channels)) or list(self.channels)
-            raise UsageError(f"unknown channel {name!r}", hint=f"nearest: {', '.join(near)}")
+            near = nearest(name, list(self.channels))
+            hint = f"nearest: {', '.join(near)}" if near else "`farm completion --list channels` names all"
+            raise UsageError(f"unknown channel {name!r}", hint=hint)
         return self.channels[name]
 
     def default_channel(

@@ -83,16 +83,22 @@ def _words(report: SmokeReport, texts: list[str]) -> dict[str, str]:
     """What the texts of `causes.yaml` may name."""
     seen = {check.name: check.seen or "" for check in report.checks}
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
-    cuda = match[0] if match else "its CUDA"
+    cuda = f"CUDA {match[0]}" if match else "a newer CUDA"
     missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")
     major = catalog.cuda_majors().get(match[1]) if match else None
     return {
         "module": report.module,
         "missing": missing or "a module",
         "cuda": cuda,
-        "driver_linux": major.driver_linux if major else "the one of its toolkit",
-        "driver_windows": (major.driver_windows if major else None) or "the one of its toolkit",
+        "driver_linux": major.driver_linux if major else _by_cuda("linux"),
+        "driver_windows": (major.driver_windows if major else None) or _by_cuda("windows"),
         "archs": seen.get("architectures", "") or "unknown",
         "card": seen.get("devices", "") or "the card",
         "cpu": report.emulated or "this CPU",
     }
+
+
+def _by_cuda(platform: str) -> str:
+    """The drivers of all CUDAs, where the report does not say which one it is."""
+    found = ((name, major.driver(platform)) for name, major in catalog.cuda_majors().items())
+    return ", ".join(f"{driver} (CUDA {name})" for name, driver in found if driver)

@@ -135,12 +135,30 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
         (["--gpu", "RTX 3090"], "an example: --variant sm86-avx-py311; about PyTorch's own wheels: --official"),
         (["--official", "--gpu", "V100", "--python", "py399"], "no release of PyTorch in the catalogue has wheels for"),
         (["--variant", "sm70-avx2-py311", "--python", "py38"], "--python belongs to --official"),
+        (["--official", "--gpu", "V100", "--driver", "new"], "driver 'new' is not a version"),
+        (["--official", "--gpu", "kepler"], "one of its chips: --gpu sm_35 or --gpu sm_37"),
+        (["--variant", "sm35-avx-py311", "--gcc", "clang-17"], "'clang-17' is no version of gcc"),
+        (["--variant", "sm35-avx-py311", "--channel", "nope"], "`farm completion --list channels` names all"),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):
     code, said = why(*words)
     assert code == 2
     assert message in said.err
+
+
+@pytest.mark.parametrize("gcc", ["13", "gcc-13", "g++-13", "13.2.0"])
+def test_a_gcc_as_people_name_it(why, gcc):
+    code, said = why("--variant", "sm35-avx-py311", "--gcc", gcc)
+    assert (code, "CUDA 11.8 takes gcc up to 11, not gcc 13" in said.out) == (3, True)
+
+
+@pytest.mark.parametrize("driver", ["390", "R390", " r390.157 "])
+def test_a_driver_as_people_name_it(why, driver):
+    code, said = why("--variant", "sm35-avx-py311", "--driver", driver, "--json")
+    assert (code, rules(said.out)["driver-cuda"]["severity"]) == (3, "error")
+    code, said = why("--official", "--gpu", "V100", "--driver", driver, "--torch", "2.7.1")
+    assert (code, f"driver {driver.strip().lower().removeprefix('r')} is too old" in said.out) == (3, True)
 
 
 def test_a_card_beside_arm_cores_gets_the_wheel_for_arm(why):

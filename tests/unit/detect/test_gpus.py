@@ -228,6 +228,14 @@ def test_unknown_names_give_the_nearest():
     assert "Tesla K40" in nearest_names("Tesla K40x")
     assert nearest_names("Telsa K40")[0] == "Tesla K40"
     assert nearest_names("") == []
+    assert "GeForce RTX 5070" in {card.name for card in find("RTX 5070 series")}
+
+
+@pytest.mark.parametrize(("series", "begin"), [("RTX 50", "RTX 50"), ("rtx 50 series", "RTX 50"), ("GTX 10", "GTX 10")])
+def test_the_name_of_a_series_gives_cards_that_begin_so(series, begin):
+    near = nearest_names(series)
+    assert len(near) == 3
+    assert all(begin in name for name in near)
 
 
 def test_every_sm_is_a_variant_or_too_old_with_a_reason():

@@ -51,6 +51,9 @@ MESSAGES = {
     "RuntimeError: operator torchvision::nms does not exist": "other-torch",
     "RuntimeError: No such operator torchvision::nms": "other-torch",
     "RuntimeError: Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision": "other-torch",
+    "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions. PyTorch has":
+        "other-torch",
+    "RuntimeError: No CUDA GPUs are available": "no-card",
     "AssertionError: Torch not compiled with CUDA enabled": "without-cuda",
     "RuntimeError: Found NVIDIA GeForce GTX 1080 Ti which is too old to be supported by the triton GPU compiler, which "
     "is used as the backend. Triton only supports devices of CUDA Capability >= 7.0": "triton",
@@ -142,3 +145,9 @@ def test_braces_in_what_a_module_says_do_no_harm():
     more = (passed("architectures", "{0} {cuda} {"), passed("devices", "{}"))
     (cause,) = find_causes(report("no kernel image {module}", more=more), hung=False)
     assert "{0} {cuda} {" in cause.what
+
+
+def test_a_driver_that_is_too_old_for_a_cuda_that_nobody_named():
+    (cause,) = causes_of("Error 804: forward compatibility was attempted on non supported HW", "torch")
+    assert "525 (CUDA 12)" in cause.fix
+    assert "its CUDA" not in cause.what + cause.fix
