@@ -170,6 +170,7 @@ class SmokeTest(Model):
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
+    `subdirectory` is the folder of the source that the project is in, where that is not its top, as pip calls it.
     `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
     `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
     `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
@@ -197,6 +198,7 @@ class Recipe(Model):
     summary: str
     version: Release
     source: AnySource
+    subdirectory: Inside | None = None
     torch_release: str | None = None
     parts: list[Part] = []
     platforms: list[PlatformName]
@@ -342,6 +344,8 @@ def _check_files(path: Path, found: Recipe) -> None:
             fault = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
         elif source != project and project not in source.parents:
             fault = f"{source} is not below {project}; for another repository: kind: git"
+        elif not (source / (found.subdirectory or "")).is_dir():
+            fault = f"{source} has no folder {found.subdirectory}"
         if fault:
             raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault}")
     if (script := found.smoke.script) and not (path.parent / script).is_file():

@@ -1,9 +1,9 @@
 """The repair step: adds libraries, version and requirements to a built wheel, as the plan says."""
 
-import re
 import shutil
 from pathlib import Path
 
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from farm.errors import BuildFailedError
@@ -23,7 +23,7 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
         FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
     """
     wheel = the_wheel(built / "wheel")
-    _check_release(plan, wheel)
+    _check_promise(plan, wheel)
     shutil.rmtree(dest, ignore_errors=True)
     dest.mkdir()
     libraries = built / "lib"
@@ -43,15 +43,23 @@ def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
     return repair(wheel, dest, options)
 
 
-def _check_release(plan: Plan, wheel: Path) -> None:
-    """Refuse to write another release's number into a wheel, as after a release whose recipe still has the old one.
+def _check_promise(plan: Plan, wheel: Path) -> None:
+    """Refuse another package, and another release, as after one whose recipe still has the old number.
 
-    A build that does not know its release says 0 or one of development, without git for instance.
+    Its number would be written over. A build that does not know its release says 0 or one of development, without git
+    for instance; the files of PyTorch and of its companions say a0 in every release.
     """
-    built, wanted = Version(parse_wheel_name(wheel.name).version), Version(plan.version)
-    said, meant = (re.sub(r"(\.0)+$", "", ".".join(map(str, each.release))) for each in (built, wanted))
-    known = said != "0" and not built.is_devrelease
-    if known and (built.epoch, said) != (wanted.epoch, meant):
+    name = parse_wheel_name(wheel.name)
+    if name.name != canonicalize_name(plan.package):
+        raise BuildFailedError(
+            f"the build made {name.parts[0]}, and the recipe's package is {plan.package}",
+            hint=f"correct package or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )
+    built, wanted = Version(name.version), Version(plan.version)
+    parts = [each.base_version if built.pre == ("a", 0) else each.public for each in (built, wanted)]
+    said, meant = map(canonicalize_version, parts)
+    known = any(built.release) and not built.is_devrelease
+    if known and said != meant:
         raise BuildFailedError(
             f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
             hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",

@@ -110,6 +110,7 @@ def _plan(wanted: Candidate) -> Plan:
         env={name: str(choice.value) for name, choice in sorted(env.items())},
         recipe=pins.recipe,
         source=inputs.source(pins.recipe, recipe, stack.torch),
+        subdirectory=recipe.subdirectory,
         parts=inputs.parts(recipe, pins.base),
         patch_files=patch_files,
         job_files=job_digest(pins.recipe, files),

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from farm.errors import UsageError
 from farm.platforms.facts import WINDOWS, facts
 from farm.platforms.shape import Machine, PlatformName
-from farm.recipe import Address, AptName, Name, VariableName
+from farm.recipe import Address, AptName, Inside, Name, VariableName
 from farm.text import json_lines
 from farm.variant import Variant
 from farm.wheel.policy import Policy
@@ -149,7 +149,7 @@ class WindowsPlan(Model):
     wheels: list[WheelPin]
 
 
-_LEFT_OUT = frozenset({"build_requires", "cmake", "library_wheels", "opens", "python", WINDOWS})
+_LEFT_OUT = frozenset({"build_requires", "cmake", "library_wheels", "opens", "python", "subdirectory", WINDOWS})
 """Fields that are left out of a plan file where they say nothing: plans without them are older than they are."""
 
 
@@ -180,6 +180,7 @@ class Plan(Model):
     env: dict[VariableName, Text]
     recipe: Name
     source: SourcePlan
+    subdirectory: Inside | None = Field(default=None, description="the folder of the source that is built")
     parts: list[PartPlan]
     patch_files: list[Annotated[str, Field(pattern=r"^patches/[A-Za-z0-9._-]{1,120}$")]]
     job_files: Sha256 | None = Field(description="what the recipe brings beside the source")

@@ -181,7 +181,16 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
         ("ERROR x\n/bin/sh: 1: autoreconf: not found", "add the Debian package"),
         ("ERROR x\n./build.sh: line 3: autoreconf: command not found", "add the Debian package"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'VERSION'", None),
-        ("ERROR Source . does not appear to be a Python project: no pyproject.toml or setup.py", "job/prepare.sh"),
+        (
+            "ERROR Source . does not appear to be a Python project: no pyproject.toml or setup.py",
+            "subdirectory: python",
+        ),
+        ("error: externally-managed-environment", "take the call out"),
+        ("ERROR Source python is not a directory", "correct subdirectory"),
+        (
+            "ModuleNotFoundError: Error getting the version from source `vcs`: No module named 'setuptools_scm'",  # hatchling
+            "build_requires",
+        ),
         (
             'ImportError: Cannot import `packaging.licenses`.\n        Setuptools>=77.0.0 requires "packaging>=24.2" to work',
             "add packaging to build_requires",

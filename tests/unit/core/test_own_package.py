@@ -1,6 +1,7 @@
 """A package of one's own by data alone: a project of `farm init`, its channels and recipes."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -309,6 +310,8 @@ SDIST = "{kind: sdist, package: x, file: FILE, sha256: HASH}"
             "is the project itself; without git nothing tells its source from what builds",
         ),
         ("path: src}", "path: ../../..}", 5, "for another repository: kind: git"),
+        ("path: src}", "path: src}\nsubdirectory: python", 5, "/src has no folder python"),
+        ("path: src}", "path: src}\nsubdirectory: ../src", 6, "subdirectory: '../src' is not a folder inside"),
         (
             "{kind: path, path: src}",
             SDIST.replace("FILE", "x-1-py3-none-any.whl"),
@@ -616,6 +619,37 @@ def test_a_git_source_is_a_tag_and_its_commit(own):
     named(own, "fetched", "fetched", source)
     made = plan_of(own, package="fetched").source
     assert (made.kind, made.tag, made.commit) == ("git", "v0.1.0", COMMIT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f'{{kind: git, url: "https://git.example.org/x.git", tag: v1, commit: {COMMIT}}}',
+        "{kind: path, path: src}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("platform", "script", "start"),
+    [("linux", "build.sh", "python3 -m build"), ("windows", "build.cmd", '"%FARM_PYTHON%"')],
+)
+def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platform, script, start):
+    """And a plan without one is what it was before there was the key."""
+    (own / "recipes" / "hello" / "src" / "lib" / "python").mkdir(parents=True)
+    for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
+        text = (own / file).read_text().replace("platforms: [linux]", f"platforms: [{platform}]")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        (own / file).write_text(text.replace("{kind: path, path: src}", source))
+    recipe_file = own / "recipes" / "hello" / "recipe.yaml"
+    whole = recipe_file.read_text()
+    for key, place in ((None, "."), ("lib/python", "lib/python")):
+        if key:
+            recipe_file.write_text(f"{whole}subdirectory: {key}\n")
+        use_project(own.parent)
+        plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
+        assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
+        (line,) = [text for text in render(own, plan).job[script].splitlines() if " -m build " in text]
+        assert line.startswith(start)
+        assert line.removesuffix(" || status=$?").endswith(f" {place}")
 
 
 def test_a_git_source_without_a_commit_is_refused_with_how_to_find_it(own):

@@ -118,7 +118,9 @@ def test_repair_adds_what_the_recipe_requires_and_the_build_did_not_write(tmp_pa
     [
         ("0.21.0", True),
         ("0.21", True),
-        ("0.21.0rc1+abc", True),
+        ("0.21.0a0+abc", True),  # what its source says in every release
+        ("0.21.0rc1", False),  # pip takes no such release unless it is asked to
+        ("0.21.0.post1", False),
         ("0.22.0.dev3+g1234567", True),  # setuptools-scm, where the tag is not there
         ("0.0.0", True),
         ("0+unknown", True),  # versioneer
@@ -146,6 +148,15 @@ def test_a_wheel_of_another_release_than_the_recipes_is_refused(tmp_path, built,
         said = re.escape(f"made torchvision {built}, and the recipe's version is 0.21.0")
         with pytest.raises(BuildFailedError, match=said):
             repair_built(plan, tmp_path / "built", tmp_path / "repaired")
+
+
+def test_a_wheel_of_another_package_is_refused_and_names_the_recipe(tmp_path):
+    plan = plan_of("cpu-avx-py311", package="torchvision", channel="debian-2.6.0")
+    (tmp_path / "wheel").mkdir()
+    (tmp_path / "wheel" / "Other_Name-0.21.0-cp311-cp311-linux_x86_64.whl").touch()
+    with pytest.raises(BuildFailedError, match="made Other_Name, and the recipe's package is torchvision") as caught:
+        repair_built(plan, tmp_path, tmp_path / "repaired")
+    assert "recipe.yaml" in caught.value.hint
 
 
 def test_what_is_printed_for_a_wrong_rule_takes_the_wheel_that_was_built(tmp_path, monkeypatch, capsys):
