@@ -1,6 +1,7 @@
 """Why a wheel does not work here: the texts of a report, matched with what is known (`causes.yaml`)."""
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -85,20 +86,23 @@ def _words(report: SmokeReport, texts: list[str]) -> dict[str, str]:
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
     cuda = f"CUDA {match[0]}" if match else "a newer CUDA"
     missing = next((found[1] for text in texts if (found := re.search(r"No module named '([\w.]{1,100})'", text))), "")
-    major = catalog.cuda_majors().get(match[1]) if match else None
+    majors = catalog.cuda_majors()
+    majors = {match[1]: majors[match[1]]} if match and match[1] in majors else majors
     return {
         "module": report.module,
         "missing": missing or "a module",
         "cuda": cuda,
-        "driver_linux": major.driver_linux if major else _by_cuda("linux"),
-        "driver_windows": (major.driver_windows if major else None) or _by_cuda("windows"),
+        "driver_linux": _drivers({name: major.driver_linux for name, major in majors.items()}),
+        "driver_windows": _drivers({name: major.driver_windows for name, major in majors.items()}),
         "archs": seen.get("architectures", "") or "unknown",
         "card": seen.get("devices", "") or "the card",
         "cpu": report.emulated or "this CPU",
     }
 
 
-def _by_cuda(platform: str) -> str:
-    """The drivers of all CUDAs, where the report does not say which one it is."""
-    found = ((name, major.driver(platform)) for name, major in catalog.cuda_majors().items())
-    return ", ".join(f"{driver} (CUDA {name})" for name, driver in found if driver)
+def _drivers(by_major: Mapping[str, str | None]) -> str:
+    """The driver, or those of each CUDA where the report does not say which one it is."""
+    found = {name: driver for name, driver in by_major.items() if driver}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{driver} (CUDA {name})" for name, driver in found.items()) or "the one of its toolkit"

@@ -14,9 +14,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from farm.wheel.dlls import resolve_dlls
+from farm.wheel.expansion import System, inside, systems
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, for_musl, installed_path
-from farm.wheel.searchpath import System, inside, systems
 
 if TYPE_CHECKING:
     from farm.wheel.manylinux import SystemNeed

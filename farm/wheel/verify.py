@@ -176,20 +176,15 @@ def _check_names(filename: str, info: DistInfo, policy: Policy, contents: Conten
             wrong.append(f"the file name says version {name.version}, {who} says {its_version}")
     if (written := "-".join(name.parts[-3:])) != written.lower():
         wrong.append(f"the tags {written} are not in lower case, and uv knows no others")
+    wrong += _check_python(name, policy.python, for_some=_is_for_some(contents)) if policy.python else []
+    why = "pip refuses such a wheel, or installs it for a Python or under a version that it is not for"
+    found = [(what, why) for what in wrong]
     if name.tags != info.tags and _by_level(name.tags) != _by_level(info.tags):
         differing = ", ".join(sorted(name.tags ^ info.tags)[:5])
-        wrong.append(f"the tags in the file name and in WHEEL differ: {differing}")
-    wrong += _check_python(name, policy.python, for_some=_is_for_some(contents)) if policy.python else []
-    findings = tuple(
-        Finding(
-            check="names",
-            where=info.folder,
-            what=what,
-            why="pip refuses such a wheel, or installs it for a Python or under a version that it is not for",
-            fix="repair the wheel with the right version; never rename a wheel by hand",
-        )
-        for what in wrong
-    )
+        why = "pip goes by the file name; `wheel pack`, and what else reads WHEEL, take it for another wheel"
+        found.append((f"the tags in the file name and in WHEEL differ: {differing}", why))
+    fix = "repair the wheel with the right version; never rename a wheel by hand"
+    findings = tuple(Finding(check="names", where=info.folder, what=what, why=why, fix=fix) for what, why in found)
     return Check(id="names", status="failed" if findings else "passed", findings=findings, note=filename)
 
 
