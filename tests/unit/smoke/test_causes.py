@@ -65,7 +65,25 @@ MESSAGES = {
         "driver-stuck",
     "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
     "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non "
-    "supported HW": "driver-too-old",
+    "supported HW": "forward-compatibility",
+    "ModuleNotFoundError: No module named 'torch._C'": "source-folder",
+    "ImportError: Failed to load PyTorch C extensions:\n    It appears that PyTorch has loaded the `torch/_C` folder\n"
+    "    of the PyTorch repository rather than the C extensions": "source-folder",
+    "ValueError: numpy.dtype size changed, may indicate binary incompatibility. Expected 96 from C header, got 88 from "
+    "PyObject": "numpy-size",
+    "OMP: Error #15: Initializing libiomp5md.dll, but found libiomp5md.dll already initialized.": "openmp-twice",
+    "RuntimeError: GET was unable to find an engine to execute this computation": "cudnn-engine",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`": "cublas-start",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`": "cublas-start",
+    "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the": "other-file",
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized": "fabric-manager",
+    "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable": "card-busy",
+    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable": "card-busy",
+    "RuntimeError: CUDA error: uncorrectable ECC error encountered": "ecc",
+    "RuntimeError: CUDA error: device-side assert triggered": "device-assert",
+    "RuntimeError: CUDA error: an illegal memory access was encountered": "illegal-access",
+    "RuntimeError: CUDA error: unspecified launch failure": "illegal-access",
     "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB": "out-of-memory",
 }  # fmt: skip
 
@@ -148,6 +166,6 @@ def test_braces_in_what_a_module_says_do_no_harm():
 
 
 def test_a_driver_that_is_too_old_for_a_cuda_that_nobody_named():
-    (cause,) = causes_of("Error 804: forward compatibility was attempted on non supported HW", "torch")
+    (cause,) = causes_of("CUDA error: CUDA driver version is insufficient for CUDA runtime version", "torch")
     assert "525 (CUDA 12)" in cause.fix
     assert "its CUDA" not in cause.what + cause.fix
