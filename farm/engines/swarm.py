@@ -194,7 +194,10 @@ class SwarmEngine:
             return None
 
     def _task(self, handle: str) -> Task | None:
-        tasks = self._api.tasks(filters={"service": handle})
+        try:
+            tasks = self._api.tasks(filters={"service": handle})
+        except docker.errors.NotFound:  # released since it was looked up, by another controller
+            return None
         return Task.of(max(tasks, key=lambda task: task["CreatedAt"])) if tasks else None
 
     @guard
@@ -283,7 +286,14 @@ class SwarmEngine:
             return
         services: Any = self.client.services
         # Scaled to none, not removed: its labels and its task are still asked for, and say that the end was wanted.
-        services.get(handle).scale(0)
+        # `farm cancel` and the run's controller do so at the same time, and the controller releases it then.
+        try:
+            services.get(handle).scale(0)
+        except docker.errors.NotFound:
+            return
+        except docker.errors.APIError as error:
+            if "out of sequence" not in str(error):  # else the other was first, and its word counts
+                raise
         deadline = time.monotonic() + CANCEL_S
         while time.monotonic() < deadline:
             if self.observe(handle).state in FINAL:

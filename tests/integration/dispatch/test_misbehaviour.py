@@ -43,9 +43,25 @@ class Manager:
         self.asked_for_logs = 0
         self.asked = threading.Event()
         self.over = threading.Event()
+        self.replicas, self.version = 1, {"Index": 1}
+        self.left = None  # so many answers about the service, then somebody else has removed it
+        self.conflicts = False  # somebody else asks for the same end at the same time
+
+    def gone(self, path):
+        """Whether the service is not there any more for this question."""
+        if self.left is None or not path.endswith(("/tasks", "/services/s", "/update")):
+            return False
+        self.left -= 1
+        return self.left < 0
+
+    def update(self):
+        """The code and the text of the answer to a change of the service."""
+        self.replicas = 0
+        self.task |= {"DesiredState": "shutdown", "Status": {"State": "shutdown", "ContainerStatus": {}}}
+        return (500, "rpc error: code = Unknown desc = update out of sequence") if self.conflicts else (200, "")
 
     def answer(self, path):
-        spec = {"Labels": {"farm.exchange": "farm-x"}, "Mode": {"Replicated": {"Replicas": 1}}}
+        spec = {"Labels": {"farm.exchange": "farm-x"}, "Mode": {"Replicated": {"Replicas": self.replicas}}}
         spec["TaskTemplate"] = {"ContainerSpec": {}, "Placement": {}}
         if path.endswith("/info"):
             return {"Swarm": {"ControlAvailable": True}}
@@ -53,7 +69,7 @@ class Manager:
             return [self.node]
         if path.endswith("/tasks"):
             return [self.task]
-        return {"ID": "s", "Spec": spec}
+        return {"ID": "s", "Version": self.version, "Spec": spec}
 
 
 def handler(manager):
@@ -65,6 +81,9 @@ def handler(manager):
 
         def do_GET(self):
             path = urlsplit(self.path).path
+            if manager.gone(path):
+                self._send(b'{"message": "service s not found"}', 404)
+                return
             if not path.endswith("/logs"):
                 self._send(json.dumps(manager.answer(path)).encode())
                 return
@@ -79,8 +98,16 @@ def handler(manager):
             manager.over.wait(60)
             self.close_connection = True
 
-        def _send(self, body):
-            self.send_response(200)
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            if manager.gone(urlsplit(self.path).path):
+                self._send(b'{"message": "service s not found"}', 404)
+                return
+            code, text = manager.update()
+            self._send(json.dumps({"message": text}).encode(), code)
+
+        def _send(self, body, code=200):
+            self.send_response(code)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -142,6 +169,28 @@ def test_what_the_node_says_of_an_agent_that_did_not_start_is_the_log(manager, l
     manager.said = b"python3: not found\n"
     manager.task["Status"] = {"State": "failed", "Err": "exit 127", "ContainerStatus": {"ExitCode": 127}}
     assert logs() == b"python3: not found\n"
+
+
+# -- two that end a job at the same time: `farm cancel` and the run's own controller, which releases it then --
+
+
+@pytest.mark.parametrize("answers", range(9))
+def test_a_service_that_is_removed_meanwhile_is_cancelled(manager, engine, answers):
+    manager.left = answers
+    engine.cancel("s")
+    assert manager.replicas == (1 if answers < 6 else 0)  # the sixth question asks for the end
+
+
+@pytest.mark.parametrize("answers", range(3))
+def test_a_service_that_is_removed_while_it_is_looked_at_is_lost_or_without_a_task(manager, engine, answers):
+    manager.left = answers
+    assert engine.observe("s").state == ("lost", "queued", "running")[answers]
+
+
+def test_two_cancels_at_once_are_one(manager, engine):
+    manager.conflicts = True
+    engine.cancel("s")
+    assert engine.observe("s").state == "cancelled"
 
 
 # -- a job that writes what it likes through its signed URLs --
