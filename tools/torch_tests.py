@@ -2,9 +2,9 @@
 
 TREE is the release's source tree, or a folder that has its `test` alone; ENV has the wheel installed, with numpy,
 pytest, expecttest and hypothesis. The tests run in a copy of `test`, so that `import torch` finds the wheel and not the
-tree. Which tests, and which failures are understood: torch_tests.yaml; --rules names another such file. Leaves in DIR
-logs of each file, results.json (every test) and summary.txt. Exit code 0: every failure is explained; 1: one is not; 2:
-usage.
+tree. Which tests, and which failures are understood: torch_tests.yaml; --rules names another such file, of
+torchvision's tests too. Leaves in DIR logs of each file, results.json (every test) and summary.txt. Exit code 0: every
+failure is explained; 1: one is not; 2: usage.
 
 This file is the pytest plugin too: it selects, and writes down each result as it comes, because a test that crashes
 takes the interpreter with it. The rest then runs in a new one.
@@ -218,8 +218,9 @@ def main() -> int:
     parser.add_argument("-o", "--output", required=True, type=Path)
     args = parser.parse_args()
     rules = yaml.safe_load(args.rules.read_text(encoding="utf-8"))
-    if not (args.source / "test" / "test_torch.py").is_file():
-        parser.error(f"{args.source}: no test/test_torch.py in it")
+    first = f"test/{rules['selection'][0]['file']}.py"
+    if not (args.source / first).is_file():
+        parser.error(f"{args.source}: no {first} in it")
     asked = subprocess.run(
         [args.python, "-c", "import torch; print(torch.__version__)"],
         capture_output=True, text=True, check=False, cwd=tempfile.gettempdir(),  # not in a tree that has a torch

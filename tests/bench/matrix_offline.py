@@ -7,8 +7,8 @@
 Each argument is a stage: builds that run at the same time, between commas. Give those together that compile nothing
 alike: what two compile at once, both pay. The first command writes the offline bundle of the first build, and of each
 other one its rendered job: those that the toolchain and the sources of the first serve too. The second builds a stage
-after the other in the bundle's toolchain, each wheel in an empty tree, and writes OUT/matrix.json after each: CPU
-seconds of all its processes, wall seconds, what the compiler cache did, size and sha256 of the wheel. The third prints
+after the other in the bundle's toolchain, each wheel in an empty tree, and leaves it in OUT/BUILD; OUT/matrix.json says
+of each: CPU seconds of all its processes, wall seconds, what the compiler cache did, size and sha256. The third prints
 the table: what all cost, against as many separate builds as costly as the first.
 """
 
@@ -26,11 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
-# SM x CPU level x PTX. The second stage adds each SM and PTX's CUDA, and the other level's C++, the third nothing.
+# SM x CPU level x PTX. The first stage compiles each level's C++, the second the rest of the CUDA, the third nothing.
 EIGHT = [
-    "sm35-avx-py311 --ptx",
-    "sm37-avx-py311 --ptx, sm35-avx2-py311 --ptx, sm35-avx-py311 --no-ptx, sm37-avx-py311 --no-ptx",
-    "sm37-avx2-py311 --ptx, sm35-avx2-py311 --no-ptx, sm37-avx2-py311 --no-ptx",
+    "sm35-avx-py311 --ptx, sm37-avx2-py311 --no-ptx",
+    "sm37-avx-py311 --ptx, sm35-avx-py311 --no-ptx, sm35-avx2-py311 --ptx, sm37-avx-py311 --no-ptx",
+    "sm37-avx2-py311 --ptx, sm35-avx2-py311 --no-ptx",
 ]
 THERE = Path(__file__).with_name("matrix_there.py")
 

@@ -40,16 +40,22 @@ def root_of(state: Path, number: int, undo: contextlib.ExitStack) -> Path:
     return root
 
 
-def build(root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", jobs: int, log: Path) -> "dict[str, Any]":
-    """One build in an empty tree, with the compiler cache of those before it."""
+def build(
+    root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", share: "tuple[int, int]", out: Path
+) -> "dict[str, Any]":
+    """One build in an empty tree, with the compiler cache of those before it; `share`: its jobs, and its niceness.
+
+    Leaves the wheel in the folder `out`, and the log beside it.
+    """
     farm = root / "farm"
     shutil.rmtree(farm / "src", ignore_errors=True)
     for name, folder in inputs.items():
         shutil.rmtree(farm / name, ignore_errors=True)
         shutil.copytree(folder, farm / name)
     (farm / "home").mkdir(exist_ok=True)
-    environment = {**job["environment"], "FARM_JOBS": str(jobs), "HOME": "/farm/home"}
-    command = ["chroot", str(root), *job["command"]]
+    environment = {**job["environment"], "FARM_JOBS": str(share[0]), "HOME": "/farm/home"}
+    command = ["nice", "-n", str(share[1]), "chroot", str(root), *job["command"]]
+    log = out.with_suffix(".log")
     begun = time.monotonic()
     with log.open("wb") as stream:
         process = subprocess.Popen(command, env=environment, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL)
@@ -57,7 +63,9 @@ def build(root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", jobs: in
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"exit code {process.returncode}: see {log}")
-    (wheel,) = (farm / "out/wheel").glob("*.whl")
+    (made,) = (farm / "out/wheel").glob("*.whl")
+    out.mkdir(exist_ok=True)
+    wheel = Path(shutil.move(str(made), str(out / made.name)))
     cache = farm / "out/cache.json"
     return {
         "cpu_s": round(used.ru_utime + used.ru_stime, 1),
@@ -72,7 +80,7 @@ def build(root: Path, inputs: "dict[str, Path]", job: "dict[str, Any]", jobs: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiles at a time")
-    parser.add_argument("--out", type=Path, required=True, help="matrix.json and the logs")
+    parser.add_argument("--out", type=Path, required=True, help="matrix.json, the logs and the wheels")
     parser.add_argument("--state", type=Path, default=Path("/var/tmp/farm-matrix"), help="toolchain and trees")
     args = parser.parse_args()
     here = Path(__file__).resolve().parent
@@ -83,7 +91,8 @@ def main() -> None:
 
     def one(number: int, root: Path, name: str, jobs: int) -> None:
         inputs = {"source": args.state / "source", "job": here / "jobs" / name}
-        row = build(root, inputs, manifest["job"], jobs, args.out / f"{name}.log")
+        # The first of a stage goes before the others, which take what it leaves: it alone links and packs for minutes.
+        row = build(root, inputs, manifest["job"], (jobs, 19 if number else 0), args.out / name)
         rows.append({"name": name, **row})
         results.write_text(json.dumps(rows, indent=1))
         print(f"{name}: {row['cpu_s']:.0f} s of CPU time in {row['wall_s']:.0f} s", flush=True)

@@ -1,5 +1,6 @@
 """The benchmark that builds a matrix on a machine without network, with wheels of half a minute."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -37,6 +38,8 @@ def test_a_matrix_is_built_elsewhere_through_one_cache(tmp_path, monkeypatch):
     rows = {row["name"]: row for row in json.loads((out / "matrix.json").read_text())}
     assert next(iter(rows)) == "cpu-avx-py311"
     assert rows.keys() == {"cpu-avx-py311", "cpu-avx2-py311", "cpu-avx-py311-rebuild-1"}
+    for name, row in rows.items():
+        assert hashlib.sha256((out / name / row["wheel"]).read_bytes()).hexdigest() == row["sha256"]
     versions = {row["wheel"].split("-")[1] for row in rows.values()}
     assert versions == {"0.1.0+cpu.avx", "0.1.0+cpu.avx2", "0.1.0+cpu.avx.1"}
     found = {name: Counter() for name in rows}
