@@ -69,6 +69,7 @@ def test_an_image_without_network():
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "nvcc error", "out of memory"),
         ("nvcc error   : 'cudafe++' died due to signal 11 (Invalid memory reference)", "nvcc error", None),
         ("collect2: fatal error: ld terminated with signal 9 [Killed]", "collect2", "out of memory"),
+        ("subprocess.CalledProcessError: Command '['cmake']' died with <Signals.SIGKILL: 9>.", "subprocess.", "out of memory"),
         ("clang++: error: unable to execute command: Killed", "clang++", "out of memory"),
         ("/usr/bin/ld: final link failed: memory exhausted", "/usr/bin/ld", "out of memory"),
         ("bash: line 7:  4711 Killed                  python3 -m build", "bash: ", "out of memory"),
