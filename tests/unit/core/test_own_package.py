@@ -348,6 +348,18 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own
     assert tree(own) == before
 
 
+def test_a_python_that_the_base_image_lacks_is_had_without_the_base(own):
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(file.read_text().replace("pythons: [py311]", "pythons: [py311, py313]"))
+    with pytest.raises(UsageError, match=r"debian-bookworm has py311, not py313.*; without `base` in the channel"):
+        plan_of(own, "cpu-avx-py313")
+    file.write_text(file.read_text().replace("    base: debian-bookworm\n", ""))
+    assert [plan_of(own, f"cpu-avx-{python}").base for python in ("py311", "py313")] == [
+        "debian-bookworm",
+        "debian-trixie",
+    ]
+
+
 def named(own, folder, package, source=None):
     """The example's recipe under another name, in the channel."""
     there, here = own / "recipes" / folder, own / "recipes" / "hello"
