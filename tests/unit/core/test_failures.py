@@ -188,6 +188,16 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
         ),
         ("error: externally-managed-environment", "take the call out"),
         ("ERROR Source python is not a directory", "correct subdirectory"),
+        # setuptools-scm 7.1 of Debian 12, alone and behind hatch-vcs; pbr 7
+        ("OSError: 'git' was not found", "SETUPTOOLS_SCM_PRETEND_VERSION"),
+        (
+            "OSError: Error getting the version from source `vcs`: 'git' was not found",
+            "SETUPTOOLS_SCM_PRETEND_VERSION",
+        ),
+        (
+            "Exception: Versioning for this project requires either an sdist tarball, or access to an upstream git repository.",
+            "PBR_VERSION",
+        ),
         (
             "ModuleNotFoundError: Error getting the version from source `vcs`: No module named 'setuptools_scm'",  # hatchling
             "build_requires",
