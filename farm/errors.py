@@ -6,6 +6,7 @@ exits with `exit_code`; a traceback is shown for bugs only.
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
 
+import errno
 from enum import IntEnum
 from typing import ClassVar
 
@@ -108,11 +109,24 @@ class InfrastructureError(FarmError):
 MEMORY_LIMITS = "ulimit -v, the container's, the unit's or the job's"
 
 
+_NEXT = {
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM),
+        "look at its owner and mode, and those of its folder (`ls -ld`), or work in a folder of your own",
+    ),
+    errno.EROFS: "its file system is mounted read-only: work in a folder that can be written",
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT), "make room (`farm clean --dry-run` shows what can go), then run again"
+    ),
+}
+"""What to do next, by the error's number."""
+
+
 def of_system(error: Exception) -> InfrastructureError | None:
     """What the system refused: space, permission, a folder, memory, threads. None: it is another error."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return InfrastructureError(f"{where}{error.strerror or error}")
+        return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))
     if isinstance(error, MemoryError):
         return InfrastructureError(
             "the system gave no more memory", hint=f"free some, or raise a limit: {MEMORY_LIMITS}"

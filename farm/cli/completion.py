@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.cli.help import PAGES, sections
     from farm.cli.main import COMMANDS, command_parser, parser
 
     if args.list:
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     known = {"": [Word("", "", list(COMMANDS)), *_words(top)]}
     for name in COMMANDS:
         known |= dict(_commands(name, command_parser(top, name)))
+    known["help"].append(Word("", "", list(dict.fromkeys([*sections(), *PAGES, *COMMANDS]))))
     if args.shell == "fish":
         print(fish(known, COMMANDS), end="")
     else:
@@ -89,12 +91,14 @@ class Word(NamedTuple):
         text: Its help.
         words: What it takes.
         list: The list of `LISTS` that it takes a word of, if any.
+        file: It takes a value of which nothing is known: files are offered.
     """
 
     option: str
     text: str
     words: list[str]
     list: str | None = None
+    file: bool = False
 
 
 Known = Mapping[str, list[Word]]
@@ -120,7 +124,8 @@ def _words(parser: argparse.ArgumentParser) -> Iterator[Word]:
         if not action.option_strings and (words or action.dest in LISTED):
             yield Word("", "", words, LISTED.get(action.dest))
         for name in names:
-            yield Word(name, text, words, LISTED.get(name))
+            known = bool(words or name in LISTED)
+            yield Word(name, text, words, LISTED.get(name), file=not known and action.nargs not in (0, "?"))
 
 
 def bash(known: Known) -> str:
@@ -128,8 +133,9 @@ def bash(known: Known) -> str:
     values, commands = [], []
     for command, words in known.items():
         for word in words:
-            if word.option and (word.words or word.list):
-                values.append(f'    "{command} {word.option}") {_reply(word.words, word.list)}; return ;;')
+            if word.option and (word.words or word.list or word.file):
+                reply = 'COMPREPLY=($(compgen -f -- "$word"))' if word.file else _reply(word.words, word.list)
+                values.append(f'    "{command} {word.option}") {reply}; return ;;')
         offered = [one.option for one in words if one.option]
         offered += [text for one in words if not one.option for text in one.words]
         lists = next((one.list for one in words if not one.option and one.list), None)
@@ -145,11 +151,13 @@ def _reply(words: list[str], asked: str | None) -> str:
 
 def fish(known: Known, texts: Mapping[str, str]) -> str:
     """For fish: `farm completion fish > ~/.config/fish/completions/farm.fish`."""
-    lines = ["complete -c farm -n __fish_use_subcommand -f"]
-    lines += [f"complete -c farm -n __fish_use_subcommand -a {name} -d {_quoted(text)}" for name, text in texts.items()]
+    # Not fish's own `__fish_use_subcommand`, which takes the value of `--project` for a command.
+    lines = [f"function __farm_before_command; not __fish_seen_subcommand_from {' '.join(texts)}; end"]
+    lines += ["complete -c farm -n __farm_before_command -f"]
+    lines += [f"complete -c farm -n __farm_before_command -a {name} -d {_quoted(text)}" for name, text in texts.items()]
     for command, words in known.items():
         # Of `index check` and `index`, which has that word, it is the first.
-        seen = [f"__fish_seen_subcommand_from {word}" for word in command.split()] or ["__fish_use_subcommand"]
+        seen = [f"__fish_seen_subcommand_from {word}" for word in command.split()] or ["__farm_before_command"]
         below = [name.removeprefix(f"{command} ") for name in known if command and name.startswith(f"{command} ")]
         if below:
             seen.append(f"not __fish_seen_subcommand_from {' '.join(below)}")
@@ -158,7 +166,7 @@ def fish(known: Known, texts: Mapping[str, str]) -> str:
                 continue  # the commands, which have their texts above
             option = f" -l {word.option[2:]} -d {_quoted(word.text)}" if word.option else " -f"
             offered = [*word.words, *([f"(farm completion --list {word.list} 2>/dev/null)"] if word.list else [])]
-            given = f" -x -a {_quoted(' '.join(offered))}" if offered else ""
+            given = f" -x -a {_quoted(' '.join(offered))}" if offered else " -r -F" if word.file else ""
             lines.append(f"complete -c farm -n '{'; and '.join(seen)}'{option}{given}")
     return "\n".join(lines) + "\n"
 

@@ -29,9 +29,11 @@ def run(args: argparse.Namespace) -> int:
         found = journal.run(args.run) if args.run else journal.runs(1)[0]
         log = workspace_of(args).run_folder(found.id) / "build.log"
         if not log.exists() and not (args.follow and found.finished is None):
+            image = log.with_name("image.log")
             raise UsageError(
                 f"run {found.id} has no build log yet: it did not come to the build",
-                hint=f"`farm status {found.id}` shows its steps; an image's log is {log.with_name('image.log')}",
+                hint=f"`farm status {found.id}` shows its steps"
+                + (f"; the log of its image is {image}" if image.exists() else ""),
             )
         for line in lines(journal, found, log, follow=args.follow):
             sys.stdout.write(plain(line) + "\n")

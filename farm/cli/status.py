@@ -1,6 +1,8 @@
 """`farm status`: the runs, their steps, and why a run waits. It goes by the journal, so engines do not matter."""
 
 import argparse
+import contextlib
+import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -95,16 +97,25 @@ def _short(why: str) -> str:
 
 
 def _watch(args: argparse.Namespace, journal: "Journal") -> None:
+    """A table that is drawn anew; where nothing can be drawn, such as in a pipe, another one after each change."""
     from rich.live import Live
 
     def rows() -> list[dict[str, Any]]:
         runs = (journal.run(args.run),) if args.run else journal.runs(args.limit)
         return [summary(journal, run) for run in runs]
 
-    with Live(console=show.console(), auto_refresh=False) as live:
+    screen, shown = show.console(stderr=args.json), None
+    drawn = screen.is_terminal and not screen.is_dumb_terminal
+    with Live(console=screen, auto_refresh=False) if drawn else contextlib.nullcontext() as live:
         while True:
             found = rows()
-            live.update(show.rich_table(COLUMNS, map(_cells, found)), refresh=True)
+            states = [(row["id"], row["state"], row["why"]) for row in found]
+            if live is not None:
+                live.update(show.rich_table(COLUMNS, map(_cells, found)), refresh=True)
+            elif not args.json and states != shown:
+                show.table("", COLUMNS, map(_cells, found))
+                sys.stdout.flush()
+            shown = states
             if all(row["result"] is not None for row in found):
                 break
             time.sleep(1)

@@ -142,7 +142,7 @@ def nvcc(patient: Patient) -> Iterator[Finding]:
     if cannot:
         can = [name for name, other in catalog.toolkits().items() if all(sm in other.sm for sm in wanted)]
         names = ", ".join(f"sm_{sm}" for sm in cannot)
-        todo = f"CUDA {', '.join(can)} can; build.cmd brings the plan's own" if can else "no CUDA can: one GPU a build"
+        todo = f"CUDA {', '.join(can)} can; the farm brings its own" if can else "no CUDA can: one GPU a build"
         yield warning("nvcc", f"CUDA {match[1]} cannot compile for {names}", todo)
     else:
         yield ok(

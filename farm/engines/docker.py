@@ -264,6 +264,8 @@ class DockerEngine:
                     container.wait()
             except requests.exceptions.Timeout:
                 continue  # a long silence, such as a big link step: ask again from where we are
+            except docker.errors.NotFound:
+                return  # released in between: there is no more to read
             except ERRORS as error:
                 raise _engine_error(error) from error
             finally:

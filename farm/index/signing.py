@@ -55,7 +55,7 @@ class Signer:
 
 
 def new_key(private: Path) -> Path:
-    """Makes a key pair: `private` (mode 600) and `private` + `.pub`; returns the path of the public one.
+    """Makes a key pair: `private` (mode 600) and `private` + `.pub`, and their folder; returns the public one's path.
 
     Raises:
         UsageError: One of the files exists, or cannot be written.
@@ -63,6 +63,10 @@ def new_key(private: Path) -> Path:
     public = private.with_name(f"{private.name}.pub")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {private.parent}: {error.strerror}") from error
     try:
         for path, data, mode in ((public, Signer(key).public_pem, 0o644), (private, secret, 0o600)):
             # O_EXCL never writes over a key; the mode is set with the file, so that nobody can read it in between.

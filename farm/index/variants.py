@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from farm.digests import sha256_of
-from farm.errors import PublishRefusedError
+from farm.errors import PublishRefusedError, UsageError
 from farm.index import naming
 from farm.index.catalogue import without_rebuild
 from farm.index.events import read_listed
@@ -27,11 +27,18 @@ def published(store: Store, wheel: Path) -> Record:
     """The record of a wheel that is to have a copy.
 
     Raises:
-        UsageError: It is not in the index, or was removed: nothing could be said of its copy then.
+        UsageError: It is not in the index, or was removed: nothing could be said of its copy then. Or its file is not
+            there.
         PublishRefusedError: The index has other bytes under its name.
     """
     record, _state = read_listed(store, wheel.name)
-    if sha256_of(wheel) != record.sha256:
+    try:
+        found = sha256_of(wheel)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {wheel}: {error.strerror}", hint="give the path of the published wheel's file"
+        ) from error
+    if found != record.sha256:
         raise PublishRefusedError(f"{wheel.name} is not the wheel that the index has under this name")
     return record
 

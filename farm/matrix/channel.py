@@ -228,7 +228,10 @@ class Channel:
         for package, python in dict.fromkeys((key[0], key[4]) for key in linux):
             # A standalone Python needs wheels of what the build imports, which only some recipes name.
             if python != own and not recipes[package].wheels:
-                text = f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone"
+                text = (
+                    f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone; "
+                    "without `base` in the channel each Python gets the image that has it"
+                )
                 at = self.text.pythons.index(python) if python in self.text.pythons else 0
                 raise RuleError(text, "pythons", at)
         for text, name, word in problems(self._offered, self.text.options, self.text.base):

@@ -1,6 +1,7 @@
 """The version of a wheel and the variables of its build, each with its origin."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from farm import catalog
@@ -110,14 +111,35 @@ def needs(candidate: Candidate) -> list[str]:
                 f"{where(folder(candidate.pins.recipe) / 'recipe.yaml', 'needs')}: needs: {fault}",
                 hint=f"nearest: {', '.join(others)}" if others else None,
             )
-        listed = name in candidate.channel.packages
-        pins = candidate.channel.pins(name, stack.variant, stack.platform, stack.cuda)
-        other = recipe(pins.recipe if listed else name)
+        other = recipe(_recipe_of(candidate, name))
         # The torch of this stack, not the recipe's default: `--torch` counts for what needs torch as well.
         base = stack.torch if other.package == "torch" and stack.torch else source_version(other, stack.torch)
         # Rebuild 0: what is needed is the wheel as it was first published.
         found.append(f"{other.package}=={wheel_version(base, stack.cuda, stack.variant, 0)}")
+    if circle := _circle(candidate, (candidate.pins.recipe,)):
+        raise UsageError(
+            f"{where(folder(circle[0]) / 'recipe.yaml', 'needs')}: needs: a circle, none of which can be built first: "
+            f"{', '.join(f'{one} needs {other}' for one, other in pairwise(circle))}"
+        )
     return found
+
+
+def _circle(candidate: Candidate, way: tuple[str, ...]) -> tuple[str, ...]:
+    """Of the recipes that `way` leads to, each needed by the one before, some that end where they begin; else none."""
+    for name in recipe(way[-1]).needs:
+        if name in names():  # else the build of that recipe says so
+            other = _recipe_of(candidate, name)
+            found = (*way[way.index(other) :], other) if other in way else _circle(candidate, (*way, other))
+            if found:
+                return found
+    return ()
+
+
+def _recipe_of(candidate: Candidate, name: str) -> str:
+    """The folder of the recipe that a package's name in `needs` stands for."""
+    stack, channel = candidate.stack, candidate.channel
+    listed = name in channel.packages
+    return channel.pins(name, stack.variant, stack.platform, stack.cuda).recipe if listed else name
 
 
 def filled(text: str, values: Mapping[str, str], file: Path, *key: int | str) -> str:

@@ -44,7 +44,7 @@ class Linux(Unix):
         return [name for part, names in recipe.opens.items() if there[part] for name in names]
 
     def render(self, templates: Templates, plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:
-        return _image(templates, plan), job(templates, values)
+        return _image(templates, plan), job(templates, values) | {"run_build.py": templates.script("run_build.py")}
 
 
 PLATFORM: Platform = Linux()

@@ -30,6 +30,9 @@ CASES = [
     ("farm submit --package torchv", "farm submit --package torchvision"),
     ("farm submit --variant sm35-avx512v", "farm submit --variant sm35-avx512vnni-py311"),
     ("farm completion fi", "farm completion fish"),
+    ("farm --project . sta", "farm --project . status"),
+    ("farm help exit-c", "farm help exit-codes"),
+    ("farm help subm", "farm help submit"),
 ]
 
 
@@ -93,6 +96,19 @@ def test_tab(shell, environment):
     typed = Typed(shell, environment)
     try:
         assert [(line, typed.completed(line)) for line, _ in CASES] == CASES
+    finally:
+        typed.close()
+
+
+@pytest.mark.parametrize("shell", sorted(START))
+def test_an_option_that_takes_a_file_offers_files_alone(shell, environment, tmp_path):
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place" / "only.whl").touch()
+    typed = Typed(shell, environment)
+    try:
+        typed.type(f"cd {tmp_path}/place\n")
+        lines = ["farm smoke --wheel ", "farm --project ", "farm verify --policy "]
+        assert [typed.completed(line) for line in lines] == [f"{line}only.whl" for line in lines]
     finally:
         typed.close()
 

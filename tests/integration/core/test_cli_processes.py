@@ -29,7 +29,18 @@ def test_no_engine(farm, farm_process, project):
     steps = {e["data"]["name"]: e["data"]["outcome"] for e in one["events"] if e["kind"] == "step"}
     assert steps["render"] == "done"
     assert one["exit_code"] == 4
-    assert "has no build log yet" in failed(farm("--project", project, "logs"), 2)
+    logs = failed(farm("--project", project, "logs"), 2)
+    assert "has no build log yet" in logs
+    assert "image.log" not in logs  # there is none
+    image = project / "artifacts" / "runs" / run["id"] / "image.log"
+    image.touch()
+    assert str(image) in failed(farm("--project", project, "logs"), 2)
+
+
+def test_the_package_is_the_command(root):
+    command = [sys.executable, "-m", "farm", "plan", "--variant", "x"]
+    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
+    assert "'x' is not a variant" in failed(answer, 2)
 
 
 def test_traceback_is_there_for_bug_reports(farm_process):

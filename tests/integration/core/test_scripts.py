@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from farm import failures
 from tests.servers.threads import answered_by
 
 # --- install_debian_cuda.py -----------------------------------------------------------------------
@@ -487,3 +488,34 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
     old.unlink()
     new.unlink()
     subprocess.run(["sh", "-c", text], check=True, cwd=lists)
+
+
+# --- run_build.py ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", ["ERROR the build backend was ended by signal 9 (SIGKILL)"]),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", ["ERROR the build backend was ended by signal 11 (SIGSEGV)"]),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", ["ERROR the build backend was ended by signal 35 (a signal)"]),
+        ("sys.exit(3)", []),
+    ],
+)
+def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, end, said):
+    """With what stands for the package `build`: it runs a backend as pyproject_hooks and pep517 do."""
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "__init__.py").touch()
+    backend = f"import os, signal, sys; {end}"
+    (tmp_path / "build" / "__main__.py").write_text(
+        "import sys\nfrom subprocess import CalledProcessError, check_call\n"
+        f"try: check_call([sys.executable, '-c', {backend!r}])\n"
+        "except CalledProcessError: sys.exit(f'ERROR Backend subprocess exited: {sys.argv[1:]}')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    answer = script("run_build.py", "--wheel", ".")
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines() == [*said, "ERROR Backend subprocess exited: ['--wheel', '.']"]
+    found = failures.read(answer.stderr.splitlines(), build=True)
+    assert (found.cause, bool(said)) in {("out of memory", True), ("the build's backend crashed", True), (None, False)}
+    assert (found.cause == "out of memory") == ("SIGKILL" in end)

@@ -47,6 +47,16 @@ def index_of(folder, *names):
     return folder / "index"
 
 
+def test_a_wheel_that_is_given_by_its_name_alone_is_asked_for_as_a_file(tmp_path, monkeypatch, capsys):
+    index = index_of(tmp_path, OLD)
+    monkeypatch.chdir(index)
+    capsys.readouterr()
+    assert main(["index", "variant", OLD, "--variant", "sm61-avx2-py311", "--index", str(index)]) == 2
+    assert capsys.readouterr().err.startswith(
+        f"farm: cannot read {OLD}: No such file or directory\n  next: give the path"
+    )
+
+
 SAID = {
     "yank": ["yank", NEW, "--reason", "slow"],
     "quarantine": ["quarantine", NEW, "--reason", "odd"],

@@ -1,5 +1,6 @@
 """The farm command as a user sees it: exit codes, one JSON document, what to do next, and never a traceback."""
 
+import errno
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from farm.errors import UsageError
 from farm.pipeline.report import Outcomes, Step
 from farm.text import duration
 from tests.answers import CANARY, HOSTILE, control, failed
+from tests.faults.disk import Disk, failing
 
 
 def test_version_and_help_are_quick_and_import_nothing(root):
@@ -378,6 +380,23 @@ def test_a_terminal_says_how_long_a_program_prints_nothing(terminal, monkeypatch
     assert "(no output for 1 min 15 s) [7/8] linking" in shown()
     watcher.line("[8/8] done")
     assert "no output" not in shown()
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EACCES, "look at its owner and mode"),
+        (errno.EROFS, "its file system is mounted read-only"),
+        (errno.ENOSPC, "make room"),
+        (errno.EIO, None),
+    ],
+)
+def test_a_project_that_cannot_be_written_has_advice(project, number, advice, capsys):
+    with failing(Disk(project, number, first=1)):
+        assert main(["--project", str(project), "submit", *CANARY]) == 9
+    said = capsys.readouterr().err
+    assert said.startswith(f"farm: {project / 'artifacts'}: {os.strerror(number)}\n")
+    assert (f"\n  next: {advice}" in said) if advice else ("next:" not in said)
 
 
 def test_steps_that_ended_stay_with_their_time(terminal):

@@ -69,6 +69,7 @@ def test_an_image_without_network():
         ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", "nvcc error", "out of memory"),
         ("nvcc error   : 'cudafe++' died due to signal 11 (Invalid memory reference)", "nvcc error", None),
         ("collect2: fatal error: ld terminated with signal 9 [Killed]", "collect2", "out of memory"),
+        ("subprocess.CalledProcessError: Command '['cmake']' died with <Signals.SIGKILL: 9>.", "subprocess.", "out of memory"),
         ("clang++: error: unable to execute command: Killed", "clang++", "out of memory"),
         ("/usr/bin/ld: final link failed: memory exhausted", "/usr/bin/ld", "out of memory"),
         ("bash: line 7:  4711 Killed                  python3 -m build", "bash: ", "out of memory"),
@@ -187,6 +188,16 @@ def test_a_build_that_fetches_is_not_told_to_look_at_its_network():
         ),
         ("error: externally-managed-environment", "take the call out"),
         ("ERROR Source python is not a directory", "correct subdirectory"),
+        # setuptools-scm 7.1 of Debian 12, alone and behind hatch-vcs; pbr 7
+        ("OSError: 'git' was not found", "SETUPTOOLS_SCM_PRETEND_VERSION"),
+        (
+            "OSError: Error getting the version from source `vcs`: 'git' was not found",
+            "SETUPTOOLS_SCM_PRETEND_VERSION",
+        ),
+        (
+            "Exception: Versioning for this project requires either an sdist tarball, or access to an upstream git repository.",
+            "PBR_VERSION",
+        ),
         (
             "ModuleNotFoundError: Error getting the version from source `vcs`: No module named 'setuptools_scm'",  # hatchling
             "build_requires",

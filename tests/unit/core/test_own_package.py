@@ -348,6 +348,18 @@ def test_a_mistake_in_a_recipe_is_named_with_its_line_and_nothing_is_written(own
     assert tree(own) == before
 
 
+def test_a_python_that_the_base_image_lacks_is_had_without_the_base(own):
+    file = own / "ci" / "matrix.yaml"
+    file.write_text(file.read_text().replace("pythons: [py311]", "pythons: [py311, py313]"))
+    with pytest.raises(UsageError, match=r"debian-bookworm has py311, not py313.*; without `base` in the channel"):
+        plan_of(own, "cpu-avx-py313")
+    file.write_text(file.read_text().replace("    base: debian-bookworm\n", ""))
+    assert [plan_of(own, f"cpu-avx-{python}").base for python in ("py311", "py313")] == [
+        "debian-bookworm",
+        "debian-trixie",
+    ]
+
+
 def named(own, folder, package, source=None):
     """The example's recipe under another name, in the channel."""
     there, here = own / "recipes" / folder, own / "recipes" / "hello"
@@ -421,6 +433,26 @@ def test_what_a_build_needs_may_come_from_another_channel(own):
 def test_what_cannot_be_needed_is_named_with_its_file(own, needed, fault):
     needing(own, needed)
     with pytest.raises(UsageError, match=rf"hello/recipe\.yaml:18: needs: .*{fault}"):
+        plan_of(own)
+
+
+@pytest.mark.parametrize(
+    ("needed", "first", "circle"),
+    [
+        ({"hello": "one", "one": "two", "two": "hello"}, "hello", "hello needs one, one needs two, two needs hello"),
+        ({"hello": "one", "one": "two", "two": "one"}, "one", "one needs two, two needs one"),
+    ],
+)
+def test_a_circle_of_needs_is_named_before_anything_is_built(own, needed, first, circle):
+    for name in ("one", "two"):
+        named(own, name, name)
+        own_file = own / "ci" / "matrix.yaml"
+        own_file.write_text(own_file.read_text().replace(f"[hello, {name}]", "[hello]"))
+    for name, other in needed.items():
+        file = own / "recipes" / name / "recipe.yaml"
+        file.write_text(f"{file.read_text()}needs: [{other}]\n")
+    use_project(own.parent)
+    with pytest.raises(UsageError, match=rf"{first}/recipe\.yaml:\d+: needs: a circle.*: {circle}$"):
         plan_of(own)
 
 
@@ -630,7 +662,7 @@ def test_a_git_source_is_a_tag_and_its_commit(own):
 )
 @pytest.mark.parametrize(
     ("platform", "script", "start"),
-    [("linux", "build.sh", "python3 -m build"), ("windows", "build.cmd", '"%FARM_PYTHON%"')],
+    [("linux", "build.sh", 'python3 "$FARM_ROOT/job/run_build.py"'), ("windows", "build.cmd", '"%FARM_PYTHON%"')],
 )
 def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platform, script, start):
     """And a plan without one is what it was before there was the key."""
@@ -647,7 +679,7 @@ def test_a_project_in_a_folder_of_its_source_is_built_there(own, source, platfor
         use_project(own.parent)
         plan = resolve(own, Selectors(Variant.parse("cpu-avx-py311"), "hello", platform))
         assert json.loads(plan.to_json()).get("subdirectory", "none") == (key or "none")
-        (line,) = [text for text in render(own, plan).job[script].splitlines() if " -m build " in text]
+        (line,) = [text for text in render(own, plan).job[script].splitlines() if " --no-isolation " in text]
         assert line.startswith(start)
         assert line.removesuffix(" || status=$?").endswith(f" {place}")
 

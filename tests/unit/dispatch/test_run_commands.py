@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.cli import followed
+from farm.cli import followed, status
 from farm.cli.main import main, parser
 from farm.pipeline.report import Silent
 from farm.pipeline.run import request_for
@@ -109,6 +109,15 @@ def test_status_of_one_with_watch_ends_when_it_has_ended(project, journal, run, 
     assert farm(project, "status", run.id, "--watch", "--json") == 0
     (line,) = json.loads(capsys.readouterr().out)
     assert (line["state"], line["why"]) == ("success", None)
+
+
+def test_status_with_watch_prints_each_change_where_nothing_can_be_drawn(project, journal, run, capsys, monkeypatch):
+    looks = iter([lambda: None, lambda: journal.finish_run(run.id, "success", 0)])
+    monkeypatch.setattr(status.time, "sleep", lambda _: next(looks)())
+    assert farm(project, "status", "--watch") == 0
+    shown = capsys.readouterr()
+    assert [line.split()[3] for line in shown.out.splitlines() if line.startswith(run.id)] == ["queued", "success"]
+    assert (shown.out.endswith("\n"), shown.err) == (True, "")
 
 
 def test_logs_follow_what_is_written_and_end_with_the_run(project, workspace, journal, run, capsys):

@@ -61,7 +61,7 @@ def test_memory_is_not_cut_to_32_bits(k40, findings):
         (lambda m: m.programs.clear(), "torch.compile: cl.exe", "warning", "not on PATH", "Native Tools Command Prompt"),
         (lambda m: setattr(m, "driver", "522.06"), "GPU driver", "missing", "newer than 470", "branch 470"),
         (lambda m: setattr(m, "driver", "391.35"), "GPU driver", "missing", "391.35", "newer driver"),
-        (lambda m: m.commands.update({"nvcc --version": (0, "Cuda compilation tools, release 12.3, V12.3.107")}), "nvcc", "warning", "CUDA 12.3 cannot compile for sm_35", "CUDA 10.2, 11.3, 11.4, 11.6, 11.7, 11.8 can"),
+        (lambda m: m.commands.update({"nvcc --version": (0, "Cuda compilation tools, release 12.3, V12.3.107")}), "nvcc", "warning", "CUDA 12.3 cannot compile for sm_35", "CUDA 10.2, 11.3, 11.4, 11.6, 11.7, 11.8 can; the farm brings its own"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_says_what_to_do(k40, findings, change, check, state, seen, todo):

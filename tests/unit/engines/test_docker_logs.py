@@ -63,6 +63,22 @@ def test_an_engine_that_answers_again_ends_the_log():
     assert b"".join(engine.logs("1e5cc8bafcfc")) == b"[1/2] cc\ndone"
 
 
+def removed(*_args, **_kwargs):
+    raise docker.errors.NotFound("No such container: 1e5cc8bafcfc")
+
+
+@pytest.mark.parametrize("where", ["logs", "wait", "logs again"])
+def test_a_container_that_is_released_while_its_log_is_read_ends_it(where):
+    answers = iter([Stream([b"[1/2] cc\n"])])
+
+    def logs(follow, **_):
+        return removed() if where == "logs" or not follow else next(answers)
+
+    engine = DockerEngine.__new__(DockerEngine)
+    engine._find = lambda _: SimpleNamespace(logs=logs, wait=removed if where == "wait" else lambda: None)
+    assert b"".join(engine.logs("1e5cc8bafcfc")) == (b"" if where == "logs" else b"[1/2] cc\n")
+
+
 class CutOff(BaseHTTPRequestHandler):
     """An engine that is killed while it makes an image: its answer stops between two pieces."""
 

@@ -35,6 +35,14 @@ def test_a_new_key_is_secret_and_is_never_written_over(pair):
     assert private.read_bytes() == before
 
 
+def test_a_new_keys_folder_is_made_for_its_owner_alone(tmp_path):
+    new_key(tmp_path / "keys" / "farm.key")
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot make the folder .*file: File exists"):
+        new_key(tmp_path / "file" / "farm.key")
+
+
 def test_what_was_signed_is_read_back_and_nothing_else(pair):
     private, public = pair
     signer = load_signer(private)

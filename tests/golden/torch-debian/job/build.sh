@@ -97,7 +97,7 @@ echo "farm: step build"
 status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
-python3 -m build --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
+python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
 packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
 [ "$status" = 0 ] || exit "$status"
 if [ -e "$CCACHE_STATSLOG" ]; then
