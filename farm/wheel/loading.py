@@ -10,6 +10,7 @@ from farm.wheel.host import unread
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
+from farm.wheel.needs import LOADER
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
 from farm.wheel.searchpath import foreign
@@ -17,7 +18,7 @@ from farm.wheel.windows import is_brought_along, owner
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
 _SYSTEM_ELF = re.compile(
-    r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
+    rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
