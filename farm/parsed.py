@@ -36,6 +36,18 @@ def read(path: Path, raw: bytes) -> Any | None:
         return None
 
 
+def plain(path: Path) -> Any:
+    """The plain data of a YAML file of the package, whose shape a test knows; keys as `read` gives them."""
+    raw = path.read_bytes()
+    data = read(path, raw)
+    if data is None:
+        import yaml  # noqa: PLC0415 (its import takes as long as reading the libraries of a wheel)
+
+        data = yaml.load(raw, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (both are safe)
+        keep(path, raw, data)
+    return data
+
+
 def keep(path: Path, raw: bytes, data: Any) -> None:
     """Keep what the file's content `raw` was parsed to, where that can be done: nobody needs it."""
     if not is_own(path) or sys.dont_write_bytecode:

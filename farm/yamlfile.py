@@ -113,16 +113,6 @@ def load_facts(path: Path, model: type[R]) -> R:
     return _checked(path, raw, model)
 
 
-def plain(path: Path) -> Any:
-    """The plain data of a YAML file of the package, whose shape a test knows."""
-    raw = _content(path)
-    data = parsed.read(path, raw)
-    if data is None:
-        data = yaml.load(raw, Loader=Loader)  # noqa: S506 a safe loader
-        parsed.keep(path, raw, data)
-    return data
-
-
 def record(model: type[R], data: Mapping[str, Any]) -> R:
     """A model of data that it was checked with before: nothing is checked again.
 

@@ -38,7 +38,8 @@ OWN_PROCESS = os.getpid()
 
 
 def _rules() -> "dict[str, Any]":
-    return json.loads(os.environ[RULES])
+    rules: dict[str, Any] = json.loads(os.environ[RULES])
+    return rules
 
 
 def _note(line: "dict[str, Any]") -> None:
@@ -84,7 +85,7 @@ def read(log: Path) -> "list[dict[str, Any]]":
 
 def results(log: Path) -> "dict[str, dict[str, Any]]":
     """Test -> its result; a failure, in whichever phase, outweighs what else was reported."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for line in read(log):
         if "test" in line and found.get(line["test"], {}).get("outcome") != "failed":
             found[line["test"]] = line
@@ -163,7 +164,7 @@ def run_files(
     python: str, tests: Path, files: "list[dict[str, Any]]", rules: "dict[str, Any]", out: Path, jobs: int, cards: int
 ) -> "Iterator[tuple[dict[str, Any], Ended]]":
     """Runs `jobs` shares at a time; yields each file with all that came of it, in the order of the selection."""
-    tasks = []
+    tasks: list[Task] = []
     for file in files:
         shares = file.get("shares", 1)
         for share in range(shares):

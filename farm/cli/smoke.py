@@ -61,6 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
+def _sources(
+    args: argparse.Namespace, workspace: Workspace, plan: Plan, package: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The installer's options that name the index, and the wheels of the plan that it lists, where that is known."""
+    group = plan.parsed_variant.group
+    if args.index_url and args.index_url.startswith("s3://"):
+        # pip reads no buckets: it gets the page that `farm publish` prints.
+        return pip_source(replace(workspace, settings=workspace.settings.named(args.index_url)), group), ()
+    if args.index_url:
+        return ("--index-url", args.index_url), ()
+    if args.wheel is not None:
+        return (), ()  # what it depends on comes from the installer's own default index
+    return pip_source(workspace, group), _published(workspace, plan, package)
+
+
 def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...]:
     """Of an index in a folder alone: a bucket may be read without credentials by pip, and not by us."""
     if "://" in workspace.index_url:
@@ -83,12 +98,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: There is no such wheel.
     """
     if args.write_probe:
-        args.write_probe.write_bytes(pack.pack(PROBE))
-        if args.json:
-            print(json.dumps({**Outcomes().to_json(), "reports": []}))
-        else:
-            show.say(f"{args.write_probe}: python3 {args.write_probe.name} --help")
-        return 0
+        return _write_probe(args)
     if args.variant is None:
         raise UsageError("no variant is chosen", hint="--variant sm35-avx-py311; `farm detect` names this machine's")
     project, settings = project_of(args)
@@ -98,35 +108,22 @@ def run(args: argparse.Namespace) -> int:
         settings = settings.model_copy(update={"smoke_timeout_s": args.time_limit})
     workspace = Workspace(project, settings, Silent())
     wheel: Path | None = args.wheel
-    source: tuple[str, ...]
-    filenames: tuple[str, ...] = ()
     if wheel is not None and not wheel.is_file():
         raise UsageError(f"{wheel}: no such file")
-    if args.index_url and args.index_url.startswith("s3://"):
-        # pip reads no buckets: it gets the page that `farm publish` prints.
-        source = pip_source(replace(workspace, settings=settings.named(args.index_url)), plan.parsed_variant.group)
-    elif args.index_url:
-        source = ("--index-url", args.index_url)
-    elif wheel is not None:
-        source = ()  # what it depends on comes from the installer's own default index
-    else:
-        filenames = _published(workspace, plan, selectors.package)
-        source = pip_source(workspace, plan.parsed_variant.group)
+    source, filenames = _sources(args, workspace, plan, selectors.package)
     requirement = str(wheel.resolve()) if wheel else f"{plan.package}=={plan.version}"
     folder = workspace.artifacts / "smoke" / (wheel.stem if wheel else f"{plan.package}-{plan.version}")
     folder.mkdir(parents=True, exist_ok=True)
-    passed = tuple(args.pass_env)
     options = SmokeOptions(
         wheel=wheel,
         filenames=filenames,
         gpu=args.require_gpu,
         check_s=args.check_limit,
         junit=args.junit,
-        passed=passed,
-    )
-    if args.index_url or wheel is not None:
         # The report of another index's wheel, or of a loose file, does not belong in the project's index.
-        options = replace(options, keep=False)
+        keep=not args.index_url and wheel is None,
+        passed=tuple(args.pass_env),
+    )
     # A report of an earlier test would be taken for this one's, where this one ends before it writes its own.
     for old in folder.glob("smoke*.json"):
         old.unlink()
@@ -134,10 +131,31 @@ def run(args: argparse.Namespace) -> int:
     with watching(args) as watcher:
         failed = smoke(replace(workspace, watcher=watcher), plan, folder, result, requirement, source, options)
     files = sorted(folder.glob("smoke*.json"), key=lambda file: len(file.name))  # this machine's own first
-    reports = [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
     if wheel is not None:
         for file in files:
             wheel.with_name(f"{wheel.name}.{file.name}").write_bytes(file.read_bytes())
+    _show(args, result, [SmokeReport.model_validate_json(file.read_text(encoding="utf-8")) for file in files], folder)
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    if not files:
+        raise NoRunnerError(
+            f"nothing was tested: {result.steps[0].result}",
+            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
+            "is for, or name a variant for this one",
+        )
+    return 0
+
+
+def _write_probe(args: argparse.Namespace) -> int:
+    args.write_probe.write_bytes(pack.pack(PROBE))
+    if args.json:
+        print(json.dumps({**Outcomes().to_json(), "reports": []}))
+    else:
+        show.say(f"{args.write_probe}: python3 {args.write_probe.name} --help")
+    return 0
+
+
+def _show(args: argparse.Namespace, result: Outcomes, reports: list[SmokeReport], folder: Path) -> None:
     if args.json:
         print(json.dumps({**result.to_json(), "reports": [json.loads(each.to_json()) for each in reports]}, indent=2))
     elif args.quiet:
@@ -149,15 +167,6 @@ def run(args: argparse.Namespace) -> int:
             for cause in report.causes:
                 show.say(f"why: {cause.what}\nfix: {cause.fix}")
         show.outcomes(replace(result, run=f"of the smoke test in {folder}"))
-    if failed:
-        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
-    if not reports:
-        raise NoRunnerError(
-            f"nothing was tested: {result.steps[0].result}",
-            hint="install that Python (deadsnakes, python.org, `uv python install`), test on a system that the wheel "
-            "is for, or name a variant for this one",
-        )
-    return 0
 
 
 def _seconds(text: str) -> int:

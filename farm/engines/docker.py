@@ -6,13 +6,16 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 import contextlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import docker
+import docker.api.client
 import docker.errors
 import requests
 import urllib3.exceptions
@@ -102,6 +105,8 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
         # agent.
         by_ssh = address.startswith("ssh://")
+        if by_ssh:
+            _ssh_without_paramiko()
         client = (
             docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=by_ssh)
             if url
@@ -128,6 +133,22 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             ) from error
         raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
     return client
+
+
+def _ssh_without_paramiko() -> None:
+    """docker-py 7.2 has no ssh at all where it cannot import Paramiko, though running `ssh` uses nothing of it.
+
+    Paramiko and what it needs are four packages and half the time that docker-py takes to import: an empty module does.
+    """
+    client: Any = docker.api.client
+    if hasattr(client, "SSHHTTPAdapter"):
+        return
+    sys.modules["paramiko"] = ModuleType("paramiko")
+    try:
+        from docker.transport.sshconn import SSHHTTPAdapter  # noqa: PLC0415 (it imports Paramiko)
+    finally:
+        sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
+    client.SSHHTTPAdapter = SSHHTTPAdapter
 
 
 def _try_socket(url: str, timeout_s: int) -> None:

@@ -74,29 +74,57 @@ def check_machine(client: docker.DockerClient, machine: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Toolchain:
+    """What a toolchain image is made from.
+
+    Args:
+        repository: Of its tag.
+        context: The rendered context, path -> text; its sha256 is `digest`.
+        base: The id of the base image.
+        archives: The URL of a folder that steps of the Dockerfile ask first for what they download.
+        wheels: Gives, when there is no image yet, where the wheels are (by file name) that the context's
+            `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
+    """
+
+    repository: str
+    context: Mapping[str, str]
+    digest: str
+    base: str
+    labels: Mapping[str, str]
+    archives: str | None = None
+    wheels: Callable[[], Mapping[str, Path]] = dict
+
+    @property
+    def tag(self) -> str:
+        # The id of the base image, not its tag: where that is moved to a newer image, the toolchain is made anew.
+        return f"{self.repository}:{hashlib.sha256(f'{self.digest} {self.base}'.encode()).hexdigest()[:16]}"
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Of the Dockerfile."""
+        made = {"BASE": self.base}
+        if (
+            self.archives and "ARG FARM_ARCHIVES\n" in self.context["Dockerfile"]
+        ):  # Docker warns of one that no step takes
+            made["FARM_ARCHIVES"] = self.archives
+        return made
+
+
 @guard
 def ensure_image(
     client: docker.DockerClient,
+    wanted: Toolchain,
     *,
-    repository: str,
-    context: Mapping[str, str],
-    context_digest: str,
-    base: str,
-    labels: dict[str, str],
     log: Path,
     line: Line,
     note: Line | None = None,
     progress: Progress = lambda *_: None,
-    archives: str | None = None,
-    wheels: Callable[[], Mapping[str, Path]] = dict,
 ) -> Image:
-    """The toolchain image of a rendered context (path -> text) on the base image id `base`.
+    """The image, made where the engine does not have it yet.
 
     The build's output goes to `log` whole and to `line` line by line; the steps of the Dockerfile go to `note`, the
     count of apt's packages to `progress`.
-    `archives` is the URL of a folder that steps of the Dockerfile ask first for what they download.
-    `wheels` gives, when there is no image yet, where the wheels are (by file name) that the context's
-    `scripts/toolkit.json` names; what it takes out of them comes into the context as `root/`.
 
     Raises:
         NoRunnerError: The engine cannot run Linux images.
@@ -107,29 +135,24 @@ def ensure_image(
     note = note or line
     if client.info().get("OSType") != DEFAULT:
         raise NoRunnerError("the Docker engine does not run Linux containers", hint="switch it to Linux containers")
-    # The id of the base image, not its tag: where that is moved to a newer image, the toolchain is made anew.
-    digest = hashlib.sha256(f"{context_digest} {base}".encode()).hexdigest()
-    tag = f"{repository}:{digest[:16]}"
+    tag = wanted.tag
     if found := _here(client, tag, note):
         return found
-    arguments = {"BASE": base}
-    if archives and "ARG FARM_ARCHIVES\n" in context["Dockerfile"]:  # Docker warns of one that no step takes
-        arguments["FARM_ARCHIVES"] = archives
     with once.alone(client, tag, line=line, note=note, log=log):
         if found := _here(client, tag, note):  # whoever held the lock has made it
             return found
         log.parent.mkdir(parents=True, exist_ok=True)
         with (
             once.unnamed(client) as made,
-            _context_tar(context, wheels()) as archive,
+            _context_tar(wanted.context, wanted.wheels()) as archive,
             log.open("w", encoding="utf-8") as stream,
             _Doing(client, archive, line) as doing,
         ):
             events = client.api.build(
                 fileobj=archive,
                 custom_context=True,
-                buildargs=arguments,
-                labels=labels,
+                buildargs=wanted.arguments,
+                labels=dict(wanted.labels),
                 # Containers of steps go, those of a step that failed too.
                 rm=True,
                 forcerm=True,
@@ -138,7 +161,7 @@ def ensure_image(
             try:
                 _follow(_noting(events, made), stream, doing, note, log, progress)
             except UnknownPackagesError as error:
-                raise error.with_nearest(_package_names(client, base)) from error
+                raise error.with_nearest(_package_names(client, wanted.base)) from error
             first = once.name(client, made[-1], tag, note)
     return Image(tag, first, reused=first != made[-1])
 

@@ -281,8 +281,7 @@ class SwarmEngine:
 
     @guard
     def cancel(self, handle: str) -> None:
-        service = self._service(handle)
-        if service is None or self.observe(handle).state in FINAL:
+        if self.observe(handle).state in FINAL:
             return
         services: Any = self.client.services
         # Scaled to none, not removed: its labels and its task are still asked for, and say that the end was wanted.

@@ -303,19 +303,22 @@ def toolchain(
             note=watcher.note,
             progress=watcher.progress,
         )
-        image = images.ensure_image(
-            client,
+        wanted = images.Toolchain(
             repository="farm/toolchain",
             context=rendered.image,
-            context_digest=rendered.image_digest,
+            digest=rendered.image_digest,
             base=base,
             labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
+            archives=workspace.settings.archives_url,
+            wheels=lambda: _toolkit_wheels(workspace, plan),
+        )
+        image = images.ensure_image(
+            client,
+            wanted,
             log=folder / "image.log",
             line=watcher.line,
             note=watcher.note,
             progress=watcher.progress,
-            archives=workspace.settings.archives_url,
-            wheels=lambda: _toolkit_wheels(workspace, plan),
         )
         # For the provenance: the journal does not hold it.
         (folder / IMAGE).write_text(image.id, encoding="utf-8")

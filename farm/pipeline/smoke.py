@@ -101,11 +101,7 @@ def smoke(
                 step.outcome, step.result = "not run", str(model.reason)
                 continue
             report = with_device_code(run(emulate), options.wheel)
-            (folder / f"smoke{'-' + emulate if emulate else ''}.json").write_text(report.to_json(), encoding="utf-8")
-            if options.junit:
-                target = options.junit.with_stem(f"{options.junit.stem}-{emulate}") if emulate else options.junit
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(report.to_junit(), encoding="utf-8")
+            _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
             step.result = smoke_summary(report)
             if options.keep and report.outcome != "not_run":
                 problem = keep_report(workspace, plan, report)
@@ -117,6 +113,15 @@ def smoke(
                 causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
                 failed.append(f"{name} failed: {report.reason}{causes}")
     return failed
+
+
+def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -> None:
+    """Into files whose names tell the CPUs apart."""
+    (folder / f"smoke{ending}.json").write_text(report.to_json(), encoding="utf-8")
+    if junit:
+        target = junit.with_stem(junit.stem + ending)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(report.to_junit(), encoding="utf-8")
 
 
 def expectation(plan: Plan, options: SmokeOptions) -> Expectation:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO
 
 from packaging.tags import platform_tags
+from packaging.utils import canonicalize_name
 
-from farm.errors import InfrastructureError, SmokeFailedError, UsageError
+from farm.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.failures import line_that_says
 from farm.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
@@ -191,19 +192,24 @@ def install(
         raise SmokeFailedError(f"{what} did not finish in {timeout_s:g} s", hint=f"log: {log}")
     if code == 0:
         return
+    raise _failure(f"{what} failed with exit code {code}", python, requirement, source, log)
+
+
+def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...], log: Path) -> FarmError:
+    """The error of an installer that failed, by the last lines of its log: what is missing, and what to do about it."""
     output = _last_lines(log.read_bytes())
     # `--python` came with pip 22.3.
     if "No module named pip" in output or "no such option: --python" in output:
-        raise InfrastructureError(
+        return InfrastructureError(
             f"{sys.executable} has no pip 22.3 or newer: {output}", hint="install pip beside the farm"
         )
     if line_that_says("disk-full", output.splitlines()):
-        raise InfrastructureError(
-            f"{what} cannot write:\n{output}",
+        return InfrastructureError(
+            f"{what}: it cannot write:\n{output}",
             hint=f"make room in {log.parent} and in {tempfile.gettempdir()}, or set TMPDIR to another folder",
         )
     if "ensurepip" in output:
-        raise InfrastructureError(
+        return InfrastructureError(
             f"this pip is too new for {python}, which has none of its own: {output}",
             hint="put uv on the PATH, which installs into it, or add its ensurepip (Debian: pythonX.Y-venv)",
         )
@@ -211,7 +217,7 @@ def install(
     absent = _ABSENT.search(output)
     name = next(filter(None, absent.groups())) if absent else None
     # It is a dependency that the index lacks, not the wheel that was asked for.
-    if name and not requirement.startswith(name):
+    if name and canonicalize_name(name) != canonicalize_name(requirement.partition("==")[0]):
         todo = "`farm index dependencies` links what wheels need; then run it again"
         if "--find-links" in source:
             todo = (
@@ -225,7 +231,7 @@ def install(
             f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
             f"(docs/index-stores.md has the policy); {hint}"
         )
-    raise SmokeFailedError(f"{what} failed with exit code {code}:\n{output}", hint=hint)
+    return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
 def _refused(url: str) -> int | None:

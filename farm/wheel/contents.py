@@ -170,9 +170,13 @@ def _disk(archive: Archive, name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        import tempfile  # noqa: PLC0415 (slow to import, and not always needed)
+
+        # Not `gettempdir()`, which fails in its turn where no folder can be written.
+        where = tempfile.tempdir or "the folder for temporary files"
         raise InfrastructureError(
             f"{archive.path.name}: reading {name!r} failed ({error})",
-            hint="large members are unpacked to the temporary folder (TMPDIR): is it full?",
+            hint=f"large members are unpacked to {where}: is it full? Make room there, or set TMPDIR",
         ) from error
 
 

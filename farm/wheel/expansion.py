@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 
+from farm.wheel.elfloaders import elf_loaders
 from farm.wheel.needs import installed_path
 
 # Stands for site-packages and the folder above it: no entry holds a NUL, so none names them but by $ORIGIN.
@@ -12,19 +13,14 @@ ABOVE = "/\0"
 SITE = f"{ABOVE}/site"
 # A name ends where no letter of it could follow (glibc, elf/dl-load.c: is_dst).
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
-# What glibc puts for $LIB, the folder of its own libraries: `lib64` or these, on Debian one named after the machine.
-_LIB = {"i686": "lib", "armv7l": "lib", "riscv64": "lib64/lp64d"}
-_MULTIARCH = {"i686": "i386-linux-gnu", "armv7l": "arm-linux-gnueabihf", "ppc64le": "powerpc64le-linux-gnu"}
-# And for $PLATFORM: on x86-64 that depends on the CPU (sysdeps/x86/cpu-features.c); others are not known here.
-_PLATFORM = {"x86_64": ("x86_64", "haswell"), "aarch64": ("aarch64", "aarch64")}
 
 
 class System(Enum):
     """Systems that differ in what their loader puts for $LIB and $PLATFORM."""
 
-    FEDORA = 0
-    DEBIAN = 1
-    MUSL = 2  # knows $ORIGIN alone
+    FEDORA = "fedora"
+    DEBIAN = "debian"
+    MUSL = "musl"  # knows $ORIGIN alone
 
 
 def systems(entries: Iterable[str], *, musl: bool) -> tuple[System, ...]:
@@ -37,14 +33,20 @@ def systems(entries: Iterable[str], *, musl: bool) -> tuple[System, ...]:
 
 def expanded(member: str, entry: str, machine: str, system: System) -> str:
     """An entry as the loader reads it, in normal form where it begins at `SITE` or at the root of the system."""
-    values = {"ORIGIN": posixpath.join(SITE, posixpath.dirname(installed_path(member)))}
-    if system is not System.MUSL:
-        multiarch = f"lib/{_MULTIARCH.get(machine, f'{machine}-linux-gnu')}"
-        values["LIB"] = multiarch if system is System.DEBIAN else _LIB.get(machine, "lib64")
-        if machine in _PLATFORM:
-            values["PLATFORM"] = _PLATFORM[machine][system.value]
-    path = _TOKEN.sub(lambda found: values.get(found[1] or found[2], found[0]), entry)
+    path = _TOKEN.sub(lambda found: _value(found[1] or found[2], member, machine, system) or found[0], entry)
     return posixpath.normpath(path) if path.startswith("/") else path
+
+
+def _value(name: str, member: str, machine: str, system: System) -> str | None:
+    """What is put for ORIGIN, LIB or PLATFORM; None: nothing, or it is not known."""
+    if name == "ORIGIN":
+        return posixpath.join(SITE, posixpath.dirname(installed_path(member)))
+    if system is System.MUSL or (loader := elf_loaders().get(machine)) is None:
+        return None
+    if name == "LIB":
+        return loader.lib[system.value]
+    # It depends on the CPU, not on the system: where two systems are asked about, both values are.
+    return loader.platform[0 if system is System.FEDORA else -1] if loader.platform else None
 
 
 def inside(member: str, entry: str, machine: str, system: System) -> str | None:

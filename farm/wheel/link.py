@@ -19,16 +19,14 @@ from farm.wheel.archive import Buffer
 from farm.wheel.elf import read_elf
 from farm.wheel.library import Library
 from farm.wheel.magic import PE_MAGIC
-from farm.wheel.needs import Answer, Need
+from farm.wheel.needs import LOADER, Answer, Need
 from farm.wheel.pe import read_pe
 from farm.wheel.pesymbols import DllSymbols, read_dll_symbols
 from farm.wheel.symbols import Symbols, read_symbols
 from farm.wheel.windows import owner
 
 # All their symbols carry a version (GLIBC_2.17, GCC_3.0, GLIBCXX_3.4): what has none is not theirs.
-_VERSIONED = re.compile(
-    r"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux[-\w]*\.so\.[0-9]+|ld64\.so\.[0-9]"
-)
+_VERSIONED = re.compile(rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\.1|libstdc\+\+\.so\.6|{LOADER}")
 # Names of libstdc++ and libgcc_s. A library that is linked without them, but loaded with them (libtorch.so of torch
 # 1.12), takes these without a version.
 _CXX = re.compile(

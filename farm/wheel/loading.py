@@ -5,10 +5,12 @@ import re
 
 from farm.platforms.facts import split_platform
 from farm.wheel.contents import Contents
+from farm.wheel.elfloaders import elf_loaders
 from farm.wheel.host import unread
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
+from farm.wheel.needs import LOADER
 from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
 from farm.wheel.searchpath import foreign
@@ -16,7 +18,7 @@ from farm.wheel.windows import is_brought_along, owner
 
 # The system's: a second copy in one process, or one that does not fit the kernel's or driver's version, crashes it.
 _SYSTEM_ELF = re.compile(
-    r"(ld-linux[-\w]*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
+    rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
@@ -24,18 +26,7 @@ _PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
 _MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others may be linker scripts
-# Where each machine's loader lies (glibc, shlib-versions; the psABIs); musl names its own after the machine.
-_INTERPRETERS = {
-    "x86_64": "/lib64/ld-linux-x86-64.so.2",
-    "i686": "/lib/ld-linux.so.2",
-    "aarch64": "/lib/ld-linux-aarch64.so.1",
-    "armv7l": "/lib/ld-linux-armhf.so.3",
-    "ppc64le": "/lib64/ld64.so.2",
-    "s390x": "/lib/ld64.so.1",
-    "riscv64": "/lib/ld-linux-riscv64-lp64d.so.1",
-    "loongarch64": "/lib64/ld-linux-loongarch-lp64d.so.1",
-}
-_MUSL_INTERPRETER = re.compile(r"/lib/ld-musl-\w+(-sf)?\.so\.1")
+_MUSL_INTERPRETER = re.compile(r"/lib/ld-musl-\w+(-sf)?\.so\.1")  # it names its own after the machine
 _FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
 
 
@@ -106,10 +97,13 @@ def _paths(library: Library) -> list[Finding]:
 
 def _not_started(library: Library, policy: Policy) -> list[Finding]:
     """A program whose loader is that of the machine that built it; libraries may name any, since nothing reads it."""
-    named, known = library.interpreter, _INTERPRETERS.get(library.machine)
+    named = library.interpreter
     if policy.platform is None or not split_platform(policy.platform)[0].in_images or _LIBRARY.search(library.path):
         return []
-    if named is None or known is None or named == known or _MUSL_INTERPRETER.fullmatch(named):
+    if named is None or _MUSL_INTERPRETER.fullmatch(named) or (loader := elf_loaders().get(library.machine)) is None:
+        return []
+    known = loader.interpreter
+    if named == known:
         return []
     return [
         Finding(

@@ -15,12 +15,10 @@ from functools import cache
 from typing import Any
 
 from farm.errors import VerificationFailedError
-from farm.wheel.needs import for_musl, is_musl_library
+from farm.wheel.needs import LOADER, for_musl, is_musl_library
 
 _IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)
 _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
-# The dynamic loader itself: on every system, so no policy lists it.
-_LOADER = re.compile(r"ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+")
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def is_system_library(name: str, *, musl: bool = False) -> bool:
     """Whether some level lets a wheel expect this library on the system."""
     if musl:
         return is_musl_library(name) or bool(_IN_MUSL.match(name)) or name in musl_policies()[-1].libraries
-    return bool(_LOADER.fullmatch(name)) or name in policies()[-1].libraries
+    return bool(re.fullmatch(LOADER, name)) or name in policies()[-1].libraries
 
 
 def earned_policy(needs: Iterable[SystemNeed], machine: str) -> Policy:

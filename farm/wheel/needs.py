@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 # `libc.so` is how musl calls itself, and what cross compilers link with; glibc has a linker script of this name.
 _MUSL = r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1|libc\.so"
-_GLIBC = r"libc\.so\.6|ld-linux[-\w]*\.so\.\d+|ld64\.so\.\d+"
+LOADER = r"(?:ld-linux[-\w]*|ld64)\.so\.\d+"
+"""The names of glibc's loader, a regular expression: it is on every system, so no policy lists it."""
+_GLIBC = rf"libc\.so\.6|{LOADER}"
 _MUSL_MODULE = r"-linux-musl(eabihf)?\.so$"  # PEP 720: the suffix of extension modules
 
 

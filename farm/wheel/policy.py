@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
+from farm import parsed
 from farm.errors import UsageError
 from farm.platforms.facts import PLATFORMS
 from farm.wheel.isalevels import level_names
 from farm.wheel.models import Frozen, Printable
-from farm.yamlfile import plain
 
 _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
 """What a plan writes: a specifier by itself."""
@@ -24,7 +24,7 @@ _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
 @cache
 def defaults(what: str) -> tuple[str, ...]:
     """A list of `verify_defaults.yaml`."""
-    return tuple(plain(Path(__file__).with_name("verify_defaults.yaml"))[what])
+    return tuple(parsed.plain(Path(__file__).with_name("verify_defaults.yaml"))[what])
 
 
 _OR_NULL: dict[str, Any] = {"type": ["array", "null"]}  # what the validator below makes of null

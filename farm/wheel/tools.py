@@ -24,6 +24,7 @@ from farm.wheel.contents import read_needs
 from farm.wheel.imports import DRIVER
 from farm.wheel.library_wheels import neighbours, point_at
 from farm.wheel.metadata import parse_wheel_name, platform_machine, read_dist_info, windows_machine
+from farm.wheel.needs import LOADER
 from farm.wheel.record import RECORD_LIMIT, parse_record
 from farm.wheel.vendor import RepairOptions, RepairResult, Vendored, vendor
 from farm.wheel.windows import of_the_machine
@@ -33,7 +34,7 @@ _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
 # Of glibc and of gcc: every manylinux level lets the system provide them.
 _RUNTIME = re.compile(
-    r"(ld-linux[-\w]*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libnsl|libgcc_s|libstdc\+\+)\.so[.\d]*"
+    rf"{LOADER}|(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libnsl|libgcc_s|libstdc\+\+)\.so[.\d]*"
 )
 
 

@@ -239,11 +239,7 @@ def _given(opens: Sequence[Path], machine: str | None, folder: str, contents: Co
 
 
 def _collect(
-    contents: Contents,
-    machine: str | None,
-    folder: str,
-    options: RepairOptions,
-    given: Mapping[str, _Found],
+    contents: Contents, machine: str | None, folder: str, options: RepairOptions, given: Mapping[str, _Found]
 ) -> list[_Found]:
     """Everything that is missing, and what that misses in turn."""
     found = dict(given)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from farm import parsed
 from farm.errors import InfrastructureError
@@ -39,15 +39,7 @@ class _Lists(NamedTuple):
 
 @cache
 def _lists() -> _Lists:
-    path = Path(__file__).with_name("windows.yaml")
-    text = path.read_bytes()
-    raw = parsed.read(path, text)
-    if raw is None:
-        import yaml  # noqa: PLC0415 (its import takes as long as reading the libraries of a wheel)
-
-        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        raw = yaml.load(text, loader)  # noqa: S506 (both are safe)
-        parsed.keep(path, text, raw)
+    raw = parsed.plain(Path(__file__).with_name("windows.yaml"))
     by_name = tuple((rule["in"], tuple(rule["names"])) for rule in raw.pop("loaded_by_name"))
     return _Lists(**{key: tuple(names) for key, names in raw.items()}, loaded_by_name=by_name)
 

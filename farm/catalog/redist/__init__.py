@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from farm import parsed
 from farm.errors import UsageError
-from farm.yamlfile import Loader, plain
+from farm.yamlfile import Loader
 
 Platform = Literal["linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_64"]
 
@@ -185,7 +186,7 @@ def load(product: str, version: str) -> Redist:
     if version not in versions(product):
         raise _choose(f"{product} redist version", version, versions(product))
     name = f"{product}-{version}.yaml"
-    redist = _read(lambda: plain(_folder() / name), name)
+    redist = _read(lambda: parsed.plain(_folder() / name), name)
     # The name of the file is what is looked up: a copy under a wrong name would give the archives of another version.
     if (redist.product, redist.version) != (product, version):
         raise UsageError(f"{name}: says that it is {redist.product} {redist.version}")

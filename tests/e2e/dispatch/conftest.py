@@ -20,7 +20,7 @@ import requests
 from farm import catalog
 from farm.engines.base_images import base_image
 from farm.engines.exchange import Exchange
-from farm.engines.images import Image, ensure_image
+from farm.engines.images import Image, Toolchain, ensure_image
 from farm.engines.swarm import SwarmEngine
 from farm.pipeline.backends import push
 from farm.plan import Selectors, resolve
@@ -243,16 +243,14 @@ def toolchain(client: docker.DockerClient, tmp_path_factory: pytest.TempPathFact
     rendered = render(ROOT, plan)
     release = catalog.debian_releases()["debian-bookworm"]
     base = base_image(client, "debian-bookworm", release, pull_timeout_s=20, mirror=None, line=print)
-    return ensure_image(
-        client,
+    wanted = Toolchain(
         repository="farm/toolchain",
         context=rendered.image,
-        context_digest=rendered.image_digest,
+        digest=rendered.image_digest,
         base=base,
         labels={"farm.base": "debian-bookworm", "farm.channel": plan.channel},
-        log=tmp_path_factory.mktemp("toolchain") / "image.log",
-        line=print,
     )
+    return ensure_image(client, wanted, log=tmp_path_factory.mktemp("toolchain") / "image.log", line=print)
 
 
 @pytest.fixture(scope="session")

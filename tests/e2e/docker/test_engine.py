@@ -5,6 +5,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -14,7 +15,7 @@ from farm import catalog
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
 from farm.engines.base_images import base_image
 from farm.engines.docker import DockerEngine
-from farm.engines.images import ensure_image
+from farm.engines.images import Toolchain, ensure_image
 from farm.engines.output import RefusedOutputError
 from farm.errors import BuildFailedError, InfrastructureError
 from tests.e2e.conftest import wait
@@ -228,43 +229,38 @@ def test_a_toolkit_takes_from_a_wheel(client, image, tmp_path):
         for name in ("maths/include/maths.h", "maths/lib/libmaths.so.1", "maths/lib/__init__.py"):
             archive.writestr(name, name)
     part = {"wheel": wheel.name, "members": {"maths/include/*.h": "usr/include", "maths/lib/*.so.*": "usr/lib"}}
-    asked = {
-        "repository": "farm-test/wheel",
-        "context": {
+    wanted = Toolchain(
+        repository="farm-test/wheel",
+        context={
             "Dockerfile": "ARG BASE\nFROM ${BASE}\nCOPY root/ /\nRUN cat /usr/include/maths.h /usr/lib/libmaths.so.1\n",
             "scripts/toolkit.json": json.dumps({"parts": [{"package": "another"}, part]}),
         },
-        "context_digest": "1" * 64,
-        "base": image,
-        "labels": {},
-        "log": tmp_path / "image.log",
-    }
+        digest="1" * 64,
+        base=image,
+        labels={},
+        wheels=lambda: {wheel.name: wheel},
+    )
+    there = replace(wanted, wheels=lambda: pytest.fail("the image is there"))
     said: list[str] = []
+    log = tmp_path / "image.log"
     try:
-        made = ensure_image(client, **asked, line=said.append, wheels=lambda: {wheel.name: wheel})
-        again = ensure_image(client, **asked, line=said.append, wheels=lambda: pytest.fail("the image is there"))
+        made = ensure_image(client, wanted, log=log, line=said.append)
+        again = ensure_image(client, there, log=log, line=said.append)
     finally:
         for found in client.images.list("farm-test/wheel"):
             client.images.remove(found.id, force=True)
     assert any("maths/include/maths.hmaths/lib/libmaths.so.1" in text for text in said)
     assert (made.reused, again.reused, again.id) == (False, True, made.id)
     part["members"]["maths/share/*"] = "usr/share"
-    asked["context"]["scripts/toolkit.json"] = json.dumps({"parts": [part]})
+    lacking = replace(wanted, context={**wanted.context, "scripts/toolkit.json": json.dumps({"parts": [part]})})
     with pytest.raises(BuildFailedError, match=r"maths-1-py3-none-any.whl holds nothing that matches maths/share/\*"):
-        ensure_image(client, **asked, line=said.append, wheels=lambda: {wheel.name: wheel})
+        ensure_image(client, lacking, log=log, line=said.append)
 
 
 def test_a_failing_image_names_its_step_and_leaves_no_tag(client, image, tmp_path):
+    context = {"Dockerfile": "ARG BASE\nFROM ${BASE}\nRUN echo the reason; false\n"}
+    wanted = Toolchain(repository="farm-test/broken", context=context, digest="0" * 64, base=image, labels={})
     with pytest.raises(InfrastructureError, match=r"(?s)Step 3/3.*false.*the reason") as caught:
-        ensure_image(
-            client,
-            repository="farm-test/broken",
-            context={"Dockerfile": "ARG BASE\nFROM ${BASE}\nRUN echo the reason; false\n"},
-            context_digest="0" * 64,
-            base=image,
-            labels={},
-            log=tmp_path / "image.log",
-            line=lambda _: None,
-        )
+        ensure_image(client, wanted, log=tmp_path / "image.log", line=lambda _: None)
     assert str(tmp_path / "image.log") in str(caught.value.hint)
     assert client.images.list("farm-test/broken") == []

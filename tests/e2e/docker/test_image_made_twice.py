@@ -15,7 +15,7 @@ import pytest
 from farm import catalog
 from farm.engines import once
 from farm.engines.base_images import base_image
-from farm.engines.images import PROJECT_LABEL, ensure_image
+from farm.engines.images import PROJECT_LABEL, Toolchain, ensure_image
 
 WAIT_S = 600
 REPOSITORY = "farm-test/twice"
@@ -57,18 +57,16 @@ def make(client, base, tmp_path):
     """`make(project, wheels)`: the image, for one of the two projects; `wheels` is called before it is built."""
 
     def go(project, wheels=dict, note=lambda _: None):
-        return ensure_image(
-            client,
+        wanted = Toolchain(
             repository=REPOSITORY,
             context={"Dockerfile": "ARG BASE\nFROM ${BASE}\nCOPY Dockerfile /\n"},
-            context_digest="2" * 64,
+            digest="2" * 64,
             base=base,
             labels={PROJECT_LABEL: f"test-twice-{project}"},
-            log=tmp_path / project / "image.log",
-            line=lambda _: None,
-            note=note,
             wheels=wheels,
         )
+        log = tmp_path / project / "image.log"
+        return ensure_image(client, wanted, log=log, line=lambda _: None, note=note)
 
     return go
 

@@ -17,7 +17,7 @@ import pytest
 
 from farm import catalog
 from farm.engines.base_images import base_image
-from farm.engines.images import ensure_image
+from farm.engines.images import Toolchain, ensure_image
 from farm.plan import Selectors, resolve
 from farm.render import render
 from farm.variant import Variant
@@ -113,16 +113,14 @@ def test_a_download_is_seen_while_it_lasts(client, repository, tmp_path, given, 
         if re.search(shown, text):
             repository.said.set()
 
-    image = ensure_image(
-        client,
+    wanted = Toolchain(
         repository="farm/test-screen",
         context={"Dockerfile": text},
-        context_digest=hashlib.sha256(text.encode()).hexdigest(),
+        digest=hashlib.sha256(text.encode()).hexdigest(),
         base=base_image(client, "debian-bookworm", RELEASE, pull_timeout_s=20, mirror=None, line=print),
         labels={},
-        log=tmp_path / "image.log",
-        line=line,
     )
+    image = ensure_image(client, wanted, log=tmp_path / "image.log", line=line)
     client.images.remove(image.id, force=True)
     assert repository.seen_while_held == [True], "\n".join(lines)
     # What was overwritten is on the screen alone.

@@ -174,11 +174,11 @@ def test_what_the_node_says_of_an_agent_that_did_not_start_is_the_log(manager, l
 # -- two that end a job at the same time: `farm cancel` and the run's own controller, which releases it then --
 
 
-@pytest.mark.parametrize("answers", range(9))
+@pytest.mark.parametrize("answers", range(8))
 def test_a_service_that_is_removed_meanwhile_is_cancelled(manager, engine, answers):
     manager.left = answers
     engine.cancel("s")
-    assert manager.replicas == (1 if answers < 6 else 0)  # the sixth question asks for the end
+    assert manager.replicas == (1 if answers < 5 else 0)  # the fifth question asks for the end
 
 
 @pytest.mark.parametrize("answers", range(3))

@@ -1,6 +1,7 @@
 """No circle of imports between files, nor one that an import inside a function hides."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 from farm.pack import ROOT
@@ -45,3 +46,12 @@ def test_the_search_finds_a_circle(tmp_path):
     for name, text in {"one": "from farm import two", "two": "def f():\n    import farm.one", "three": ""}.items():
         Path(tmp_path, "farm", f"{name}.py").write_text(text)
     assert circles(imports(tmp_path)) == {"farm.one", "farm.two"}
+
+
+def test_every_module_is_in_a_layer():
+    """import-linter says nothing of one that its contract does not name: it may import what it likes."""
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
+    packages = {"farm", "farm.plan", "farm.platforms"}  # of several layers; their modules count
+    modules = imports(ROOT).keys() - packages
+    assert [name for name in modules if not any(f"{name}.".startswith(f"{layer}.") for layer in layers)] == []

@@ -16,6 +16,7 @@ from farm.pipeline.report import Silent
 from farm.pipeline.run import request_for
 from farm.pipeline.workspace import Workspace, open_journal
 from farm.plan import Selectors, resolve
+from farm.processes import started as process_started
 from farm.runs import Request
 from farm.runs.owner import this_process
 from farm.settings import load_settings
@@ -161,6 +162,22 @@ def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsy
     monkeypatch.setattr("farm.cli.logs.time.sleep", sleep)
     assert farm(project, "logs", "-f", dead.id) == 0
     assert capsys.readouterr().err.count("no dispatcher is running: `farm dispatch` continues it") == 1
+
+
+@pytest.mark.parametrize("why", [None, "the source is being fetched"])
+def test_cancel_names_the_process_that_does_not_end_its_run(project, journal, run, capsys, monkeypatch, why):
+    monkeypatch.setattr("farm.pipeline.run.CANCEL_S", 0.0)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:  # it hears of nothing
+        owner = replace(this_process(), pid=other.pid, start=process_started(other.pid))
+        with journal._writing():
+            journal._db.execute("UPDATE runs SET owner = ?", (owner.to_json(),))
+        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "swarm", "one")
+        journal.set_state(attempt.id, "running", why=why)
+        assert farm(project, "cancel", run.id) == 9
+        other.communicate(b"\n")
+    said = capsys.readouterr().err
+    assert f"it is running{f': {why}' if why else ''}\n" in said
+    assert f"process {other.pid} ends the run after the step that it is at" in said
 
 
 def test_retry_of_a_run_that_can_go_on_does_not_lead_to_cancel(project, dead, capsys):

@@ -4,6 +4,8 @@ import gc
 import json
 import os
 import socket
+import subprocess
+import sys
 import warnings
 from hashlib import sha256
 
@@ -47,6 +49,13 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh(tmp_path, monkeypatch):
         gc.collect()
     assert "builder" in said.read_text()
     assert "dial-stdio" in said.read_text()
+    assert "paramiko" not in sys.modules
+
+
+def test_paramiko_is_not_loaded():
+    """It is half of what importing docker-py takes, and nothing uses it."""
+    ask = "import sys, farm.engines.docker; print('paramiko' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True).stdout.strip() == b"False"
 
 
 def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):

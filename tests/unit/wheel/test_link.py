@@ -104,6 +104,7 @@ def test_a_library_that_may_not_be_opened(found, make_elf):
         ("nvcuda.dll", WINDOWS),
         ("libc.so.6", LINUX),
         ("ld-linux-x86-64.so.2", LINUX),
+        ("ld64.so.2", LINUX),  # of POWER
         ("libcuda.so.1", LINUX),
     ],
 )

@@ -413,14 +413,16 @@ def test_what_has_no_end_is_not_read(tmp_path, make):
     assert "is a pipe or a device, not a wheel" in done.stderr
 
 
-def test_a_full_disk_is_not_the_wheels_fault(check, monkeypatch):
+def test_a_full_disk_is_not_the_wheels_fault(check, monkeypatch, tmp_path):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     monkeypatch.setattr("farm.wheel.archive._IN_MEMORY", 0)
-    with pytest.raises(InfrastructureError, match=r"canary/_C\.so.*No space left"):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(InfrastructureError, match=r"canary/_C\.so.*No space left") as found:
         check()
+    assert str(tmp_path) in found.value.hint
 
 
 def test_policies_are_strict():
