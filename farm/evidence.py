@@ -106,7 +106,8 @@ class Evidence:
         if own := self.of(plan):
             return [row for wheel in own for row in _rows(wheel)]
         if others := self.of_channel(plan.channel, plan.package):
-            text = f"nothing of this build; of its channel: {', '.join(_named(wheel, plan) for wheel in others)}"
+            named = dict.fromkeys(_named(wheel, plan) for wheel in others)  # one that was built again counts once
+            text = f"nothing of this build; of its channel: {', '.join(named)}"
         else:
             text = f"nothing: no build of {plan.package} from channel {plan.channel} has been run to its end"
         return [("proved", text, FILE)]
