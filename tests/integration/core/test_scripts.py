@@ -502,14 +502,15 @@ def test_apt_sees_the_sections_where_cuda_is(tmp_path, root):
         ("sys.exit(3)", []),
     ],
 )
-def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, end, said):
-    """With what stands for the package `build`: it runs a backend as pyproject_hooks and pep517 do."""
+@pytest.mark.parametrize("call", ["check_call", "run(check=True)"], ids=["pep517", "pyproject_hooks 1.3.3"])
+def test_the_signal_that_ended_a_build_backend_is_named(script, tmp_path, monkeypatch, call, end, said):
+    """With what stands for the package `build`: it runs a backend as pep517 and pyproject_hooks do."""
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "__init__.py").touch()
     backend = f"import os, signal, sys; {end}"
     (tmp_path / "build" / "__main__.py").write_text(
-        "import sys\nfrom subprocess import CalledProcessError, check_call\n"
-        f"try: check_call([sys.executable, '-c', {backend!r}])\n"
+        "import sys\nfrom functools import partial\nfrom subprocess import CalledProcessError, check_call, run\n"
+        f"try: {call.replace('run(', 'partial(run, ')}([sys.executable, '-c', {backend!r}])\n"
         "except CalledProcessError: sys.exit(f'ERROR Backend subprocess exited: {sys.argv[1:]}')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

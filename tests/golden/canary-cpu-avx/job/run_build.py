@@ -9,21 +9,17 @@ import subprocess
 import sys
 from typing import Any
 
-call = subprocess.check_call
+
+class TellingError(subprocess.CalledProcessError):
+    """Prints the number and name of the signal that ended a program."""
+
+    def __init__(self, returncode: int, *args: Any, **options: Any) -> None:
+        super().__init__(returncode, *args, **options)
+        if returncode < 0:
+            name = next((known.name for known in signal.Signals if known == -returncode), "a signal")
+            print(f"ERROR the build backend was ended by signal {-returncode} ({name})", file=sys.stderr, flush=True)
 
 
-def check_call(*args: Any, **options: Any) -> int:
-    """As in `subprocess`; a program that a signal ended is told, with its number and name."""
-    try:
-        return call(*args, **options)
-    except subprocess.CalledProcessError as error:
-        if error.returncode < 0:
-            number = -error.returncode
-            name = next((known.name for known in signal.Signals if known == number), "a signal")
-            print(f"ERROR the build backend was ended by signal {number} ({name})", file=sys.stderr, flush=True)
-        raise
-
-
-# Before the import: what runs backends takes the function by its name.
-subprocess.check_call = check_call
+# What runs backends calls `check_call` or, newer ones, `run`: both raise the module's own error.
+subprocess.CalledProcessError = TellingError
 runpy.run_module("build", run_name="__main__", alter_sys=True)
