@@ -261,7 +261,8 @@ def load_github(project: Path) -> Github:
     if github is None:
         raise UsageError(
             f"{project / 'ci' / 'runners.yaml'}: no key 'github': the labels of build and smoke jobs are not known",
-            hint="write `github: {repository: OWNER/NAME, …}` there (farm help configuration)",
+            hint="write there, with the labels of your runners: github: {repository: OWNER/NAME, "
+            "build: {linux-x86_64: [self-hosted, farm-build]}, smoke: {linux-x86_64: [self-hosted, farm-smoke]}}",
         )
     return github
 

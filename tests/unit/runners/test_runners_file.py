@@ -116,3 +116,16 @@ def test_an_unknown_channel_is_said_before_any_engine_is_asked(tmp_path, capsys)
     shutil.copytree(ROOT / "ci", tmp_path / "ci")
     assert main(["--project", str(tmp_path), "runners", "check", "--channel", "mian"]) == 2
     assert "nearest: main" in capsys.readouterr().err
+
+
+def test_what_is_to_be_written_for_github_can_be_read(tmp_path):
+    file = tmp_path / "ci" / "runners.yaml"
+    file.parent.mkdir()
+    file.write_text("runners: {}\n")
+    with pytest.raises(UsageError) as refused:
+        load_github(tmp_path)
+    page = (ROOT / "docs" / "dispatch.md").read_text()
+    for text in (refused.value.hint.partition(": ")[2], page.partition("```yaml\ngithub:")[2].partition("```")[0]):
+        file.write_text("runners: {}\n" + text if text.startswith("github:") else f"runners: {{}}\ngithub:{text}")
+        found = load_github(tmp_path)
+        assert (found.repository, [*found.build], [*found.smoke]) == ("OWNER/NAME", ["linux-x86_64"], ["linux-x86_64"])
