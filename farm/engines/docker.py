@@ -20,6 +20,7 @@ import docker.errors
 import requests
 import urllib3.exceptions
 from docker.context import ContextAPI
+from docker.context.config import get_current_context_name
 from docker.models.containers import Container
 from docker.types import LogConfig
 
@@ -99,8 +100,7 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
         NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
     """
     try:
-        chosen = url or os.environ.get("DOCKER_HOST") or ContextAPI.kwargs_from_context().get("base_url")
-        address = chosen or DEFAULT_SOCKET
+        address = url or os.environ.get("DOCKER_HOST") or _of_context() or DEFAULT_SOCKET
         _try_socket(address, FIRST_S)
         # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
         # agent.
@@ -149,6 +149,22 @@ def _ssh_without_paramiko() -> None:
     finally:
         sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
     client.SSHHTTPAdapter = SSHHTTPAdapter
+
+
+def _of_context() -> str | None:
+    """The address of the context that the command docker uses; None: it has none of its own.
+
+    Raises:
+        NoRunnerError: There is no such context: docker-py would take this machine's engine.
+    """
+    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
+    context = ContextAPI.get_context(name)
+    if context is None:
+        raise NoRunnerError(
+            f"docker has no context {name!r}, which DOCKER_CONTEXT or its config.json names",
+            hint="`docker context ls` lists those that there are",
+        )
+    return context.Host or None
 
 
 def _try_socket(url: str, timeout_s: int) -> None:

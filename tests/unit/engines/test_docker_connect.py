@@ -58,6 +58,21 @@ def test_paramiko_is_not_loaded():
     assert subprocess.run([sys.executable, "-c", ask], capture_output=True, check=True).stdout.strip() == b"False"
 
 
+@pytest.mark.parametrize("by", ["DOCKER_CONTEXT", "config.json"])
+def test_a_context_that_is_not_there_is_named(tmp_path, monkeypatch, by):
+    """As the command docker does; this machine's engine is not what was meant."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    if by == "DOCKER_CONTEXT":
+        monkeypatch.setenv(by, "gone")
+    else:
+        (tmp_path / by).write_text(json.dumps({"currentContext": "gone"}))
+    with pytest.raises(NoRunnerError, match="docker has no context 'gone'"):
+        docker.connect()
+
+
 def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):
     """Docker Desktop, Colima and a rootless engine are contexts, and /var/run/docker.sock is not there."""
     place = tmp_path / ".docker" / "contexts" / "meta" / sha256(b"own").hexdigest() / "meta.json"
