@@ -18,15 +18,15 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.index.catalogue import check_there
     from farm.index.check import check
-    from farm.index.probe import prove
+    from farm.index.probe import proved_catalogue
     from farm.index.reconcile import reconcile
 
     store = store_of(args)
     check_there(store)
     if args.fix:
-        prove(store, single_writer=args.single_writer)
+        catalogue = proved_catalogue(store, single_writer=args.single_writer)
         # Before the check, which then reports what pages alone could not mend.
-        reconcile(store, signer_over(args, store))
+        reconcile(store, signer_over(args, catalogue))
     problems = check(store)
     broken = sum(problem.broken for problem in problems)
     if args.json:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from farm.cli.index_options import add_dry_run, add_index, add_single_writer, writable_store_of
+from farm.cli.index_options import add_dry_run, add_index, add_single_writer, opened_to_change
 
 COMMANDS: Mapping[str, str] = {
     "new": "make a key pair: FILE, which is secret, and FILE.pub",
@@ -61,11 +61,8 @@ def _init(args: argparse.Namespace) -> int:
     from farm.index.keys import remember_online, start
     from farm.index.signing import load_public, load_signer
 
-    store, root, online = (
-        writable_store_of(args),
-        load_signer(args.root_key),
-        [load_public(path) for path in args.public],
-    )
+    store, _catalogue = opened_to_change(args)
+    root, online = load_signer(args.root_key), [load_public(path) for path in args.public]
     if not start(store, root, online):
         raise PublishRefusedError(
             "this index has a root key already", hint="farm index key rotate changes who may publish"
@@ -86,7 +83,7 @@ def _change(args: argparse.Namespace) -> int:
     from farm.index.keys import change, remember_online
     from farm.index.signing import load_public, load_signer
 
-    store = writable_store_of(args)
+    store, _catalogue = opened_to_change(args)
     revoked, successor = getattr(args, "revoked", None), getattr(args, "new_root_key", None)
     number = change(
         store,

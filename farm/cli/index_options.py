@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from farm.index.admission import Admission
     from farm.index.events import Kind
     from farm.index.signing import Signer
-    from farm.index.stores import Store
+    from farm.index.stores import Store, Stored
     from farm.settings import Settings
 
 
@@ -93,19 +93,19 @@ def store_of(args: argparse.Namespace) -> "Store":
     return open_store(index_url(args))
 
 
-def writable_store_of(args: argparse.Namespace) -> "Store":
-    """The index, to be changed: whether and how it keeps conditional writes is known then (`farm.index.probe`).
+def opened_to_change(args: argparse.Namespace) -> "tuple[Store, Stored | None]":
+    """The index, to be changed, and its catalogue: whether the store keeps conditional writes is known then.
 
     In a dry run it is only read, and nothing is tried out there.
     """
-    from farm.index.probe import prove
+    from farm.index.catalogue import CATALOGUE_KEY
+    from farm.index.probe import proved_catalogue
     from farm.index.rehearsal import Rehearsal
 
     store = store_of(args)
     if args.dry_run:
-        return Rehearsal(store)
-    prove(store, single_writer=args.single_writer)
-    return store
+        return Rehearsal(store), store.get(CATALOGUE_KEY)
+    return store, proved_catalogue(store, single_writer=args.single_writer)
 
 
 def signer_of(args: argparse.Namespace) -> "Signer | None":
@@ -132,22 +132,21 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
 
 def changing(args: argparse.Namespace) -> "tuple[Store, Signer | None]":
     """The index, to be changed, and who signs."""
-    store = writable_store_of(args)
-    return store, signer_over(args, store)
+    store, catalogue = opened_to_change(args)
+    return store, signer_over(args, catalogue)
 
 
-def signer_over(args: argparse.Namespace, store: "Store") -> "Signer | None":
+def signer_over(args: argparse.Namespace, catalogue: "Stored | None") -> "Signer | None":
     """As `signer_of`, of an index that is about to be changed: that nobody signs a signed one is said on stderr."""
     from farm.cli import show
-    from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
+    from farm.index.catalogue import parse_catalogue
     from farm.index.pages import ForeignObjectError
     from farm.index.roles import UNSIGNED
 
     signer = signer_of(args)
     if signer is None:
-        found = store.get(CATALOGUE_KEY)
         with contextlib.suppress(ForeignObjectError):  # whoever needs it reports it
-            if parse_catalogue(found.data if found else None).keys is not None:
+            if parse_catalogue(catalogue.data if catalogue else None).keys is not None:
                 show.note(f"farm: {UNSIGNED}")
     return signer
 

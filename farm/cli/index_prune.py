@@ -4,7 +4,7 @@ import argparse
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from farm.cli.index_options import add_writing, print_wheels, settings_of, signer_over, writable_store_of
+from farm.cli.index_options import add_writing, opened_to_change, print_wheels, settings_of, signer_over
 from farm.text import parse_age
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.lifecycle import prunable, prune
 
     rules = list(_rules(args))
-    store = writable_store_of(args) if rules else None
-    # A set: two rules may name the same wheel.
-    wheels = sorted({name for rule, group in rules for name in prunable(store, rule, group=group)}) if store else []
-    if store and wheels:
-        wheels = prune(store, wheels, signer=signer_over(args, store))
+    wheels: list[str] = []
+    if rules:
+        store, catalogue = opened_to_change(args)
+        # A set: two rules may name the same wheel.
+        wheels = sorted({name for rule, group in rules for name in prunable(store, rule, group=group)})
+        if wheels:
+            wheels = prune(store, wheels, signer=signer_over(args, catalogue))
     return print_wheels(args, wheels, "removed")
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from farm.cli.index_options import add_writing, signer_of, writable_store_of
+from farm.cli.index_options import add_writing, opened_to_change, signer_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,8 @@ def run(args: argparse.Namespace) -> int:
     signer = signer_of(args)
     if signer is None:
         raise UsageError("no key to sign with", hint="--signing-key FILE, or signing_key in ci/farm.yaml")
-    renewed = renew(writable_store_of(args), signer)
+    store, _catalogue = opened_to_change(args)
+    renewed = renew(store, signer)
     if args.json:
         show.json_document({"signed": renewed})
     else:

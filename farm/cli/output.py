@@ -115,7 +115,7 @@ def _prepared(stream: TextIO | None) -> TextIO:
         io.BufferedWriter(cast(io.RawIOBase, _Outlet(raw.fileno(), "w", closefd=False))),
         encoding=stream.encoding,
         errors="backslashreplace",
-        line_buffering=stream.line_buffering,
+        line_buffering=stream.line_buffering or stream.write_through,  # with PYTHONUNBUFFERED the one is not set
         write_through=stream.write_through or stream is sys.stderr,
     )
 

@@ -107,7 +107,9 @@ def _failures(url: str, hint: str) -> Iterator[None]:
         error.close()
         if error.code in {401, 403}:
             hint = "it is read without credentials, and what is absent must be answered with 404"
-        raise InfrastructureError(f"{url}: HTTP {error.code} {error.reason:.80}".rstrip(), hint=hint) from error
+        # What urllib says of these has several lines.
+        reason = "redirects without end" if 300 <= error.code < 400 else error.reason
+        raise InfrastructureError(f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint) from error
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
         raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}", hint=hint) from error
 

@@ -77,7 +77,8 @@ def reconcile(store: Store, signer: Signer | None = None) -> Reconciled:
     attested = 0
     if signer is not None:  # first, since it refuses another key, and a record that somebody changed
         _may_sign(store, signer)
-        sound = (each for each in records if each.filename not in {*missing, *removed})
+        unsound = {*missing, *removed}
+        sound = (each for each in records if each.filename not in unsound)
         attested = sum(attest(store, record, signer) for record in sound)
     listed: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
@@ -184,7 +185,7 @@ class _Writer(NamedTuple):
             gone = lost | {name: file for name, file in known.items() if now.get(name, State()).removed is not None}
             wanted = {name: file for name, file in known.items() if name not in gone and name not in self.missing}
             # On the page and not among our records: published since the listing, so its record is read now.
-            meanwhile = {name: self.published(name) for name in entries if name not in {*known, *gone}}
+            meanwhile = {name: self.published(name) for name in entries if name not in known and name not in gone}
             files = wanted | {name: file for name, file in meanwhile.items() if file is not None}
             # A page that says the right things keeps its generation: nothing derived from it needs to be written.
             fits = entries.keys() - gone.keys() == files.keys() and all(

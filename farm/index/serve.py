@@ -7,6 +7,7 @@ Folders are answered with their page, pages with the media type that clients ask
 import gzip
 import os
 import re
+import socket
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,8 @@ from farm.index.stores import CHUNK, check_key
 HOST = "127.0.0.1"
 GZIP_FROM = 1400
 """Bytes: less fits into one packet anyway."""
+
+UPLOAD = "no uploads are taken here: farm publish WHEEL puts a wheel into the index (farm publish --help)"
 
 _TYPES = {".html": pages.HTML, ".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
 
@@ -89,6 +92,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
+
+    def do_POST(self) -> None:
+        """Refuses what `twine upload` and others send, and says what to do instead."""
+        self.close_connection = True
+        # 405, since twine sends the wheel five times if it gets 5xx; and of an answer it prints the phrase alone.
+        headers = {"Allow": "GET, HEAD", "Connection": "close"}
+        self._plain(HTTPStatus.METHOD_NOT_ALLOWED, f"{UPLOAD}\n".encode(), headers, phrase=UPLOAD, body=True)
+        # To its end: a connection that is closed before is reset, and then many clients never see the answer.
+        self.connection.shutdown(socket.SHUT_WR)
+        while self.rfile.read1(CHUNK):
+            pass
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  as the base class has it
         if not self.silent:
@@ -159,13 +173,21 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(chunk)
                 left -= len(chunk)
 
-    def _plain(self, status: HTTPStatus, data: bytes, headers: dict[str, str] | None = None, *, body: bool) -> None:
-        self._head(status, {"Content-Type": "text/plain", "Content-Length": str(len(data)), **(headers or {})})
+    def _plain(
+        self,
+        status: HTTPStatus,
+        data: bytes,
+        headers: dict[str, str] | None = None,
+        *,
+        phrase: str | None = None,
+        body: bool,
+    ) -> None:
+        self._head(status, {"Content-Type": "text/plain", "Content-Length": str(len(data)), **(headers or {})}, phrase)
         if body:
             self.wfile.write(data)
 
-    def _head(self, status: HTTPStatus, headers: dict[str, str]) -> None:
-        self.send_response(status)
+    def _head(self, status: HTTPStatus, headers: dict[str, str], phrase: str | None = None) -> None:
+        self.send_response(status, phrase)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

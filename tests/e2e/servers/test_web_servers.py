@@ -189,9 +189,13 @@ def test_roots_types_and_caching(served):
     assert headers.get("Content-Encoding") is None
     assert data[:2] == b"PK"
     for absent in ("whl/sm35-avx/simple/torch/", ".lock", "whl/files/none.whl"):
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            get(f"{served}/{absent}")
-        assert caught.value.code == 404, absent
+        assert status(f"{served}/{absent}")[0] == 404, absent
+
+
+@pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "whl/sm35-avx/links.html"])
+def test_an_upload_fails(served, place):
+    """Caddy and Apache answer a POST with the page: `twine upload` would say that the wheel was published."""
+    assert status(f"{served}/{place}", "POST")[0] >= 400
 
 
 def test_a_stranger_with_one_public_key_verifies_it(served, key, tmp_path):

@@ -1,6 +1,7 @@
 """A command whose reader goes away, whose disk is full, or that is interrupted: one quiet end."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -103,6 +104,17 @@ def test_a_full_disk_is_said_once(unbuffered):
     code, err = ended(process)
     assert (code, err.splitlines()[0]) == (9, "farm: the output cannot be written: No space left on device")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_an_unbuffered_output_is_read_while_the_command_works(stream):
+    """Of PYTHONUNBUFFERED, as images and CI systems set it: nothing was printed before the end, or 8 KiB."""
+    script = "import sys; from farm.cli import output; output.prepare()"
+    script += f"; print('now', file=sys.{stream}); sys.stdin.read()"
+    process = start("-u", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    came, _, _ = select.select([getattr(process, stream)], [], [], 30)
+    process.communicate()
+    assert came
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")

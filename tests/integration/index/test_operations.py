@@ -11,6 +11,7 @@ from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index
+from farm.index.directory import DirectoryStore
 from farm.index.keys import change, newest_root, online_keys, remember_online, start
 from farm.index.lifecycle import promote, record_event
 from farm.index.probe import keep_proof
@@ -221,6 +222,19 @@ def test_a_change_of_a_signed_index_without_the_key_is_said(tmp_path, made, keys
         said = capsys.readouterr()
         assert (UNSIGNED in said.err) is not bool(signs)
         assert isinstance(json.loads(said.out), dict)
+
+
+@pytest.mark.parametrize(("command", "reads"), [("yank WHEEL --reason x", 1), ("check --fix", 2)])
+def test_that_nobody_signs_is_known_without_a_request(tmp_path, made, command, reads, monkeypatch):
+    """It is read off the catalogue that comes with the store's proof. `check` reads it to see an index at all, too."""
+    asked, said, get = [], [], DirectoryStore.get
+    monkeypatch.setattr(DirectoryStore, "get", lambda self, key: asked.append(key) or get(self, key))
+    monkeypatch.setattr("farm.cli.show.note", lambda text: said.append((text, asked.count("catalog.json"))))
+    root = shutil.copytree(made, tmp_path / "index")
+    keep_proof(open_store(str(root)))
+    asked.clear()
+    assert main(["index", *command.replace("WHEEL", FIRST).split(), "--index", str(root)]) in {0, 1}
+    assert said == [(f"farm: {UNSIGNED}", reads)]
 
 
 def test_a_dry_run_of_a_mistake_is_the_mistake(tmp_path, made, capsys):

@@ -37,7 +37,7 @@ def ask(tmp_path_factory):
             connection.close()
             return answer.status, dict(answer.getheaders()), data
 
-        ask.root = root
+        ask.root, ask.port = root, serving.server_port
         yield ask
         serving.shutdown()
         thread.join()
@@ -128,7 +128,21 @@ def test_nothing_else_is_served(ask, path):
 
 
 def test_other_methods_are_refused(ask):
-    assert ask(PAGE, method="POST")[0] == 501
+    assert ask(PAGE, method="DELETE")[0] == 501
+
+
+@pytest.mark.parametrize("size", [1, 20_000_000])
+def test_an_upload_is_told_what_to_do_instead(ask, size):
+    """A client that sends all of a large wheel before it reads must get the answer too, not a connection reset."""
+    body = iter([b"x" * size])
+    connection = http.client.HTTPConnection("127.0.0.1", ask.port, timeout=120)
+    connection.request("POST", PAGE, body=body, headers={"Content-Length": str(size)})
+    answer = connection.getresponse()
+    # The phrase as well: twine prints nothing else, and after 5xx it sends the wheel five times.
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+    assert "farm publish" in answer.reason
+    assert answer.read().decode() == f"{answer.reason}\n"
+    connection.close()
 
 
 def test_no_directory_and_no_port(tmp_path, ask):

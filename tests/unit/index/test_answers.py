@@ -138,6 +138,22 @@ def test_a_refusal_is_said_alike(tmp_path):
             assert "404" in caught.value.hint
 
 
+def test_a_redirect_without_end_is_said_in_one_line(tmp_path):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(302)
+            self.send_header("Location", self.path)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with answered_by(Handler) as root:
+        for read in (lambda: read_by_both(root, tmp_path), lambda: open_reader(root).get("catalog.json")):
+            with pytest.raises(InfrastructureError, match=r": HTTP 302 redirects without end$"):
+                read()
+
+
 @pytest.mark.parametrize("url", ["http://[x", "http://me:secret@[x/simple"])
 def test_a_host_that_is_none_is_a_mistake_in_the_command(url):
     for read in (open_reader, check_source):
