@@ -316,6 +316,19 @@ def test_a_policy_that_names_nothing_says_nothing(check):
     ]
 
 
+@pytest.mark.parametrize(
+    ("glibc", "found"),
+    [("GLIBC_2.34", ["needs GLIBC_2.34, more than the tag manylinux_2_17_x86_64 promises"]), ("GLIBC_2.17", [])],
+)
+def test_a_wheel_renamed_to_another_platform_is_held_to_its_file_name(tmp_path, make_wheel, make_elf, glibc, found):
+    """pip goes by it: the tag `linux_x86_64` that WHEEL kept promises nothing."""
+    library = make_elf(needed=["libc.so.6"], versions={"libc.so.6": [glibc]})
+    wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG, wheel_tags=["cp311-cp311-linux_x86_64"])
+    report = verify(wheel, Policy())
+    assert [each.what for each in report.findings if each.check == "platform"] == found
+    assert {each.check for each in report.findings} == {"names"} | ({"platform"} if found else set())
+
+
 def test_a_renamed_wheel(check, tmp_path):
     check()
     wheel = next(tmp_path.glob("*.whl"))
