@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import translate
 
-from farm.platforms.facts import PLATFORMS, Facts, split_platform
+from farm.platforms import facts
+from farm.platforms.facts import Facts, split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import level_names
@@ -107,12 +108,7 @@ _ANDROID = {"arm64_v8a": "aarch64", "armeabi_v7a": "armv7l", "x86_64": "x86_64",
 
 def unread(contents: Contents, tags: frozenset[str]) -> str | None:
     """Why nothing is known of what the wheel's libraries need; None where it is known."""
-    if contents.libraries or not tags:
-        return None
-    for facts in PLATFORMS.values():
-        if facts.libraries == "Mach-O" and all(tag.rsplit("-", 1)[-1].startswith(f"{facts.tag}_") for tag in tags):
-            return f"libraries for {facts.title} are not read"
-    return None
+    return None if contents.libraries else facts.unread(tags)
 
 
 def _android_machines(tags: frozenset[str]) -> set[str]:
