@@ -19,9 +19,12 @@ from farm.wheel.report import Check, CheckId, Finding
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
-    "recipe's `env`; only if it asks the CPU at run time: name the member under `dispatching`, a key of policies and "
-    "of `verify` in recipes"
+    "recipe's `env`; only if it asks the CPU at run time, as many libraries for mathematics and cryptography do: "
+    'dispatching: ["{}"] in the policy, or under `verify` in the recipe'
 )
+# What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
+# stands the version.
+_CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
@@ -239,7 +242,7 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
                     where=library.path,
                     what=f"{count} {which} need {feature}, first at {', '.join(places)}",
                     why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
-                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE,
+                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE.format(_CHANGING.sub("*", library.path)),
                 )
             )
     findings += _left_out(contents, policy)

@@ -196,6 +196,20 @@ def test_cpu_level(check, make_elf, parts):
     assert (statuses["cpu"], report.passed) == ("not_run", True)
 
 
+@pytest.mark.parametrize(
+    ("member", "pattern"),
+    [
+        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*"),
+        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*"),
+    ],
+)
+def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern):
+    changes = {member: make_elf(text=b"\xc3" + VPADDD_YMM)}
+    [finding] = check(changes)[1].findings
+    assert f'dispatching: ["{pattern}"]' in finding.fix
+    assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
+
+
 def test_imports(check, make_elf):
     needing = make_elf(needed=["libhelp.so.1"], runpath="$ORIGIN")
     assert failed(check({"canary/a.so": needing})[0]) == ["imports"]
