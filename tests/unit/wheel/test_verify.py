@@ -210,6 +210,24 @@ def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_el
     assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
 
 
+def test_a_long_list_of_findings_stands_behind_the_table(tmp_path, make_wheel, make_elf):
+    """In a log that holds stdout and stderr: more than the 8 KiB that are kept back before they are written."""
+    library = make_elf(needed=[f"lib{'x' * 200}{number}.so" for number in range(50)])
+    wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG)
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-m", "farm.cli.main", "verify", str(wheel)],
+            check=False,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == wheel.name
+    findings = next(index for index, line in enumerate(lines) if line.startswith("farm: "))
+    assert not [line for line in lines[findings + 1 :] if not line.startswith("  ")]
+
+
 def test_imports(check, make_elf):
     needing = make_elf(needed=["libhelp.so.1"], runpath="$ORIGIN")
     assert failed(check({"canary/a.so": needing})[0]) == ["imports"]
