@@ -7,6 +7,7 @@ from pathlib import Path
 
 from farm.errors import UsageError
 from farm.text import plain
+from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.tooloptions import ToolOptions
 
@@ -108,6 +109,11 @@ def run(args: argparse.Namespace) -> int:
         print(plain(f"added {item.path} from {item.source}"))
     for path in result.record_corrected:
         print(plain(f"corrected the hash of {path} in RECORD"))
+    if not result.tags:
+        from farm.platforms.facts import unread
+
+        if reason := unread(parse_wheel_name(result.wheel.name).tags):
+            print(f"{reason}: none was added, and what they need is not known; delocate adds it")
     print(plain(str(result.wheel)))
     gc.freeze()  # nor is there anything to be found at the end
     return 0

@@ -27,6 +27,7 @@ RIGHT = ("seconds", "took")
 
 def explain(error: FarmError) -> None:
     """What happened, where, and what to do next."""
+    sys.stdout.flush()  # where both go to one log, what was printed stands before
     for line in f"farm: {error}".splitlines():
         print(plain(line), file=sys.stderr)
     if error.hint:

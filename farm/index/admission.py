@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from packaging.metadata import InvalidMetadata, Metadata, parse_email
 from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from farm.errors import PublishRefusedError
 from farm.index.naming import wheel_identity
@@ -53,7 +53,7 @@ def check_metadata(filename: str, project: str, version: Version, metadata: byte
     name = stated_name(metadata)
     try:
         agrees = canonicalize_name(name) == project and Version(raw.get("version", "")) == version
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or int's where a number has 4300 digits
         agrees = False
     if not agrees:
         raise PublishRefusedError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from farm.errors import UsageError
@@ -184,6 +184,14 @@ def of_tag(tag: str) -> Facts | None:
     """The platform of a wheel's platform tag; None for `any`."""
     # Any machine: the farm need not build for it to know whose tag it is.
     return next((each for each in _TABLE if re.fullmatch(each.tag_pattern.format(machine=r"\w+"), tag)), None)
+
+
+def unread(tags: Iterable[str]) -> str | None:
+    """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
+    found = [of_tag(tag.rpartition("-")[2]) for tag in tags]
+    if found and found[0] and all(each is found[0] for each in found) and found[0].libraries == "Mach-O":
+        return f"libraries for {found[0].title} are not read"
+    return None
 
 
 def split_platform(word: str) -> tuple[Facts, str]:

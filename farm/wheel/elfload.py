@@ -1,6 +1,6 @@
 """Would the loader map this library? What glibc checks before it looks for names.
 
-Sources: glibc, elf/dl-load.c (`open_verify`, `_dl_map_object_from_fd`), elf/dl-map-segments.h and
+Sources: glibc, elf/dl-load.c (`open_verify`, `_dl_map_object_from_fd`), elf/dl-map-segments.h, elf/dl-version.c and
 sysdeps/x86/dl-prop.h; System V gABI chapters 4 and 5; x86-64 psABI, "Program
 Property". What is refused here was loaded by no loader that was tried (tests/differential).
 """
@@ -24,7 +24,8 @@ _TABLES = (4, 5, 6, 7, 23, 25, 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE)
 _DT_FLAGS_1, _DF_1_NOOPEN, _DF_1_NODEFLIB, _DF_1_PIE = 0x6FFFFFFB, 0x40, 0x800, 0x08000000
 # Relocations: tags of a table and of its length in bytes, and the words of an entry; None: DT_PLTREL says which kind.
 _RELOCATIONS = ((7, 8, 3), (17, 18, 2), (23, 2, None))
-_DT_RELA, _DT_PLTREL = 7, 20
+_DT_RELA, _DT_PLTREL, _DT_RELR = 7, 20, 36
+_RELR_VERSION = "GLIBC_ABI_DT_RELR"  # of libc.so.6, since glibc 2.36; older ones would pass such relocations over
 
 
 def refusal(data: View, elf: Elf, *, tables: bool) -> str | None:
@@ -142,7 +143,10 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
         spans.append((address, address + wanted))
     if not spans or not dynamic:
         return "nothing of it is loaded" if not spans else "it has no dynamic section"
+    of_glibc = elf.versions.get("libc.so.6")
     for tag, value in elf.dynamic:
+        if tag == _DT_RELR and of_glibc and _RELR_VERSION not in of_glibc:
+            return f"its relocations are packed (DT_RELR), and it does not require {_RELR_VERSION}"
         if tag in _TABLES and value and not any(low <= value < high for low, high in spans):
             return "a table lies outside what is loaded"
         if tag == _DT_FLAGS_1 and value & _DF_1_PIE:

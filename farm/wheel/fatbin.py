@@ -1,13 +1,17 @@
 """CUDA fat binaries: which GPU architectures a library carries code for.
 
-NVIDIA does not document the format. What stands here was read off files of CUDA 10.2 to 13.0 and agrees with
+NVIDIA does not document the format. What stands here was read off files of CUDA 10.2 to 13.5 and agrees with
 `cuobjdump --list-elf --list-ptx` on them; see also the open parsers jiegec/fatbinary and
 n-eiling/cuda-fatbin-decompression. A linked library has a section `.nv_fatbin` that holds containers back to back:
 
     container  u32 magic 0xBA55ED50, u16 version 1, u16 header size 16, u64 size of the entries
     entry      u16 kind (1 PTX, 2 SASS), u16, u32 header size, u64 data size (padded),
-               u32 compressed size, u32, u16 minor, u16 major, u32 sm, u32, u32, u64 flags,
+               u32 compressed size, u32 place of its options, u16 minor, u16 major, u32 sm, u32, u32, u64 flags,
                u64, u64 uncompressed size; then the data
+
+Kind 0x100 is several entries that are compressed as one (`nvcc --concat`, CUDA 13). Their headers stand in its own:
+at the place that its sixth field names, u32 how many and u32 bytes with these eight, then each header as above, with
+the place of its data among the unpacked ones instead of a header size.
 
 The architecture is in clear: nothing is decompressed. `__nv_relfatbin` holds leftovers of relocatable device code
 that no program loads; it is not read. One container holds the same kernels for several architectures, so what a
@@ -28,15 +32,19 @@ FATBIN_SECTION = ".nv_fatbin"
 UNUSED_SECTION = "__nv_relfatbin"
 # A container: magic, version, bytes of this header, bytes of what follows.
 _CONTAINER = struct.Struct("<IHHQ")
-# An entry: kind, (version), bytes of its header and of its body, bytes that are used if it is compressed, …, sm, …,
-# flags.
+# An entry: kind, (version), bytes of its header and of its body, bytes that are used if it is compressed, place of its
+# options in the header, …, sm, …, length of its source's name, flags.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
+_FIXED = 64  # so long is a header without a source's name and options
+_CONCATENATED = 0x100
 _MAGIC = 0xBA55ED50
 _KINDS: dict[int, Literal["ptx", "sass"]] = {1: "ptx", 2: "sass"}
 _FLAG_LZ4, _FLAG_ZSTD = 0x2000, 0x8000
+_COMPRESSED = _FLAG_LZ4 | _FLAG_ZSTD
 _FLAG_SPECIFIC, _FLAG_FAMILY = 0x100000, 0x200000  # the "a" of sm_90a, the "f" of sm_100f
 _START = _CONTAINER.pack(0xBA55ED50, 1, 16, 0)[:8]
 _BLOCK = 1 << 18
+_PARTS_LOOKED_INTO = 4 * LOOKED_INTO
 _MAX_ENTRIES = 200_000  # and containers, of one section; PyTorch's largest library has 2,600
 
 
@@ -115,26 +123,74 @@ def _entries(data: View, position: int, end: int, start: int) -> Iterator[FatEnt
         if position + _ENTRY.size > end:
             raise _damaged(position - start, "an entry is cut off")
         raw = data[position : position + _ENTRY.size]
-        kind, _, header, length, packed, _, _, _, sm, _, _, flags = _ENTRY.unpack(raw)
+        kind, _, header, length, packed, options, _, _, sm, _, _, flags = _ENTRY.unpack(raw)
         body = position + header
         if header < _ENTRY.size or body + length > end or packed > length:
             raise _damaged(position - start, "an entry reaches beyond its container")
-        if kind in _KINDS:
-            compressed = bool(flags & (_FLAG_LZ4 | _FLAG_ZSTD))
-            unpacked = length
-            if compressed:
-                # Longer headers have the unpacked size in their last word; without it nothing is unpacked, so nothing
-                # is promised.
-                unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= 64 else 0
-            size = packed if compressed else length
+        compressed = bool(flags & _COMPRESSED)
+        unpacked = length
+        if compressed:
+            # Longer headers have the unpacked size in their last word; without it nothing is unpacked, so nothing
+            # is promised.
+            unpacked = int.from_bytes(data[position + 56 : position + 64], "little") if header >= _FIXED else 0
+        size = packed if compressed else length
+        if kind == _CONCATENATED:
+            try:
+                yield from _parts(data[position + options : body], data[body : body + size], unpacked, flags)
+            except struct.error:
+                raise _damaged(position - start, "the headers of its concatenated entries are cut off") from None
+            except VerificationFailedError as error:
+                raise _damaged(position - start, str(error)) from None
+        elif kind in _KINDS:
             stub, true = length == 0, None
             if kind == 2 and length:
                 stub, true = _looked_into(data, body, size, unpacked, flags)
             if true not in (None, sm):
                 raise _damaged(position - start, f"an entry for sm_{sm} holds code for sm_{true}")
-            letter = "a" if flags & _FLAG_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
-            yield FatEntry(_KINDS[kind], f"{sm}{letter}" if letter else sm, compressed, size, stub)
+            yield FatEntry(_KINDS[kind], _name(sm, flags), compressed, size, stub)
         position = body + length
+
+
+def _name(sm: int, flags: int) -> int | str:
+    letter = "a" if flags & _FLAG_SPECIFIC else "f" if flags & _FLAG_FAMILY else ""
+    return f"{sm}{letter}" if letter else sm
+
+
+def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator[FatEntry]:
+    """The entries of one of kind 0x100.
+
+    Raises:
+        struct.error: Their headers are cut off.
+        VerificationFailedError: They contradict what they describe.
+    """
+    compressed = bool(flags & _COMPRESSED)
+    count, end = struct.unpack_from("<II", headers)
+    # A linker's stubs for all architectures are this small together; what is larger is taken to hold kernels.
+    content: bytes | None = None
+    known = unpacked <= _PARTS_LOOKED_INTO
+    if known:
+        content = unpack(packed, unpacked, zstd=bool(flags & _FLAG_ZSTD)) if compressed else packed
+    position = 8
+    for _ in range(min(count, _MAX_ENTRIES)):
+        kind, _, place, length, _, options, _, _, sm, _, name, own = _ENTRY.unpack_from(headers, position)
+        if place + length > unpacked:
+            raise VerificationFailedError("one of its concatenated entries reaches beyond the unpacked ones")
+        if kind in _KINDS:
+            stub = length == 0
+            if kind == 2 and known:
+                part = (content or b"")[place : place + length]
+                stub = not has_kernel(part)
+                if architecture(part) not in (None, sm):
+                    raise VerificationFailedError(f"an entry for sm_{sm} holds code for sm_{architecture(part)}")
+            yield FatEntry(_KINDS[kind], _name(sm, own), compressed, len(packed) * length // (unpacked or 1), stub)
+        # Behind the fixed header the source's name, then place and length of the options, then these; each text has
+        # a zero behind it, and each header is aligned to 8.
+        last = _FIXED + name if name else _FIXED - 1
+        if options:
+            last = sum(struct.unpack_from("<II", headers, position + options))
+        position += (last + 8) & ~7
+    if position != end:
+        raise VerificationFailedError("the headers of its concatenated entries are not of the length that it says")
 
 
 def _looked_into(data: View, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
@@ -142,7 +198,7 @@ def _looked_into(data: View, start: int, size: int, unpacked: int, flags: int) -
 
     What cannot be unpacked holds none that anything could load.
     """
-    if not flags & (_FLAG_LZ4 | _FLAG_ZSTD):
+    if not flags & _COMPRESSED:
         if size > LOOKED_INTO:
             head = data[start : start + 52]
             # Each kernel has a section `.text.<name>`: a name in the table of names answers without reading the

@@ -1,6 +1,6 @@
 """Metadata of other packages that a wheel installs beside its own: pip reads all of site-packages at many commands."""
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from farm.wheel.archive import Archive
 from farm.wheel.installed import Problem
@@ -46,6 +46,6 @@ def _wrong(content: bytes) -> str | None:
         Version(headers.get("version", ""))
     except UnicodeDecodeError:
         return "it is not UTF-8"
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion, or int's where a number has 4300 digits
         return "it has no valid Version"
     return None

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import translate
 
-from farm.platforms.facts import PLATFORMS, Facts, split_platform
+from farm.platforms import facts
+from farm.platforms.facts import Facts, split_platform
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import level_names
@@ -18,9 +19,12 @@ from farm.wheel.report import Check, CheckId, Finding
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
-    "recipe's `env`; only if it asks the CPU at run time: name the member under `dispatching`, a key of policies and "
-    "of `verify` in recipes"
+    "recipe's `env`; only if it asks the CPU at run time, as many libraries for mathematics and cryptography do: "
+    'dispatching: ["{}"] in the policy, or under `verify` in the recipe'
 )
+# What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
+# stands the version.
+_CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNORECASE)
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
@@ -107,12 +111,7 @@ _ANDROID = {"arm64_v8a": "aarch64", "armeabi_v7a": "armv7l", "x86_64": "x86_64",
 
 def unread(contents: Contents, tags: frozenset[str]) -> str | None:
     """Why nothing is known of what the wheel's libraries need; None where it is known."""
-    if contents.libraries or not tags:
-        return None
-    for facts in PLATFORMS.values():
-        if facts.libraries == "Mach-O" and all(tag.rsplit("-", 1)[-1].startswith(f"{facts.tag}_") for tag in tags):
-            return f"libraries for {facts.title} are not read"
-    return None
+    return None if contents.libraries else facts.unread(tags)
 
 
 def _android_machines(tags: frozenset[str]) -> set[str]:
@@ -243,7 +242,7 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
                     where=library.path,
                     what=f"{count} {which} need {feature}, first at {', '.join(places)}",
                     why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
-                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE,
+                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE.format(_CHANGING.sub("*", library.path)),
                 )
             )
     findings += _left_out(contents, policy)

@@ -20,6 +20,7 @@ from farm.wheel.archive import Archive
 _LIMIT = 4 << 20
 _MAX_HEADERS = 256 << 10  # bytes: each header costs fifty times its length in memory
 _MAX_TAGS = 1000  # of a wheel
+_ENDLESS = re.compile(r"\d{1000}")  # packaging ends with int's error at 4300 digits, not with its own
 _HEADER = re.compile(r"[!-9;-~]+:")
 _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are none
 # A build number has at most 64 bits for uv.
@@ -266,6 +267,8 @@ def _headers(archive: Archive, member: str) -> dict[str, list[str]]:
         for value in headers.get(key.lower(), ()):
             if not value.isprintable():
                 raise VerificationFailedError(f"member {member!r}: control characters in {key}")
+            if _ENDLESS.search(value):
+                raise VerificationFailedError(f"member {member!r}: a number of a thousand digits in {key}")
     return headers
 
 

@@ -98,9 +98,10 @@ def _checks(
         with Archive(wheel, limits) as archive:
             contents = read_contents(archive, level_of, policy.dispatching, with_symbols=True)
             info = read_dist_info(archive)
+            tags = _promised(wheel.name, info)
             # Nothing is promised, so the wheel is held to its own tags.
             if policy.platform is None:
-                policy = policy.model_copy(update={"platform": platform_of(info.tags)})
+                policy = policy.model_copy(update={"platform": platform_of(tags)})
             recorded = _guarded("record", lambda: _check_record(archive, info, contents))
             metadata = archive.read(f"{info.folder}/METADATA")
             entry_points = f"{info.folder}/entry_points.txt"
@@ -113,18 +114,26 @@ def _checks(
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy, contents)),
-        _guarded("abi", lambda: check_abi(contents, info.tags)),
+        _guarded("abi", lambda: check_abi(contents, tags)),
         _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         recorded,
         _guarded("members", lambda: check_members(contents, policy)),
-        _guarded("platform", lambda: check_platform(contents, policy, info.tags)),
-        _guarded("imports", lambda: check_imports(contents, policy, info.tags)),
-        _guarded("link", lambda: check_link(contents, policy, info.tags)),
+        _guarded("platform", lambda: check_platform(contents, policy, tags)),
+        _guarded("imports", lambda: check_imports(contents, policy, tags)),
+        _guarded("link", lambda: check_link(contents, policy, tags)),
         _guarded("sass", lambda: check_sass(contents, policy)),
         _guarded("ptx", lambda: check_ptx(contents, policy)),
         _guarded("cpu", lambda: check_cpu(contents, policy)),
     ], others
+
+
+def _promised(filename: str, info: DistInfo) -> frozenset[str]:
+    """The tags by which pip decides: the file name's. Where WHEEL has others, `names` says so."""
+    try:
+        return parse_wheel_name(filename).tags
+    except VerificationFailedError:
+        return info.tags
 
 
 def _unreadable(error: VerificationFailedError) -> list[Check]:

@@ -60,6 +60,15 @@ def with_tag(data: bytes, tag: int, value: int) -> bytes:
     return put(data, _tags(data)[tag][0] + 8, "Q", value)
 
 
+def with_rows(data: bytes, *rows: tuple[int, int]) -> bytes:
+    """With more rows (tag, value) in the dynamic section, where linkers leave some free."""
+    at = _tags(data)[0][0]
+    assert not any(data[at : at + 16 * (len(rows) + 1)])
+    for index, row in enumerate(rows):
+        data = put(data, at + 16 * index, "QQ", *row)
+    return data
+
+
 def place_of(data: bytes, tag: int) -> int:
     """Where in the file the table of a tag lies."""
     return _place(data, _tags(data)[tag][1])

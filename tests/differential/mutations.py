@@ -24,6 +24,7 @@ from tests.differential.libraries import (
     python_name,
     renamed,
     with_kind,
+    with_rows,
     with_tag,
 )
 from tests.differential.zipfields import field
@@ -647,6 +648,11 @@ elf("relocations-beyond", "table of relocations lies outside", lambda data: with
 elf("relocation-count", "DT_RELACOUNT", lambda data: with_tag(data, 0x6FFFFFF9, 1 << 30))
 elf("relocation-kind", "does not know|DT_RELACOUNT", lambda data: put(data, place_of(data, 7) + 8, "I", 255))
 elf("relocation-place", "outside its data", lambda data: put(data, place_of(data, 7), "Q", 1 << 40))
+elf(
+    "packed-relocations-unversioned",
+    "does not require GLIBC_ABI_DT_RELR",
+    lambda data: with_rows(data, (36, 0), (35, 0), (37, 8)),  # DT_RELR, which leads to none
+)
 elf("symbols-elsewhere", "begin with the empty one", lambda data: with_tag(data, 6, 0x40))
 elf("hash-filter", "hash table is damaged", lambda data: put(data, place_of(data, 0x6FFFFEF5) + 8, "I", 0))
 elf("hash-shift", "does not lead to its symbols", lambda data: put(data, place_of(data, 0x6FFFFEF5) + 12, "I", 31))

@@ -132,6 +132,7 @@ def test_a_direct_url_is_refused_unless_it_is_allowed(need):
         {"version": "2.0.1.post1+cu118.sm35.avx"},
         {"version": "1!2.0.1+cu118.sm35.avx"},
         {"version": "latest"},
+        {"version": "1" * 5000},
         {"metadata": "99.9"},
         {"metadata": "1.9"},
     ],

@@ -226,6 +226,12 @@ with_info("metadata-two-names", "Name headers", METADATA=METADATA + b"Name: evil
 with_info("metadata-other-name", "METADATA says evil", "ok", "ok", METADATA=b"Name: evil\nVersion: 1.0\n")
 with_info("metadata-other-version", "says 6.6", "ok", "ok", METADATA=b"Name: canary\nVersion: 6.6\n")
 with_info("metadata-binary", "UTF-8", METADATA=bytes(range(256)) * 8)
+with_info("metadata-endless-version", "a thousand digits", METADATA=b"Name: canary\nVersion: %s\n" % (b"1" * 5000))
+with_info(
+    "metadata-endless-requirement",
+    "a thousand digits",
+    METADATA=b"Name: canary\nVersion: 1.0\nRequires-Dist: numpy>=%s\n" % (b"1" * 5000),
+)
 with_info("metadata-control", "control characters", METADATA=b"Name: canary\nVersion: 1.0\x1b]0;x\x07\n")
 with_info("metadata-huge", "at most", METADATA=METADATA + b"\n" + b"x" * (5 << 20))
 with_info("metadata-many-headers", "headers", METADATA=METADATA + b"A:\n" * 1_300_000)

@@ -12,7 +12,9 @@ from farm.wheel.fatbin import find_fatbins, read_fatbins
 from farm.wheel.library import read_library
 from tests.examples import examples
 
+FATBINS = Path(__file__).parent / "fatbins"
 LZ4, ZSTD, SPECIFIC = 0x2011, 0x8011, 0x100011
+CONCATENATED = ["cuda13.5-concat", "cuda13.5-concat-lz4"]  # several entries compressed as one
 
 
 def read(raw):
@@ -131,6 +133,18 @@ def test_mutated_sections_give_one_error_only(make_container, make_entry, make_c
         assert len(read(bytes(raw))) <= 20
 
 
+@pytest.mark.parametrize("how", CONCATENATED)
+@given(data=st.data())
+def test_mutated_headers_of_concatenated_entries_give_one_error_only(how, data):
+    raw = bytearray((FATBINS / f"kernel-{how}.fatbin").read_bytes())
+    [start] = [at for at in range(16, len(raw), 8) if raw[at : at + 4] == b"\0\1\1\1"]
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[start + data.draw(st.integers(0, 231))] = data.draw(st.integers(0, 255))
+    with suppress(VerificationFailedError):  # any other exception fails the test
+        [container] = read(bytes(raw))
+        assert len(container.entries) <= 3
+
+
 @given(st.binary(max_size=300))
 def test_random_bytes_give_one_error_only(raw):
     magic = struct.pack("<IHH", 0xBA55ED50, 1, 16)
@@ -139,12 +153,11 @@ def test_random_bytes_give_one_error_only(raw):
             read(section)
 
 
-@pytest.mark.parametrize("how", ["cuda11.8", "cuda11.8-lz4", "cuda13.0-zstd"])
+@pytest.mark.parametrize("how", ["cuda11.8", "cuda11.8-lz4", "cuda13.0-zstd", *CONCATENATED])
 def test_small_kernels_of_real_compilers_are_no_stubs(how):
     """A kernel of 1,960 bytes is one; what the compiler makes of a file without kernels is none."""
-    folder = Path(__file__).parent / "fatbins"
-    [kernel] = read((folder / f"kernel-{how}.fatbin").read_bytes())
-    [empty] = read((folder / f"empty-{how}.fatbin").read_bytes())
+    [kernel] = read((FATBINS / f"kernel-{how}.fatbin").read_bytes())
+    [empty] = read((FATBINS / f"empty-{how}.fatbin").read_bytes())
     assert kernel.sass == ({35, 75} if "11" in how else {75, "90a", "100f"})
     assert empty.sass == set()
     assert [entry.is_stub for entry in empty.entries] == [True] * len(kernel.entries)

@@ -119,6 +119,7 @@ def test_a_direct_url_that_the_policy_allows(refused):
     [
         ({"other.egg-info/PKG-INFO": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n"}, None),
         ({"other.egg-info/PKG-INFO": b""}, "no valid Version"),
+        ({"other.egg-info/PKG-INFO": b"Name: other\nVersion: %s\n" % (b"1" * 5000)}, "no valid Version"),
         ({"other.egg-info/PKG-INFO": b"Name: other\nVersion: 1.0\nAuthor: \xe9\n"}, "not UTF-8"),
         ({"other.egg-info/SOURCES.txt": b""}, "is missing"),
         ({"other-1.0.egg-info": b""}, "no valid Version"),

@@ -196,6 +196,38 @@ def test_cpu_level(check, make_elf, parts):
     assert (statuses["cpu"], report.passed) == ("not_run", True)
 
 
+@pytest.mark.parametrize(
+    ("member", "pattern"),
+    [
+        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*"),
+        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*"),
+    ],
+)
+def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern):
+    changes = {member: make_elf(text=b"\xc3" + VPADDD_YMM)}
+    [finding] = check(changes)[1].findings
+    assert f'dispatching: ["{pattern}"]' in finding.fix
+    assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
+
+
+def test_a_long_list_of_findings_stands_behind_the_table(tmp_path, make_wheel, make_elf):
+    """In a log that holds stdout and stderr: more than the 8 KiB that are kept back before they are written."""
+    library = make_elf(needed=[f"lib{'x' * 200}{number}.so" for number in range(50)])
+    wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG)
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-m", "farm.cli.main", "verify", str(wheel)],
+            check=False,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+        )
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == wheel.name
+    findings = next(index for index, line in enumerate(lines) if line.startswith("farm: "))
+    assert not [line for line in lines[findings + 1 :] if not line.startswith("  ")]
+
+
 def test_imports(check, make_elf):
     needing = make_elf(needed=["libhelp.so.1"], runpath="$ORIGIN")
     assert failed(check({"canary/a.so": needing})[0]) == ["imports"]
@@ -314,6 +346,19 @@ def test_a_policy_that_names_nothing_says_nothing(check):
         "the file name says canary, METADATA says other",
         "the file name says version 1.0, METADATA says 1.1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("glibc", "found"),
+    [("GLIBC_2.34", ["needs GLIBC_2.34, more than the tag manylinux_2_17_x86_64 promises"]), ("GLIBC_2.17", [])],
+)
+def test_a_wheel_renamed_to_another_platform_is_held_to_its_file_name(tmp_path, make_wheel, make_elf, glibc, found):
+    """pip goes by it: the tag `linux_x86_64` that WHEEL kept promises nothing."""
+    library = make_elf(needed=["libc.so.6"], versions={"libc.so.6": [glibc]})
+    wheel = make_wheel(tmp_path, {"canary/_C.so": library}, tag=TAG, wheel_tags=["cp311-cp311-linux_x86_64"])
+    report = verify(wheel, Policy())
+    assert [each.what for each in report.findings if each.check == "platform"] == found
+    assert {each.check for each in report.findings} == {"names"} | ({"platform"} if found else set())
 
 
 def test_a_renamed_wheel(check, tmp_path):
