@@ -2,6 +2,7 @@ import struct
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from elftools.elf import elffile
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm.errors import VerificationFailedError
+from farm.wheel import symbols
 from farm.wheel.elf import read_elf, section_ranges, symbol_name
 from farm.wheel.elfcode import function_symbols
 from tests.examples import examples
@@ -133,3 +135,11 @@ def test_random_bytes_give_one_error_only(raw):
     for head in (b"", b"\x7fELF\x02\x01", b"\x7fELF\x01\x02"):
         with suppress(VerificationFailedError):  # any other exception fails the test
             read_everything(head + raw)
+
+
+def test_versions_of_symbols_may_end_with_the_file():
+    elf = SimpleNamespace(file_offset=lambda address: address - 0x1000)
+    tags = {0x6FFFFFF0: 0x1002}  # DT_VERSYM
+    assert symbols._versions(b"..\1\0\2\0", elf, tags, 2) == (1, 2)
+    with pytest.raises(VerificationFailedError, match="beyond the end"):
+        symbols._versions(b"..\1\0\2\0", elf, tags, 3)
