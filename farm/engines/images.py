@@ -104,9 +104,8 @@ class Toolchain:
     def arguments(self) -> dict[str, str]:
         """Of the Dockerfile."""
         made = {"BASE": self.base}
-        if (
-            self.archives and "ARG FARM_ARCHIVES\n" in self.context["Dockerfile"]
-        ):  # Docker warns of one that no step takes
+        # Docker warns of an argument that no step takes.
+        if self.archives and "ARG FARM_ARCHIVES\n" in self.context["Dockerfile"]:
             made["FARM_ARCHIVES"] = self.archives
         return made
 

@@ -1,6 +1,7 @@
 """A store for dry runs: it reads another one, and keeps in memory what would be written there."""
 
 import hashlib
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,12 @@ class Rehearsal:
         self.beneath = beneath
         self.traits = beneath.traits
         self.changed: dict[str, bytes | Path | None] = {}
+        self._sorted: list[str] = []  # its keys, since a removal lists a folder for each wheel
+
+    def _change(self, key: str, data: bytes | Path | None) -> None:
+        if key not in self.changed:
+            insort(self._sorted, key)
+        self.changed[key] = data
 
     def get(self, key: str) -> Stored | None:
         if check_key(key) not in self.changed:
@@ -61,14 +68,14 @@ class Rehearsal:
     ) -> bool:
         if self.stat(key) is not None:
             return False
-        self.changed[key] = data
+        self._change(key, data)
         return True
 
     def replace(self, key: str, data: bytes, etag: str | None, *, content_type: str) -> bool:  # noqa: ARG002  as above
         now = self.get(key)
         if etag != (None if now is None else now.etag):
             return False
-        self.changed[key] = data
+        self._change(key, data)
         return True
 
     def likely_etag(self, data: bytes) -> str:
@@ -76,13 +83,19 @@ class Rehearsal:
 
     def list(self, prefix: str) -> Iterator[str]:
         yield from (key for key in self.beneath.list(prefix) if key not in self.changed)
-        yield from [key for key, data in self.changed.items() if key.startswith(prefix) and data is not None]
+        yield from [key for key in self._changed_below(prefix) if self.changed[key] is not None]
+
+    def _changed_below(self, prefix: str) -> Iterator[str]:
+        place = bisect_left(self._sorted, prefix)
+        while place < len(self._sorted) and (key := self._sorted[place]).startswith(prefix):
+            yield key
+            place += 1
 
     def url(self, key: str) -> str:
         return self.beneath.url(key)
 
     def discard(self, key: str) -> None:
-        self.changed[check_discardable(key)] = None
+        self._change(check_discardable(key), None)
 
     def examine(self, scratch: str) -> Iterator[Finding]:  # noqa: ARG002  as above
         return iter(())

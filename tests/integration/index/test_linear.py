@@ -1,17 +1,20 @@
-"""The work of check and reconcile grows with the index, not with its square: calls are counted, not time."""
+"""The work of check, reconcile and prune grows with the index, not with its square: calls are counted, not time."""
 
 import ast
 import cProfile
 import pstats
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from farm.index.backends import open_store
 from farm.index.check import check
+from farm.index.lifecycle import Retention, prunable, prune
 from farm.index.probe import keep_proof
 from farm.index.reconcile import reconcile
 from farm.index.records import Record
+from farm.index.rehearsal import Rehearsal
 from farm.index.signing import load_signer, new_key
 from tests.indexes.fixtures import publish_wheel
 
@@ -62,7 +65,10 @@ def test_twice_the_wheels_are_twice_the_work(tmp_path, wheels_in_each):
         assert done.written == ()
         checked, problems = calls(check, store)
         assert problems == []
-        cost[wheels] = (rebuilt, again, checked)
+        found, old = calls(prunable, store, Retention(keep=1, older_than=timedelta(0)))
+        rehearsed, gone = calls(prune, Rehearsal(store), old)
+        assert len(gone) == wheels - (wheels // wheels_in_each if wheels_in_each else 1)
+        cost[wheels] = (rebuilt, again, checked, found, rehearsed)
     ratios = [twice / once for once, twice in zip(cost[1000], cost[2000], strict=True)]
     assert all(1.5 < ratio < 2.3 for ratio in ratios), ratios
 
