@@ -7,8 +7,8 @@ from farm.options import OPTIONS
 from farm.platforms.facts import DEFAULT, PLATFORMS
 
 
-def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """What to build: the same everywhere."""
+def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False) -> None:
+    """What to build: the same everywhere. `of_wheel`: the command has `args.wheel`, whose name says the package."""
     group = parser.add_argument_group("selectors")
     group.add_argument(
         "--variant",
@@ -16,7 +16,10 @@ def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True) -> 
         metavar="GPU-CPU-PYTHON",
         help="for example sm35-avx-py311, or an alias that `farm matrix --format names` prints",
     )
-    group.add_argument("--package", default="torch", help="what to build (default: torch)")
+    if of_wheel:
+        group.add_argument("--package", help="what was built (default: as the wheel is named, else torch)")
+    else:
+        group.add_argument("--package", default="torch", help="what to build (default: torch)")
     group.add_argument("--platform", default=DEFAULT, choices=list(PLATFORMS))
     group.add_argument("--channel", help="a pinned stack of ci/matrix.yaml (default: the first that fits)")
     over = parser.add_argument_group("overrides", "also as FARM_CUDA=…, or under options: in ci/farm.yaml")

@@ -9,7 +9,7 @@ from farm.cli.options import add_dependencies, add_selectors, add_verbosity, add
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
-    add_selectors(parser)
+    add_selectors(parser, of_wheel=True)
     add_waivers(parser)
     add_dependencies(parser)
     parser.add_argument("--index", metavar="URL", help="a folder or s3://bucket/prefix (default: ci/farm.yaml)")

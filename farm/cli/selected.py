@@ -27,11 +27,21 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
         return Selectors(build.variant, build.package, build.platform, build.channel, options)
     return Selectors(
         variant=Variant.parse(args.variant),
-        package=args.package,
+        package=args.package or _package_of(args.wheel),
         platform=args.platform,
         channel=args.channel,
         options=options,
     )
+
+
+def _package_of(wheel: Path | None) -> str:
+    from farm.errors import VerificationFailedError
+    from farm.wheel.metadata import parse_wheel_name
+
+    try:
+        return parse_wheel_name(wheel.name).name if wheel else "torch"
+    except VerificationFailedError:  # the check of names says what is wrong with it
+        return "torch"
 
 
 def plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:

@@ -24,7 +24,7 @@ from farm.smoke.runner import PROBE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selectors(parser, required=False)
+    add_selectors(parser, required=False, of_wheel=True)
     parser.add_argument(
         "--index-url",
         metavar="URL",

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", type=Path, metavar="FILE", help="what the wheel must keep, as YAML, instead of a variant"
     )
-    add_selectors(parser, required=False)
+    add_selectors(parser, required=False, of_wheel=True)
     add_waivers(parser)
     add_dependencies(parser)
 

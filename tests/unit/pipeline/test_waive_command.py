@@ -88,3 +88,17 @@ def test_publish_into_another_index_than_the_projects(capsys, wheel, tmp_path, m
 def test_a_waiver_without_reason_is_a_usage_error(farm, wheel, waiver):
     code, _, err = farm("verify", wheel, *SELECT, "--waive", waiver)
     assert (code, "CHECK:PATTERN=REASON" in err) == (2, True)
+
+
+def test_the_name_of_the_wheel_says_the_package(farm, wheel, tmp_path):
+    variant = ("--variant", "cpu-avx-py311", "--waive", "members:torch/*=wanted")
+    for command in (("verify", wheel), ("publish", wheel, "--index", str(tmp_path / "index"), "-q")):
+        assert farm(*command, *variant)[0] == 0
+        code, _, err = farm(*command, *variant, "--package", "torch")
+        assert (code, "the policy says torch" in err) == (6, True)
+
+
+def test_a_wheel_of_no_known_package_is_told_the_packages(farm, wheel):
+    other = Path(wheel).rename(Path(wheel).with_name(Path(wheel).name.replace("canary", "fob")))
+    code, _, err = farm("verify", str(other), "--variant", "cpu-avx-py311")
+    assert (code, "unknown package 'fob'" in err, "canary" in err) == (2, True, True)
