@@ -409,9 +409,10 @@ def alone(tmp_path):
     if compiler is None or os.uname().machine != "x86_64":
         pytest.skip("a C compiler for x86-64 is needed")
 
-    def make(code):
+    def make(code, *options):
         (tmp_path / "c.c").write_text(f"{code}\n")
-        subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", "c.so", "c.c"], cwd=tmp_path, check=True)
+        command = [compiler, "-shared", "-fPIC", "-nostdlib", *options, "-o", "c.so", "c.c"]
+        subprocess.run(command, cwd=tmp_path, check=True)
         return (tmp_path / "c.so").read_bytes()
 
     return make
@@ -434,3 +435,13 @@ def test_a_module_of_the_stable_abi_that_needs_no_library(tmp_path, make_wheel, 
     result = repair(wheel, tmp_path, RepairOptions())
     assert result.vendored == ()
     assert result.wheel.name == "canary-1.0-cp38-abi3-manylinux_2_5_x86_64.manylinux1_x86_64.whl"
+
+
+def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_it(tmp_path, make_wheel, alone):
+    """Pythons that were built from source link every module with the folder of their own libpython."""
+    member = "canary/_C.cpython-311-x86_64-linux-gnu.so"
+    files = {member: alone("void *PyInit__C(void) { return 0; }", "-Wl,-rpath,/home/user/python/lib:$ORIGIN/more")}
+    wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-linux_x86_64")
+    with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
+        (library,) = read_needs(archive, {}).libraries
+    assert list(library.search_path) == ["$ORIGIN/more"]
