@@ -225,8 +225,11 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
                 "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
-    elif source and (refusal := _refused(source[-1])):
-        # pip says of such an index only that it has no such version.
+    elif source and (refusal := _refusal(source[-1])):
+        # pip says of such indexes only that they have no such version.
+        if not isinstance(refusal, int):
+            todo = "start its server, or correct its address (--index-url, index_public_url in ci/farm.yaml)"
+            return InfrastructureError(f"{what}: {source[-1]} does not answer ({refusal})", hint=f"{todo}; {hint}")
         hint = (
             f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
             f"(docs/index-stores.md has the policy); {hint}"
@@ -234,8 +237,8 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
     return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
-def _refused(url: str) -> int | None:
-    """401 or 403 where that is what an index answers to everybody."""
+def _refusal(url: str) -> int | str | None:
+    """401 or 403 where that is what an index answers to everybody, or why it does not answer at all."""
     import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
     import urllib.request  # noqa: PLC0415
 
@@ -246,6 +249,8 @@ def _refused(url: str) -> int | None:
             return None
     except urllib.error.HTTPError as error:
         return error.code if error.code in (401, 403) else None
+    except urllib.error.URLError as error:
+        return str(error.reason)
     except (OSError, ValueError):
         return None
 

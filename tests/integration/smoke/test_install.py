@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import socket
 import sys
 import zipfile
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farm.errors import SmokeFailedError, UsageError
+from farm.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.smoke.environment import install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
@@ -133,6 +134,18 @@ def test_a_bucket_that_not_everybody_may_read_is_named(tmp_path, python, uv, opt
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
     assert caught.value.hint.startswith(f"{url}/wheels/links.html answers 403 without credentials")
     assert not (home / ".local").exists()
+
+
+@pytest.mark.parametrize("option", ["--index-url", "--find-links"])
+def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python, uv, option, monkeypatch):
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/links.html"
+    with pytest.raises(InfrastructureError) as caught:
+        install(python, "fakemod==9", source=(option, url), log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+    assert f"{url} does not answer ([Errno 111] Connection refused)" in str(caught.value)
+    assert caught.value.hint.startswith("start its server")
 
 
 def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):
