@@ -13,7 +13,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from farm.errors import UsageError
 from farm.index import pages
@@ -110,17 +110,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         key = self._key()
-        path = None if key is None else self.index / key
-        # Resolved: a link in the folder must not lead out of it.
-        if key is None or path is None or not path.is_file() or not path.resolve().is_relative_to(self.index):
+        if key is not None and self._is_there(f"{key}/index.html"):
+            # As web servers do; relative, since the address by which a proxy is reached is not known here.
+            name = quote(key.rpartition("/")[2])
+            self._plain(HTTPStatus.MOVED_PERMANENTLY, b"", {"Location": f"{name}/"}, body=body)
+            return
+        if key is None or not self._is_there(key):
             self._plain(HTTPStatus.NOT_FOUND, b"not found\n", body=body)
             return
         try:
-            with path.open("rb") as file:
+            with (self.index / key).open("rb") as file:
                 self._file(key, file, body=body)
         except OSError:
             # The head may have been sent: all that is left is to break off.
             self.close_connection = True
+
+    def _is_there(self, key: str) -> bool:
+        path = self.index / key
+        # Resolved: a link in the folder must not lead out of it.
+        return path.is_file() and path.resolve().is_relative_to(self.index)
 
     def _key(self) -> str | None:
         """The object that the path stands for; None for none."""

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
@@ -54,6 +55,16 @@ def test_folders_are_answered_with_their_page(ask):
         assert (status, data, headers["Content-Type"]) == (200, page, "text/html; charset=utf-8")
     status, headers, _data = ask("/whl/sm35-avx/v1-json/canary/")
     assert (status, headers["Content-Type"]) == (200, "application/vnd.pypi.simple.v1+json")
+
+
+def test_a_folder_without_a_slash_leads_to_the_one_with_it(ask):
+    """As with Apache and nginx: links in the page are relative, and would lead beside it."""
+    for path in (PAGE, "/whl/sm35-avx/simple/"):
+        status, headers, data = ask(path.rstrip("/"))
+        assert (status, data) == (301, b"")
+        assert urljoin(f"http://host{path.rstrip('/')}", headers["Location"]) == f"http://host{path}"
+        assert ask(path)[0] == 200
+    assert ask("/whl/files")[0] == 404  # it has no page
 
 
 def test_pages_are_compressed_for_those_who_take_it_and_wheels_never(ask):
