@@ -108,9 +108,9 @@ def _serve(root, asked, request):
     handler = serving.RequestHandlerClass
     before = handler._head
 
-    def note(self, status, headers):
+    def note(self, status, headers, *phrase):
         asked.append((self.path.partition("?")[0], self.command, int(headers.get("Content-Length", 0))))
-        before(self, status, headers)
+        before(self, status, headers, *phrase)
 
     handler._head = note
     thread = threading.Thread(target=serving.serve_forever, args=(0.02,))

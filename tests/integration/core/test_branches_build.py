@@ -47,7 +47,8 @@ def test_all_699_have_a_plan_that_renders(root, every):
     for build, plan in every:
         rendered = render(root, plan)
         assert bool(rendered.image) == (build.platform == "linux")
-        assert 'build.py" --wheel' in rendered.job["build.sh"]
+        program = 'run_build.py" --wheel' if build.platform == "linux" else "-m build --wheel"
+        assert program in rendered.job["build.sh"]
         assert json.loads(rendered.job["plan.json"])["digest"] == plan.digest
     assert len({(plan.channel, plan.package, plan.version, plan.variant) for _, plan in every}) == 699
 
