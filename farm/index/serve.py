@@ -110,13 +110,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         key = self._key()
-        if key is not None and self._is_there(f"{key}/index.html"):
-            # As web servers do; relative, since the address by which a proxy is reached is not known here.
-            name = quote(key.rpartition("/")[2])
-            self._plain(HTTPStatus.MOVED_PERMANENTLY, b"", {"Location": f"{name}/"}, body=body)
-            return
         if key is None or not self._is_there(key):
-            self._plain(HTTPStatus.NOT_FOUND, b"not found\n", body=body)
+            if key is not None and self._is_there(f"{key}/index.html"):
+                # As web servers do; relative, since the address by which a proxy is reached is not known here.
+                name = quote(key.rpartition("/")[2])
+                self._plain(HTTPStatus.MOVED_PERMANENTLY, b"", {"Location": f"{name}/"}, body=body)
+            else:
+                self._plain(HTTPStatus.NOT_FOUND, b"not found\n", body=body)
             return
         try:
             with (self.index / key).open("rb") as file:

@@ -64,12 +64,11 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
     nothing = not (opens or asked or any(each.needed for each in libraries))
-    if not windows and (nothing or platform_machine(tags) is None):
-        with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
+    with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
+        if not windows and (nothing or platform_machine(tags) is None):
             pointed = folder / wheel.name
             point_at(wheel, pointed, (), ())  # out go the ways to the machine that built it
             return vendor(pointed if pointed.exists() else wheel, dest, options, libs, opens)
-    with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         made = folder / "made"
         made.mkdir()
         if windows:
