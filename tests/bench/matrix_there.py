@@ -79,7 +79,7 @@ def build(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiles at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiles at a time, a build")
     parser.add_argument("--out", type=Path, required=True, help="matrix.json, the logs and the wheels")
     parser.add_argument("--state", type=Path, default=Path("/var/tmp/farm-matrix"), help="toolchain and trees")
     args = parser.parse_args()
@@ -89,22 +89,20 @@ def main() -> None:
     results = args.out / "matrix.json"
     rows = json.loads(results.read_text()) if results.exists() else []
 
-    def one(number: int, root: Path, name: str, jobs: int) -> None:
+    def one(number: int, root: Path, name: str) -> None:
         inputs = {"source": args.state / "source", "job": here / "jobs" / name}
-        # The first of a stage goes before the others, which take what it leaves: it alone links and packs for minutes.
-        row = build(root, inputs, manifest["job"], (jobs, 19 if number else 0), args.out / name)
+        # Each of a stage goes before those after it, which take what it leaves: it alone links and packs for minutes.
+        row = build(root, inputs, manifest["job"], (args.jobs, min(19, 15 * number)), args.out / name)
         rows.append({"name": name, **row})
         results.write_text(json.dumps(rows, indent=1))
         print(f"{name}: {row['cpu_s']:.0f} s of CPU time in {row['wall_s']:.0f} s", flush=True)
 
     for stage in json.loads((here / "stages.json").read_text()):
         left = [name for name in stage if name not in [row["name"] for row in rows]]
-        # Twice the jobs in all: the builds of a stage compile at different times.
-        jobs = args.jobs if len(left) < 2 else max(1, 2 * args.jobs // len(left))
         with contextlib.ExitStack() as undo:
             roots = [root_of(args.state, number, undo) for number in range(len(left))]
             with ThreadPoolExecutor(max(1, len(left))) as pool:
-                for done in [pool.submit(one, n, roots[n], name, jobs) for n, name in enumerate(left)]:
+                for done in [pool.submit(one, n, roots[n], name) for n, name in enumerate(left)]:
                     done.result()
 
 
