@@ -3,13 +3,15 @@
     python tests/bench/matrix_offline.py DIR --channel debian-2.6.0 ["sm35-avx-py311 --ptx" "B, C, D" ...]
     python3 DIR/matrix.py --jobs 34 --out OUT        there: root, Python 3.9, nothing else; call again to go on
     python tests/bench/matrix_offline.py --report OUT/matrix.json
+    farm submit --variant B … --from-bundle OUT/BUILD
 
 Each argument is a stage: builds that run at the same time, between commas. Give those together that compile nothing
 alike: what two compile at once, both pay. The first command writes the offline bundle of the first build, and of each
 other one its rendered job: those that the toolchain and the sources of the first serve too. The second builds a stage
 after the other in the bundle's toolchain, each wheel in an empty tree, and leaves it in OUT/BUILD; OUT/matrix.json says
 of each: CPU seconds of all its processes, wall seconds, what the compiler cache did, size and sha256. The third prints
-the table: what all cost, against as many separate builds as costly as the first.
+the table: what all cost, against as many separate builds as costly as the first. The fourth repairs, verifies and
+publishes one of them.
 """
 
 import argparse

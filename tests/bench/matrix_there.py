@@ -45,7 +45,7 @@ def build(
 ) -> "dict[str, Any]":
     """One build in an empty tree, with the compiler cache of those before it; `share`: its jobs, and its niceness.
 
-    Leaves the wheel in the folder `out`, and the log beside it.
+    Leaves the wheel in the folder `out`, as `farm submit --from-bundle` takes it too, and the log beside it.
     """
     farm = root / "farm"
     shutil.rmtree(farm / "src", ignore_errors=True)
@@ -66,13 +66,18 @@ def build(
     (made,) = (farm / "out/wheel").glob("*.whl")
     out.mkdir(exist_ok=True)
     wheel = Path(shutil.move(str(made), str(out / made.name)))
+    size, digest = wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest()
+    plan = json.loads((inputs["job"] / "plan.json").read_text())["digest"]
+    shutil.copyfile(wheel, out / "piece-00")
+    result = {"wheel": wheel.name, "size": size, "sha256": digest, "pieces": 1, "plan": plan}
+    (out / "result.json").write_text(json.dumps(result))
     cache = farm / "out/cache.json"
     return {
         "cpu_s": round(used.ru_utime + used.ru_stime, 1),
         "wall_s": round(time.monotonic() - begun, 1),
         "wheel": wheel.name,
-        "bytes": wheel.stat().st_size,
-        "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        "bytes": size,
+        "sha256": digest,
         "cache": json.loads(cache.read_text())["rows"] if cache.exists() else [],
     }
 

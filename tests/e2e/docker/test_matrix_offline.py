@@ -40,6 +40,10 @@ def test_a_matrix_is_built_elsewhere_through_one_cache(tmp_path, monkeypatch):
     assert rows.keys() == {"cpu-avx-py311", "cpu-avx2-py311", "cpu-avx-py311-rebuild-1"}
     for name, row in rows.items():
         assert hashlib.sha256((out / name / row["wheel"]).read_bytes()).hexdigest() == row["sha256"]
+    given = ["--variant", "cpu-avx2-py311", "--package", "canary", "--from-bundle", str(out / "cpu-avx2-py311")]
+    published = farm.run("submit", *given, "--no-smoke")
+    assert published.returncode == 0, published.stderr
+    assert "canary==0.1.0+cpu.avx2" in published.stdout
     versions = {row["wheel"].split("-")[1] for row in rows.values()}
     assert versions == {"0.1.0+cpu.avx", "0.1.0+cpu.avx2", "0.1.0+cpu.avx.1"}
     found = {name: Counter() for name in rows}
