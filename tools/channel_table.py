@@ -7,7 +7,6 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 
 import argparse
 import re
-from itertools import groupby
 from pathlib import Path
 
 from farm.evidence import ProvedWheel, load_evidence
@@ -19,27 +18,38 @@ _BLOCK = re.compile(r"(?<=<!-- channels -->\n).*?(?=<!-- end of channels -->)", 
 
 
 def table() -> str:
-    """The channels, those with a proof first; of each the wheels that were built, and how far they were run.
+    """The channels, those with a proof first; of each the variants that were built, and how far they were run.
 
-    A wheel in which something is wrong counts only as long as no other one of its variant is without it.
+    Of the wheels of a variant that which was run furthest counts; one in which something is wrong, only as long as
+    there is no other.
     """
     matrix, evidence = load_matrix(ROOT), load_evidence(ROOT)
     rows = ["| channel | package | proved |", "|---|---|---|"]
-    for (channel, package), group in groupby(evidence.wheels, key=lambda wheel: (wheel.channel, wheel.package)):
-        wheels = list(group)
-        sound = {wheel.variant for wheel in wheels if not wheel.mended}
-        wheels = [wheel for wheel in wheels if not (wheel.mended and wheel.variant in sound)]
-        told = "; ".join(dict.fromkeys(_told(wheel) for wheel in wheels))
+    groups: dict[tuple[str, str], list[ProvedWheel]] = {}
+    for wheel in evidence.wheels:
+        groups.setdefault((wheel.channel, wheel.package), []).append(wheel)
+    for (channel, package), wheels in groups.items():
+        furthest: dict[str, ProvedWheel] = {}
+        for wheel in sorted(wheels, key=_rank):  # the later of two takes the place
+            furthest[wheel.variant] = wheel
+        told: dict[str, list[str]] = {}
+        for variant in dict.fromkeys(wheel.variant for wheel in wheels):
+            told.setdefault(_told(furthest[variant]), []).append(f"`{variant}`")
+        proved = "; ".join(f"{', '.join(variants)} {how}" for how, variants in told.items())
         version = wheels[0].version.partition("+")[0]
-        rows.append(f"| `{channel}` | {package} {version} | {told} ([evidence]({wheels[0].page})) |")
+        rows.append(f"| `{channel}` | {package} {version} | {proved} ([evidence]({wheels[0].page})) |")
     planned = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
     rows.append(f"| {', '.join(f'`{name}`' for name in planned)} | | nothing: planned |")
     return "\n".join(rows) + "\n"
 
 
+def _rank(wheel: ProvedWheel) -> tuple[bool, bool, bool]:
+    return not wheel.mended, any(run.card for run in wheel.runs), bool(wheel.runs)
+
+
 def _told(wheel: ProvedWheel) -> str:
     mended = f" (wrong in it, mended since: {'; '.join(wheel.mended)})" if wheel.mended else ""
-    return f"`{wheel.variant}` {wheel.state}{mended}"
+    return f"{wheel.state}{mended}"
 
 
 def written(text: str) -> str:
