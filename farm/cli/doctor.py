@@ -7,6 +7,7 @@ from farm.cli import show
 from farm.detect.choose import choose
 from farm.detect.readings import OTHER, Readings, take
 from farm.doctor.examine import examine
+from farm.doctor.project import examine_project
 from farm.doctor.site import ThisSite
 from farm.errors import FarmError
 from farm.matrix import Build, load_matrix
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     build = args.build or bool(named) or _in_project(args)
     plan = _plan(args, readings) if build else None
     findings = examine(site, readings, plan, build=build)
+    if build:
+        findings = [*examine_project(find_project(args.project or Path.cwd())), *findings]
     if args.json:
         what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version} if plan else None
         found = [finding.model_dump() for finding in findings]

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from farm.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.failures import line_that_says
+from farm.outputs import runs_nothing
 from farm.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
 
@@ -103,10 +104,15 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
 
     Raises:
         UsageError: `dest` is there already and not empty.
-        InfrastructureError: The interpreter cannot make one.
+        InfrastructureError: The interpreter cannot make one; nothing there can be run.
     """
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
+    if runs_nothing(dest):
+        raise InfrastructureError(
+            f"{dest}: its file system is mounted noexec, where no library of a wheel can be loaded",
+            hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on another disk",
+        )
     # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     if uv is not None:

@@ -1,9 +1,11 @@
 """Interpreters and environments; installing into them is in tests/integration/smoke."""
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging import tags
@@ -103,6 +105,18 @@ def test_an_interpreter_that_cannot_make_one(tmp_path):
         make_environment(tmp_path / "env", broken)
     with pytest.raises(InfrastructureError, match="cannot make a virtual environment"):
         make_environment(tmp_path / "env", tmp_path / "absent")
+
+
+def test_a_disk_that_runs_nothing_is_no_failure_of_the_wheel(tmp_path, monkeypatch):
+    """glibc says of each library there only "failed to map segment from shared object"."""
+    ordinary = os.statvfs
+    flags = lambda path: SimpleNamespace(f_flag=ordinary(path).f_flag | os.ST_NOEXEC)  # noqa: E731
+    monkeypatch.setattr(os, "statvfs", flags)
+    with pytest.raises(InfrastructureError, match="mounted noexec") as caught:
+        make_environment(tmp_path / "new/env", Path(sys.executable))
+    assert str(tmp_path / "new/env") in str(caught.value)
+    assert "artifacts" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wheel_of_another_platform_is_known_before_it_is_installed():
