@@ -160,6 +160,14 @@ def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findin
     assert todo in advice
 
 
+def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
+    linux = machine("linux", gpu=None)
+    plan = resolve(Path(__file__).parents[3], Selectors(Variant.parse("cpu-avx-py313"), "canary"))
+    state, seen, todo = findings(linux, plan)["Python"]
+    assert (state, "no py313" in seen, "not tested" in seen) == ("warning", True, True)
+    assert "uv python install 3.13" in todo
+
+
 def test_this_machine_is_read_rightly(tmp_path):
     site = ThisSite()
     total, commit = site.memory()

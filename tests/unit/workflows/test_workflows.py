@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.cli.main import parser
+from farm.cli.main import main, parser
+from farm.cli.selected import selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOWS
 from farm.matrix import load_matrix
 from farm.matrix.workflow import workflow_matrix
-from farm.settings import load_github
+from farm.plan import resolve
+from farm.settings import load_github, load_settings
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
 from tests.unit.workflows.conftest import WORKFLOWS as FILES
 from tools import workflow_plan
@@ -257,6 +259,34 @@ def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, cod
     if code == 0:
         (line,) = outputs.read_text().splitlines()
         assert {build["package"] for build in json.loads(line.removeprefix("builds="))} == {"hello"}
+
+
+def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys):
+    """Two CUDA versions, two platforms: each job must build its own."""
+    for part in ("ci", "recipes"):
+        shutil.copytree(EXAMPLE / part, tmp_path / part)
+    for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
+        text = (tmp_path / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        (tmp_path / file).write_text(
+            text.replace('cuda: "11.8"', 'cuda: ["11.7", "11.8"]').replace("[hello]", "[hello, canary]")
+        )
+    assert main(["--project", str(tmp_path), "matrix", "--channel", "mine", "--json"]) == 0
+    builds = json.loads(capsys.readouterr().out)
+    assert len({build["alias"] for build in builds}) == len(builds)
+    job = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["build"]
+    (words,) = [words for step in job["steps"] for words in farm_commands(step.get("run", ""))]
+    for build in builds:
+        values = {
+            name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]] for name, text in job["env"].items()
+        }
+        args = parser().parse_args([re.sub(r"\$(\w+)", lambda m: values[m[1]], word) for word in words])
+        chosen = selectors_of(args, tmp_path, load_settings(tmp_path))
+        plan = resolve(tmp_path, chosen)
+        found = {"channel": plan.channel, "variant": plan.variant, "platform": plan.platform}
+        assert found == {key: build[key] for key in found}
+        assert plan.options["cuda"] == build["cuda"], build["alias"]
+        assert plan.package == build["package"]
 
 
 def test_a_chunk_that_is_not_there(shell):
