@@ -7,7 +7,7 @@ from typing import Any
 
 from farm.detect.machine import NoReadingError
 from farm.doctor.findings import Finding, Patient, missing, ok, warning
-from farm.engines.base import SOCKET_HINT
+from farm.engines.base import SOCKET_HINT, elsewhere_hint
 
 
 def engine(patient: Patient) -> Iterator[Finding]:
@@ -28,12 +28,21 @@ def engine(patient: Patient) -> Iterator[Finding]:
         yield missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
     else:
         reason = str(reasons[0]) if reasons else next(reversed(answer.text.strip().splitlines()), "no answer")
-        denied = "permission denied" in reason.lower()
-        yield missing(
-            "Docker",
-            "this user may not use the engine: no permission for its socket" if denied else reason,
-            SOCKET_HINT if denied else "start the service (systemctl start docker) or set DOCKER_HOST",
-        )
+        address = _address(patient)
+        if todo := elsewhere_hint(address):
+            yield missing("Docker", f"no engine answers at {address}: {reason}", todo)
+        elif "permission denied" in reason.lower():
+            yield missing("Docker", "this user may not use the engine: no permission for its socket", SOCKET_HINT)
+        else:
+            yield missing("Docker", reason, "start the service (systemctl start docker) or set DOCKER_HOST")
+
+
+def _address(patient: Patient) -> str:
+    """Where `docker` looks for its engine: DOCKER_HOST's or the context's address; empty where it does not say."""
+    try:
+        return patient.site.run("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}").text.strip()
+    except NoReadingError:
+        return ""
 
 
 def _document(text: str) -> dict[str, Any]:

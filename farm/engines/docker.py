@@ -26,7 +26,7 @@ from docker.types import LogConfig
 
 from farm import outputs
 from farm.engines import profile, transfer
-from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
+from farm.engines.base import INSTALL_HINT, SOCKET_HINT, Capacity, Cause, Job, Observation, Traits, elsewhere_hint
 from farm.errors import InfrastructureError, NoRunnerError
 
 API_TIMEOUT_S = 600
@@ -43,11 +43,6 @@ IN_USE = 409
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-INSTALL_HINT = (
-    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
-    "then make sure that `docker info` answers for this user, or set DOCKER_HOST"
-)
 
 
 # docker-py reads some answers past requests, such as what an image's build prints: urllib3's errors come through then.
@@ -99,8 +94,9 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
     Raises:
         NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
     """
+    address = where = url or ""
     try:
-        address = url or os.environ.get("DOCKER_HOST") or _of_context() or DEFAULT_SOCKET
+        address, where = _address(url)
         _try_socket(address, FIRST_S)
         # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
         # agent.
@@ -119,7 +115,6 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
             raise
         client.api.timeout = timeout_s
     except (*ERRORS, OSError) as error:
-        where = url or "DOCKER_HOST, docker's context or this machine"
         # docker-py passes on the text alone.
         if isinstance(error, PermissionError) or "PermissionError" in str(error):
             raise NoRunnerError(
@@ -131,8 +126,20 @@ def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.Do
                 f"no Docker engine answers at {where}: what listens there said nothing for {FIRST_S} s",
                 hint="look at the engine's own log, restart it",
             ) from error
-        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
+        hint = elsewhere_hint(address) or INSTALL_HINT
+        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=hint) from error
     return client
+
+
+def _address(url: str | None) -> tuple[str, str]:
+    """Where an engine is, and how to call that place: with what chose it, where that was not the caller."""
+    if url:
+        return url, url
+    if host := os.environ.get("DOCKER_HOST"):
+        return host, f"{host} (DOCKER_HOST)"
+    if host := _of_context():
+        return host, f"{host} (docker's context)"
+    return DEFAULT_SOCKET, f"{DEFAULT_SOCKET} (this machine)"
 
 
 def _ssh_without_paramiko() -> None:

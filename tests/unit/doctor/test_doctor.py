@@ -160,6 +160,25 @@ def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findin
     assert todo in advice
 
 
+@pytest.mark.parametrize(
+    ("reason", "address", "todo"),
+    [
+        ("command [ssh -l me -- box docker system dial-stdio]: me@box: Permission denied (publickey).", "ssh://me@box", "`ssh me@box docker info`"),
+        ("Cannot connect to the Docker daemon at tcp://box:2375. Is the docker daemon running?", "tcp://box:2375", "`docker info`"),
+    ],
+)  # fmt: skip
+def test_an_engine_elsewhere_is_told_apart_from_this_machines(machine, findings, reason, address, todo):
+    linux = machine("linux", gpu=None)
+    linux.commands[DOCKER_INFO] = (1, json.dumps({"ServerErrors": [reason]}) + "\n")
+    linux.commands["docker context inspect --format {{.Endpoints.docker.Host}}"] = (0, address + "\n")
+    state, seen, advice = findings(linux, None)["Docker"]
+    assert state == "missing"
+    assert address in seen
+    assert todo in advice
+    assert "usermod" not in advice
+    assert "systemctl" not in advice
+
+
 def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
     linux = machine("linux", gpu=None)
     plan = resolve(Path(__file__).parents[3], Selectors(Variant.parse("cpu-avx-py313"), "canary"))

@@ -39,8 +39,8 @@ from farm.engines import docker
 from farm.errors import NoRunnerError
 try:
     docker.connect()
-except NoRunnerError:
-    print("no engine")
+except NoRunnerError as error:
+    print(error, error.hint)
 """
 
 
@@ -52,9 +52,30 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_
     ssh.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": "ssh://builder"}
     done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "no engine\n"
+    assert done.stdout.startswith("no Docker engine answers at ssh://builder (DOCKER_HOST): ")
     assert "builder" in said.read_text()
     assert "dial-stdio" in said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("address", "todo"),
+    [
+        ("ssh://me@box.example", "`ssh me@box.example docker info`"),
+        ("ssh://box.example:2222", "`ssh -p 2222 box.example docker info`"),
+        ("tcp://127.0.0.1:1", "`docker info`"),
+    ],
+)
+def test_an_engine_elsewhere_is_not_installed_here(tmp_path, address, todo):
+    """The address itself is named, and what must work there."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'me@box.example: Permission denied (publickey).' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": address}
+    # A process of its own: docker-py leaves what it opens for ssh to the garbage collector.
+    done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
+    assert f"no Docker engine answers at {address} (DOCKER_HOST): " in done.stdout
+    assert todo in done.stdout
+    assert "apt-get" not in done.stdout
 
 
 @pytest.mark.parametrize("by", ["DOCKER_CONTEXT", "config.json"])
