@@ -7,34 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Literal, Protocol
-from urllib.parse import urlsplit
 
 from farm.platforms.facts import DEFAULT
 
 State = Literal["queued", "starting", "running", "done", "lost", "cancelled"]
 FINAL: tuple[State, ...] = ("done", "lost", "cancelled")
 SOCKET_HINT = "as root: usermod -aG docker USER; then log in again"
-INSTALL_HINT = (
-    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
-    "then make sure that `docker info` answers for this user, or set DOCKER_HOST"
-)
-
-
-def elsewhere_hint(address: str) -> str | None:
-    """What to do about an engine on another machine that does not answer; None: it is one of this machine."""
-    where = urlsplit(address)
-    if where.scheme == "ssh":
-        port = f"-p {where.netloc.rpartition(':')[2]} " if ":" in where.netloc.rpartition("@")[2] else ""
-        user = f"{where.username}@" if where.username else ""
-        return (
-            f"`ssh {port}{user}{where.hostname} docker info` must answer without a question: its host key in "
-            "known_hosts, your key there, docker installed, its user in the group docker"
-        )
-    if where.scheme in ("tcp", "http", "https"):
-        return "`docker info` must answer: look at the address and at what listens there; TLS needs DOCKER_TLS_VERIFY=1"
-    return None
-
-
 """For a user who may not use the socket of a Docker engine."""
 
 

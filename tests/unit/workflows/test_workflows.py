@@ -280,7 +280,7 @@ def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys)
         values = {
             name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]] for name, text in job["env"].items()
         }
-        args = parser().parse_args([re.sub(r"\$(\w+)", lambda m: values[m[1]], word) for word in words])
+        args = parser().parse_args([re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words])
         chosen = selectors_of(args, tmp_path, load_settings(tmp_path))
         plan = resolve(tmp_path, chosen)
         found = {"channel": plan.channel, "variant": plan.variant, "platform": plan.platform}
