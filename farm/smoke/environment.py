@@ -231,34 +231,36 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
                 "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
-    elif source and (refusal := _refusal(source[-1])):
-        # pip says of such indexes only that they have no such version.
-        if not isinstance(refusal, int):
+    elif source:
+        # pip says of indexes that do not let it read only that they have no such version.
+        status, silent = _answer(source[-1])
+        if silent:
             todo = "start its server, or correct its address (--index-url, index_public_url in ci/farm.yaml)"
-            return InfrastructureError(f"{what}: {source[-1]} does not answer ({refusal})", hint=f"{todo}; {hint}")
-        hint = (
-            f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
-            f"(docs/index-stores.md has the policy); {hint}"
-        )
+            return InfrastructureError(f"{what}: {source[-1]} does not answer ({silent})", hint=f"{todo}; {hint}")
+        if status in (401, 403):
+            hint = (
+                f"{source[-1]} answers {status} without credentials, and pip sends none: let everybody read the bucket "
+                f"(docs/index-stores.md has the policy); {hint}"
+            )
     return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
-def _refusal(url: str) -> int | str | None:
-    """401 or 403 where that is what an index answers to everybody, or why it does not answer at all."""
+def _answer(url: str) -> tuple[int, str]:
+    """The status with which an index answers everybody, else 0; and why it does not answer at all, else nothing."""
     import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
     import urllib.request  # noqa: PLC0415
 
     if not url.startswith(("http://", "https://")) or "@" in url:
-        return None
+        return 0, ""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20):
-            return None
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20) as answer:
+            return answer.status, ""
     except urllib.error.HTTPError as error:
-        return error.code if error.code in (401, 403) else None
+        return error.code, ""
     except urllib.error.URLError as error:
-        return str(error.reason)
+        return 0, str(error.reason)
     except (OSError, ValueError):
-        return None
+        return 0, ""
 
 
 def _logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:
