@@ -247,7 +247,8 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
 
 def _answer(url: str) -> tuple[int, str]:
     """The status with which an index answers everybody, else 0; and why it does not answer at all, else nothing."""
-    import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
+    import http.client  # noqa: PLC0415  takes long, and is rarely needed
+    import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
     if not url.startswith(("http://", "https://")) or "@" in url:
@@ -259,7 +260,9 @@ def _answer(url: str) -> tuple[int, str]:
         return error.code, ""
     except urllib.error.URLError as error:
         return 0, str(error.reason)
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException) as error:  # it is no web server, or closes the connection
+        return 0, str(error).strip() or type(error).__name__
+    except ValueError:
         return 0, ""
 
 

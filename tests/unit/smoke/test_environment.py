@@ -1,9 +1,11 @@
 """Interpreters and environments; installing into them is in tests/integration/smoke."""
 
 import os
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import pytest
 from packaging import tags
 
 from farm.errors import InfrastructureError, UsageError
+from farm.smoke import environment
 from farm.smoke.environment import find_python, install, make_environment, other_platform
 
 
@@ -152,3 +155,22 @@ def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
         install(Path("python3"), "hello", source=(), log=tmp_path / "logs/install.log", timeout_s=60)
     assert str(tmp_path / "logs") in error.value.hint
     assert "/some/tmp" in error.value.hint
+
+
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"])
+def test_what_is_no_web_server_does_not_answer(tmp_path, banner):
+    """pip retries and says that it found no version."""
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.sendall(banner)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[0] == 0
+            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[1]
+        finally:
+            server.shutdown()
+            thread.join()
