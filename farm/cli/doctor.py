@@ -88,6 +88,6 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
         package = own.package if own else args.package or "torch"
         return resolve(project, Selectors(variant, package, platform=system, channel=args.channel, options=options))
     except FarmError:
-        if args.variant or args.package:
+        if args.variant or args.package or args.cuda or args.channel:
             raise  # what was asked for by name must be possible
         return None

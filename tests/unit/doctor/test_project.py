@@ -98,3 +98,9 @@ def test_a_folder_where_nothing_can_be_run_is_named(project, monkeypatch):
     assert finding[0] == "missing"
     assert "artifacts" in finding[1]
     assert "noexec" in finding[1]
+
+
+@pytest.mark.parametrize(("option", "value"), [("--channel", "nosuch"), ("--package", "nope")])
+def test_what_is_named_and_does_not_exist_is_no_build_to_examine_a_machine_for(capsys, option, value):
+    assert main(["--project", str(ROOT), "doctor", option, value]) == 2
+    assert value in capsys.readouterr().err
