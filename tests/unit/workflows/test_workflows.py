@@ -412,3 +412,18 @@ def test_the_fence_is_one_of_its_own_each_time():
         assert re.fullmatch(r"[0-9a-f]{32}", token)
         seen.add(token)
     assert len(seen) == 3
+
+
+def test_the_page_on_runners_counts_the_chunks_as_they_are():
+    matrix, labels = load_matrix(ROOT), load_github(ROOT)
+    chunks = {
+        name: len(
+            workflow_matrix(matrix, matrix.builds(name), lambda job, b: labels.runs_on(job, b.variant, b.platform))[
+                "build"
+            ]
+        )
+        for name in matrix.channels
+    }
+    assert {name: count for name, count in chunks.items() if count != 1} == {"kepler-2.0.1": 2}
+    text = " ".join((ROOT / "docs/runners.md").read_text(encoding="utf-8").split())
+    assert "Of the channels of `ci/matrix.yaml`, `kepler-2.0.1` has two, the others one" in text
