@@ -86,6 +86,22 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
     assert (plan.platform, plan.channel) == (system, args.channel)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("k40-470-sandybridge", "proved of this variant: sm35-avx-py311 (built and run on NVIDIA H200 (sm_90), by JIT "),
+        ("gtx1080ti-haswell", "proved: nothing: no build of torch from channel main has been run to its end"),
+        ("rtx5070-windows", "proved: nothing: no build of torch from channel"),
+    ],
+)  # fmt: skip
+def test_who_is_to_build_it_is_told_what_has_been_proved(on, capsys, tmp_path, monkeypatch, name, said):
+    """Before hours of compiling, and never more than was seen."""
+    monkeypatch.chdir(tmp_path)
+    on(name)
+    assert main(["detect"]) == 0
+    assert said in words_of(capsys)
+
+
 def test_the_table_names_what_was_found_and_what_was_not(on, capsys):
     on("k40-470-sandybridge")
     assert main(["--project", str(ROOT), "detect"]) == 0
