@@ -89,7 +89,7 @@ def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys,
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("k40-470-sandybridge", "proved of this variant: sm35-avx-py311 (built and run on NVIDIA H200 (sm_90), by JIT "),
+        ("k40-470-sandybridge", "proved of this variant: sm35-avx-py311 (built and run on NVIDIA H200 (sm_90), by "),
         ("gtx1080ti-haswell", "proved: nothing: no build of torch from channel main has been run to its end"),
         ("rtx5070-windows", "proved: nothing: no build of torch from channel"),
     ],
