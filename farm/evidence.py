@@ -112,6 +112,17 @@ class Evidence:
             text = f"nothing: no build of {plan.package} from channel {plan.channel} has been run to its end"
         return [("proved", text, FILE)]
 
+    def told(self, channel: str, package: str, platform: str, variant: str) -> str:
+        """What is proved of a build that is not planned yet, in one line."""
+        theirs = [wheel for wheel in self.of_channel(channel, package) if wheel.platform == platform]
+        own = [wheel for wheel in theirs if wheel.variant == variant]
+        named = ", ".join(dict.fromkeys(f"{wheel.variant} ({wheel.state})" for wheel in own or theirs))
+        if not named:
+            return f"proved: nothing: no build of {package} from channel {channel} has been run to its end"
+        return (
+            f"proved of this variant: {named}" if own else f"proved: nothing of this variant; of its channel: {named}"
+        )
+
     def line(self, plan: Plan) -> str:
         """The same in one line; empty where nothing of this build is proved."""
         return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""

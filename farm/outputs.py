@@ -80,6 +80,31 @@ def temporary_file() -> Iterator[IO[bytes]]:
         yield file
 
 
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, or into the nearest one above it that is there; None: it can be.
+
+    By writing: a mode says nothing of a disk that is mounted read-only, and on Windows of nothing else either.
+    """
+    place = _there(folder)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+    return None
+
+
+def runs_nothing(folder: Path) -> bool:
+    """Whether the file system of a folder, or of the one that it will be in, is mounted noexec."""
+    statvfs = getattr(os, "statvfs", None)  # not on Windows
+    return statvfs is not None and bool(statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0))
+
+
+def _there(folder: Path) -> Path:
+    # Not `Path.exists`: it raises where a folder above may not be read.
+    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))  # noqa: PTH110
+
+
 def write(dest: Path, files: Mapping[Path, bytes]) -> None:
     """Write `files` below `dest`, whole and all of them; where one cannot be written, `dest` is as it was.
 

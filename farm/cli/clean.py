@@ -150,7 +150,7 @@ def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: boo
         workspace: Only what this project made.
         all_projects: Images and trees of other projects as well.
     """
-    from farm.engines.docker import connect
+    from farm.engines.reach import connect
     from farm.errors import FarmError
 
     try:
@@ -231,7 +231,7 @@ def remove_from_docker(found: list[tuple[str, int]]) -> None:
     """Removes containers, images and build trees by name; what somebody else removed or uses by now is passed over."""
     from docker.errors import APIError
 
-    from farm.engines.docker import connect
+    from farm.engines.reach import connect
 
     if found:
         client = connect()

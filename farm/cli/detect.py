@@ -36,6 +36,12 @@ def run(args: argparse.Namespace) -> int:
         from farm.detect.published import with_published
 
         recommendation = with_published(recommendation, readings, place)
+    if project and recommendation.channel and recommendation.variant and recommendation.pip is None:
+        from farm.evidence import load_evidence
+
+        asked = (recommendation.channel, "torch", readings.os.system, recommendation.variant)
+        reasons = (*recommendation.reasons, load_evidence(project).told(*asked))
+        recommendation = recommendation.model_copy(update={"reasons": reasons})
     if args.json:
         found = {"readings": readings, "recommendation": recommendation}
         print(

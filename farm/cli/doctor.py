@@ -7,6 +7,7 @@ from farm.cli import show
 from farm.detect.choose import choose
 from farm.detect.readings import OTHER, Readings, take
 from farm.doctor.examine import examine
+from farm.doctor.project import examine_project
 from farm.doctor.site import ThisSite
 from farm.errors import FarmError
 from farm.matrix import Build, load_matrix
@@ -39,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
     build = args.build or bool(named) or _in_project(args)
     plan = _plan(args, readings) if build else None
     findings = examine(site, readings, plan, build=build)
+    if build:
+        findings = [*examine_project(find_project(args.project or Path.cwd())), *findings]
     if args.json:
         what = {"variant": plan.variant, "digest": plan.digest, "version": plan.version} if plan else None
         found = [finding.model_dump() for finding in findings]
@@ -85,6 +88,6 @@ def _plan(args: argparse.Namespace, readings: Readings) -> Plan | None:
         package = own.package if own else args.package or "torch"
         return resolve(project, Selectors(variant, package, platform=system, channel=args.channel, options=options))
     except FarmError:
-        if args.variant or args.package:
+        if args.variant or args.package or args.cuda or args.channel:
             raise  # what was asked for by name must be possible
         return None

@@ -84,7 +84,8 @@ def _published(workspace: Workspace, plan: Plan, package: str) -> tuple[str, ...
         return tuple(names)
     raise UsageError(
         f"{plan.package} {plan.version} is not published in {workspace.index_url}",
-        hint=f"build it: farm submit --variant {plan.variant} --package {package} --channel {plan.channel}; "
+        hint=f"build it: farm submit --variant {plan.variant} --package {package} --platform {plan.platform} "
+        f"--channel {plan.channel}; "
         "or test another wheel: --wheel FILE, --index-url URL",
     )
 

@@ -7,13 +7,13 @@ from packaging.version import Version
 
 from farm.detect.choose import Recommendation
 from farm.detect.hardware import driver_problem
-from farm.detect.readings import Os, Readings
+from farm.detect.readings import OTHER, Os, Readings
 from farm.errors import FarmError
 from farm.index.catalogue import without_rebuild
 from farm.index.pages import File, json_key, parse_page
 from farm.index.reader import Reader, open_reader
 from farm.index.standing import WITHDRAWN, standing, withdrawn
-from farm.platforms.facts import of_tag
+from farm.platforms.facts import DEFAULT, of_tag
 from farm.tags import serves
 from farm.variant import Variant
 
@@ -33,13 +33,13 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     """
     if found.variant is None or found.pip is None:
         return found
-    reasons = list(found.reasons)
+    reasons, submit = list(found.reasons), _submit(found, readings)
     try:
         reader = open_reader(index)
         # The best variant first: another one is only proposed where that has no wheel yet.
         names = [found.variant, *(other.variant for other in found.alternatives)]
         there = [
-            (name, newest(reader, Variant.parse(name), readings, _submit(found), _limit(found, name)))
+            (name, newest(reader, Variant.parse(name), readings, submit, _limit(found, name)))
             for name in dict.fromkeys(names)
         ]
     except FarmError as error:
@@ -48,7 +48,7 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
     (_, why) = there[0][1]
     if chosen is None or chosen[0] != found.variant:
-        reasons.append(why or f"no wheel for {found.variant} is published; it is built by: {_submit(found)}")
+        reasons.append(why or f"no wheel for {found.variant} is published; it is built by: {submit}")
     if chosen is None:
         return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
     name, wheel = chosen
@@ -64,9 +64,10 @@ def with_published(found: Recommendation, readings: Readings, index: str) -> Rec
     return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
 
 
-def _submit(found: Recommendation) -> str:
+def _submit(found: Recommendation, readings: Readings) -> str:
     channel = f" --channel {found.channel}" if found.channel else ""
-    return f"farm submit --variant {found.variant}{channel}"
+    platform = "" if readings.os.system in (DEFAULT, OTHER) else f" --platform {readings.os.system}"
+    return f"farm submit --variant {found.variant}{platform}{channel}"
 
 
 def _limit(found: Recommendation, name: str) -> Version | None:

@@ -71,7 +71,9 @@ def python(patient: Patient) -> Iterator[Finding]:
     if name in have:
         yield ok("Python", f"{name}: {have[name]}")
     elif patient.platform.in_images:
-        yield ok("Python", f"{name} is not here; the container has its own")
+        seen = f"no {name} here: the container builds with its own, but the wheel is not tested here"
+        todo = f"have python{name[2]}.{name[3:]} on PATH: apt-get install, or uv python install {name[2]}.{name[3:]}"
+        yield warning("Python", seen, todo)
     else:
         todo = f"install 64-bit Python {name[2]}.{name[3:]} from python.org"
         yield missing("Python", f"no {name}; there are: {', '.join(have) or 'none'}", todo)

@@ -32,6 +32,13 @@ class Site(Machine, Protocol):
     def package(self, name: str) -> str | None:
         """Version of a Python package beside the running Python."""
 
+    def engine(self) -> tuple[str, str, str]:
+        """The Docker engine's system, version and machine.
+
+        Raises:
+            NoRunnerError: None answers.
+        """
+
 
 class _MemoryStatus(ctypes.Structure):
     """MEMORYSTATUSEX: sizes are 64-bit numbers of bytes."""
@@ -97,3 +104,8 @@ class ThisSite(ThisMachine):
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             return None
+
+    def engine(self) -> tuple[str, str, str]:
+        from farm.engines.reach import describe  # noqa: PLC0415 (docker-py takes long to import)
+
+        return describe()

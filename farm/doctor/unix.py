@@ -1,49 +1,24 @@
 """Checks of Linux and macOS: what builds there."""
 
-import contextlib
-import json
 from collections.abc import Iterator
-from typing import Any
 
 from farm.detect.machine import NoReadingError
 from farm.doctor.findings import Finding, Patient, missing, ok, warning
-from farm.engines.base import SOCKET_HINT
+from farm.errors import NoRunnerError
+from farm.platforms.facts import DEFAULT
 
 
 def engine(patient: Patient) -> Iterator[Finding]:
-    """The Docker engine that Linux builds run in."""
+    """The engine that Linux builds run in, Docker's or Podman's: asked as builds ask it."""
     try:
-        answer = patient.site.run("docker", "info", "--format", "{{json .}}")
-    except NoReadingError:
-        yield missing("Docker", "docker is not on PATH", "install docker.io (Debian, Ubuntu) or Docker Engine")
+        system, version, machine = patient.site.engine()
+    except NoRunnerError as error:
+        yield missing("Docker", str(error), error.hint or "look at the engine's own log")
         return
-    info = _document(answer.text)
-    # Where the server does not answer, a template that names its fields ends in an error of the template alone
-    # (Docker 28); as JSON, the reason stands in a field.
-    reasons = info.get("ServerErrors") or []
-    system = info.get("OSType")
-    if answer.code == 0 and system == "linux" and not reasons:
-        yield ok("Docker", f"linux {info.get('ServerVersion')} {info.get('Architecture')}")
-    elif system and system != "linux":
-        yield missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
+    if system == DEFAULT:
+        yield ok("Docker", f"{system} {version} {machine}")
     else:
-        reason = str(reasons[0]) if reasons else next(reversed(answer.text.strip().splitlines()), "no answer")
-        denied = "permission denied" in reason.lower()
-        yield missing(
-            "Docker",
-            "this user may not use the engine: no permission for its socket" if denied else reason,
-            SOCKET_HINT if denied else "start the service (systemctl start docker) or set DOCKER_HOST",
-        )
-
-
-def _document(text: str) -> dict[str, Any]:
-    """The JSON object that a program printed on a line of its own, among its warnings; without one, an empty one."""
-    for line in text.splitlines():
-        if line.startswith("{"):
-            with contextlib.suppress(ValueError, RecursionError):
-                found = json.loads(line)
-                return found if isinstance(found, dict) else {}
-    return {}
+        yield missing("Docker", f"this engine runs {system} containers", "switch it to Linux containers")
 
 
 def compiler(patient: Patient) -> Iterator[Finding]:

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from farm.engines.docker import connect
 from farm.engines.github_api import GithubApi
 from farm.engines.github_models import Listed
+from farm.engines.reach import connect
 from farm.errors import FarmError
 from farm.platforms.facts import named
 from farm.settings import Runner

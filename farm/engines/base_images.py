@@ -19,8 +19,9 @@ import docker.errors
 from farm import failures
 from farm.catalog import DebianRelease
 from farm.engines import once
-from farm.engines.docker import ERRORS, guard
+from farm.engines.docker import guard
 from farm.engines.package_counts import PackageCounts
+from farm.engines.reach import ERRORS
 from farm.errors import InfrastructureError
 from farm.pulse import Pulse, megabytes
 from farm.temporary import temporary_folder

@@ -4,14 +4,10 @@ Containers get no network, no credentials, no bind mounts: inputs are copied in,
 """
 
 import contextlib
-import os
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 import docker
@@ -19,20 +15,15 @@ import docker.api.client
 import docker.errors
 import requests
 import urllib3.exceptions
-from docker.context import ContextAPI
-from docker.context.config import get_current_context_name
 from docker.models.containers import Container
 from docker.types import LogConfig
 
 from farm import outputs
 from farm.engines import profile, transfer
-from farm.engines.base import SOCKET_HINT, Capacity, Cause, Job, Observation, Traits
-from farm.errors import InfrastructureError, NoRunnerError
+from farm.engines.base import Capacity, Cause, Job, Observation, Traits
+from farm.engines.reach import ERRORS
+from farm.errors import InfrastructureError
 
-API_TIMEOUT_S = 600
-FIRST_S = 30
-"""A first question is answered in milliseconds; later ones take as long as what they ask for."""
-DEFAULT_SOCKET = "unix:///var/run/docker.sock"
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137
 CRASHED = 255
@@ -44,14 +35,6 @@ IN_USE = 409
 P = ParamSpec("P")
 T = TypeVar("T")
 
-INSTALL_HINT = (
-    "on Debian or Ubuntu: `apt-get install docker.io` and `systemctl start docker` (or `dockerd &`) as root; "
-    "then make sure that `docker info` answers for this user, or set DOCKER_HOST"
-)
-
-
-# docker-py reads some answers past requests, such as what an image's build prints: urllib3's errors come through then.
-ERRORS = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError)
 _CUT_OFF = (requests.exceptions.ConnectionError, urllib3.exceptions.ProtocolError)
 
 
@@ -89,94 +72,6 @@ def _remove(container: Container) -> None:
     except docker.errors.APIError as error:
         if error.status_code != IN_USE:  # "removal of container ... is already in progress"
             raise
-
-
-def connect(url: str | None = None, timeout_s: int = API_TIMEOUT_S) -> docker.DockerClient:
-    """A client of the engine at `url`, else of the one that the command docker talks to; it waits `timeout_s`.
-
-    That is DOCKER_HOST's, else that of the current context (`docker context use`), which without one is this machine's.
-
-    Raises:
-        NoRunnerError: No engine answers there, within `FIRST_S` to the first question.
-    """
-    try:
-        address = url or os.environ.get("DOCKER_HOST") or _of_context() or DEFAULT_SOCKET
-        _try_socket(address, FIRST_S)
-        # docker-py speaks ssh through Paramiko unless it is told to run `ssh`, which knows the user's ~/.ssh/config and
-        # agent.
-        by_ssh = address.startswith("ssh://")
-        if by_ssh:
-            _ssh_without_paramiko()
-        client = (
-            docker.DockerClient(base_url=url, timeout=FIRST_S, use_ssh_client=by_ssh)
-            if url
-            else docker.from_env(timeout=FIRST_S, use_ssh_client=by_ssh)
-        )
-        try:
-            client.ping()
-        except BaseException:
-            client.close()  # its socket: a dispatcher that asks again and again would run out of them
-            raise
-        client.api.timeout = timeout_s
-    except (*ERRORS, OSError) as error:
-        where = url or "DOCKER_HOST, docker's context or this machine"
-        # docker-py passes on the text alone.
-        if isinstance(error, PermissionError) or "PermissionError" in str(error):
-            raise NoRunnerError(
-                f"this user may not use the Docker engine at {where}: no permission for its socket",
-                hint=SOCKET_HINT,
-            ) from error
-        if "timed out" in str(error).lower():  # the reason is a text where the client is made
-            raise NoRunnerError(
-                f"no Docker engine answers at {where}: what listens there said nothing for {FIRST_S} s",
-                hint="look at the engine's own log, restart it",
-            ) from error
-        raise NoRunnerError(f"no Docker engine answers at {where}: {error}", hint=INSTALL_HINT) from error
-    return client
-
-
-def _ssh_without_paramiko() -> None:
-    """docker-py 7.2 has no ssh at all where it cannot import Paramiko, though running `ssh` uses nothing of it.
-
-    Paramiko and what it needs are four packages and half the time that docker-py takes to import: an empty module does.
-    """
-    client: Any = docker.api.client
-    if hasattr(client, "SSHHTTPAdapter"):
-        return
-    sys.modules["paramiko"] = ModuleType("paramiko")
-    try:
-        from docker.transport.sshconn import SSHHTTPAdapter  # noqa: PLC0415 (it imports Paramiko)
-    finally:
-        sys.modules.pop("paramiko", None)  # whoever else asks for it is told the truth
-    client.SSHHTTPAdapter = SSHHTTPAdapter
-
-
-def _of_context() -> str | None:
-    """The address of the context that the command docker uses; None: it has none of its own.
-
-    Raises:
-        NoRunnerError: There is no such context: docker-py would take this machine's engine.
-    """
-    name = os.environ.get("DOCKER_CONTEXT") or get_current_context_name()
-    context = ContextAPI.get_context(name)
-    if context is None:
-        raise NoRunnerError(
-            f"docker has no context {name!r}, which DOCKER_CONTEXT or its config.json names",
-            hint="`docker context ls` lists those that there are",
-        )
-    return context.Host or None
-
-
-def _try_socket(url: str, timeout_s: int) -> None:
-    """docker-py never closes a socket that cannot be connected: here it is closed at once.
-
-    Raises:
-        OSError: Nothing listens there, or this user may not use it.
-    """
-    if url.startswith("unix://") and hasattr(socket, "AF_UNIX"):
-        with socket.socket(socket.AF_UNIX) as trial:
-            trial.settimeout(timeout_s)
-            trial.connect(url.removeprefix("unix://"))
 
 
 class DockerEngine:

@@ -25,9 +25,10 @@ from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 from farm import outputs
 from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
-from farm.engines.docker import ERRORS, guard
+from farm.engines.docker import guard
 from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.output import RefusedOutputError
+from farm.engines.reach import ERRORS
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.pack import pack

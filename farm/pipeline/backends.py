@@ -15,12 +15,13 @@ from farm.engines import base_images, images
 from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
-from farm.engines.docker import ERRORS, DockerEngine, connect
+from farm.engines.docker import DockerEngine
 from farm.engines.exchange import Exchange
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.github_api import connect as connect_github
 from farm.engines.host import HostEngine
+from farm.engines.reach import ERRORS, connect
 from farm.engines.swarm import SwarmEngine
 from farm.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.pipeline.host_toolchain import prove_host, this_machine

@@ -53,6 +53,9 @@ class Judgement:
             return
         reasons = [reason for reason in self.advised() if reason.severity != "warning"]
         lines = [f"{self.what} cannot be built:", *(f"  - {reason.text}" for reason in reasons)]
+        # What the rules propose is for the platform that was asked for.
+        if elsewhere := [r.nearest for r in self.offer if r.nearest and r.nearest.startswith("--platform ")]:
+            raise NotBuildableError("\n".join(lines), hint=f"{elsewhere[0]}, or another channel")
         # One change that does away with everything is worth more than one for each reason.
         nearest, single = self.nearest(), [reason.nearest for reason in reasons if reason.nearest]
         raise NotBuildableError(
@@ -82,7 +85,8 @@ def _not_offered(candidate: Candidate) -> list[Reason]:
     if platform not in channel.platforms or platform not in recipe.platforms:
         both = [p for p in channel.platforms if p in recipe.platforms]
         fact = f"platforms of {package} in {name}: {', '.join(both) or 'none'}"
-        found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source))
+        nearest = f"--platform {both[0]}" if both else None
+        found.append(Reason("channel", f"{package} in {name} is not built for {platform}", fact, source, nearest))
     # GPUs with an SM are the rules' matter: they say which CUDA would do, this could only say no.
     if variant.gpu not in channel.gpus and not variant.sms:
         fact = f"GPUs of {name}: {', '.join(channel.gpus)}"

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from farm.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.failures import line_that_says
+from farm.outputs import runs_nothing
 from farm.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
 
@@ -103,10 +104,15 @@ def make_environment(dest: Path, python: Path, *, uv: str | None = None) -> Path
 
     Raises:
         UsageError: `dest` is there already and not empty.
-        InfrastructureError: The interpreter cannot make one.
+        InfrastructureError: The interpreter cannot make one; nothing there can be run.
     """
     if dest.exists() and any(dest.iterdir()):
         raise UsageError(f"{dest}: is not empty", hint="name a folder that does not exist yet")
+    if runs_nothing(dest):
+        raise InfrastructureError(
+            f"{dest}: its file system is mounted noexec, where no library of a wheel can be loaded",
+            hint="mount it without noexec, or set artifacts in ci/farm.yaml to a folder on another disk",
+        )
     # Isolated: PYTHONPATH and packages of the user must have no part in it.
     command = [str(python), "-I", "-m", "venv", "--without-pip", str(dest)]
     if uv is not None:
@@ -225,34 +231,39 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
                 "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
-    elif source and (refusal := _refusal(source[-1])):
-        # pip says of such indexes only that they have no such version.
-        if not isinstance(refusal, int):
+    elif source:
+        # pip says of indexes that do not let it read only that they have no such version.
+        status, silent = _answer(source[-1])
+        if silent:
             todo = "start its server, or correct its address (--index-url, index_public_url in ci/farm.yaml)"
-            return InfrastructureError(f"{what}: {source[-1]} does not answer ({refusal})", hint=f"{todo}; {hint}")
-        hint = (
-            f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
-            f"(docs/index-stores.md has the policy); {hint}"
-        )
+            return InfrastructureError(f"{what}: {source[-1]} does not answer ({silent})", hint=f"{todo}; {hint}")
+        if status in (401, 403):
+            hint = (
+                f"{source[-1]} answers {status} without credentials, and pip sends none: let everybody read the bucket "
+                f"(docs/index-stores.md has the policy); {hint}"
+            )
     return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
-def _refusal(url: str) -> int | str | None:
-    """401 or 403 where that is what an index answers to everybody, or why it does not answer at all."""
-    import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
+def _answer(url: str) -> tuple[int, str]:
+    """The status with which an index answers everybody, else 0; and why it does not answer at all, else nothing."""
+    import http.client  # noqa: PLC0415  takes long, and is rarely needed
+    import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 
     if not url.startswith(("http://", "https://")) or "@" in url:
-        return None
+        return 0, ""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20):
-            return None
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20) as answer:
+            return answer.status, ""
     except urllib.error.HTTPError as error:
-        return error.code if error.code in (401, 403) else None
+        return error.code, ""
     except urllib.error.URLError as error:
-        return str(error.reason)
-    except (OSError, ValueError):
-        return None
+        return 0, str(error.reason)
+    except (OSError, http.client.HTTPException) as error:  # it is no web server, or closes the connection
+        return 0, str(error).strip() or type(error).__name__
+    except ValueError:
+        return 0, ""
 
 
 def _logged(command: list[str], log: Path, line: Callable[[str], object], end: float) -> int | None:

@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from farm.engines.base import Capacity, Job
-from farm.engines.docker import DockerEngine, connect
+from farm.engines.docker import DockerEngine
+from farm.engines.reach import connect
 from farm.matrix import load_matrix
 from farm.plan import Selectors, resolve
 from farm.render import render

@@ -19,7 +19,7 @@ import docker
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from farm.engines.docker import connect
+from farm.engines.reach import connect
 from farm.errors import NoRunnerError
 from tests.e2e.wine import windows_python as windows
 from tests.servers import rgw

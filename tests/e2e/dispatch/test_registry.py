@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from farm.engines.docker import connect
+from farm.engines.reach import connect
 from farm.errors import InfrastructureError
 from farm.pipeline.backends import push
 from tests.e2e.dispatch.conftest import PUSH_PORT

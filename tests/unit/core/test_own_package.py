@@ -608,7 +608,7 @@ def test_a_smoke_test_of_what_is_not_published_says_how_to_build_it(own, capsys)
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
     said = capsys.readouterr().err
     assert f"hello 0.1.0+cpu.avx is not published in {own / 'artifacts' / 'index'}" in said
-    assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in said
+    assert "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in said
     assert sorted(own.rglob("*")) == before
 
 
@@ -623,7 +623,9 @@ def test_the_hint_of_a_smoke_test_names_the_package_as_it_was_asked_for(own, cap
     read: list[object] = []
     monkeypatch.setattr(selected, "from_environment", lambda environ: read.append(environ) or {})
     assert main(["--project", str(own), "smoke", "--variant", "cpu-avx-py311", "--package", "hello"]) == 2
-    assert "farm submit --variant cpu-avx-py311 --package hello --channel mine" in capsys.readouterr().err
+    assert (
+        "farm submit --variant cpu-avx-py311 --package hello --platform linux --channel mine" in capsys.readouterr().err
+    )
     assert len(read) == 1  # the selectors are those of the plan
 
 

@@ -444,6 +444,15 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_only(tmp_path):
     )
 
 
+@pytest.mark.parametrize("variant", ["sm120-avx2-py311", "sm35-avx-py311"])
+def test_a_channel_of_another_platform_is_advised_with_that_platform(root, variant):
+    """What the rules know is for the platform that was asked for, and would not do either."""
+    asked = Selectors(Variant.parse(variant), "torch", "linux", "rtx50-windows")
+    with pytest.raises(NotBuildableError, match="torch in rtx50-windows is not built for linux") as caught:
+        resolve(root, asked)
+    assert caught.value.hint == "--platform windows, or another channel"
+
+
 def test_without_a_channel_the_first_that_offers_the_variant_is_taken(project):
     path = project / "ci" / "matrix.yaml"
     raw = yaml.safe_load(path.read_text())

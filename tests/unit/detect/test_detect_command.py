@@ -1,13 +1,15 @@
 """`farm detect` on recorded machines, with the project's own channels."""
 
 import json
+import re
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from farm.cli.main import main
+from farm.cli.main import main, parser
+from farm.cli.selected import selectors_of
 from farm.detect.choose import Offer as ChannelOffer
 from farm.detect.choose import choose
 from farm.detect.published import with_published
@@ -15,7 +17,9 @@ from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.standing import KEY
 from farm.matrix import load_matrix
+from farm.plan import resolve
 from farm.runs import Phase
+from farm.settings import load_settings
 from farm.site import build
 from farm.site.offers import Offer
 from farm.site.state import STATES, Known, RunView, wheels
@@ -66,6 +70,36 @@ def test_only_what_is_offered_for_the_platform_counts(on, capsys):
     assert offered
     assert (found["variant"] in offered) == (found["channel"] is not None)
     assert {other["variant"] for other in found["alternatives"]} <= offered
+
+
+@pytest.mark.parametrize(
+    ("name", "system"), [("rtx5070-windows", "windows"), ("m3-macbook", "macos"), ("gtx1080ti-haswell", "linux")]
+)
+def test_the_command_that_builds_the_wheel_builds_it_for_this_system(on, capsys, tmp_path, monkeypatch, name, system):
+    """Without --platform a build is for Linux, wherever the command is typed."""
+    monkeypatch.chdir(tmp_path)
+    on(name)
+    assert main(["detect"]) == 0
+    (command,) = re.findall(r"it is built by: farm (submit(?: --[a-z]+ \S+)+)", words_of(capsys))
+    args = parser().parse_args(command.split())
+    plan = resolve(ROOT, selectors_of(args, ROOT, load_settings(ROOT)))
+    assert (plan.platform, plan.channel) == (system, args.channel)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("k40-470-sandybridge", "proved of this variant: sm35-avx-py311 (built and run on NVIDIA H200 (sm_90), by "),
+        ("gtx1080ti-haswell", "proved: nothing: no build of torch from channel main has been run to its end"),
+        ("rtx5070-windows", "proved: nothing: no build of torch from channel"),
+    ],
+)  # fmt: skip
+def test_who_is_to_build_it_is_told_what_has_been_proved(on, capsys, tmp_path, monkeypatch, name, said):
+    """Before hours of compiling, and never more than was seen."""
+    monkeypatch.chdir(tmp_path)
+    on(name)
+    assert main(["detect"]) == 0
+    assert said in words_of(capsys)
 
 
 def test_the_table_names_what_was_found_and_what_was_not(on, capsys):

@@ -13,6 +13,7 @@ from farm.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice,
 from farm.detect.readings import take
 from farm.doctor.examine import examine
 from farm.doctor.windows import VSWHERE
+from farm.errors import NoRunnerError
 from farm.plan import Selectors, resolve
 from farm.variant import Variant
 
@@ -46,6 +47,7 @@ class Machine:
         self.system, self.gpu, self.driver = system, gpu, driver
         self.commands = {"git --version": (0, "git version 2.45.2.windows.1\r\n")}
         self.paths, self.programs, self.packages, self.variables = set(), {}, {}, {}
+        self.docker = NoRunnerError("no Docker engine answers", hint="set DOCKER_HOST")
         self.total, self.commit, self.disk, self.count = 33_378_976 << 10, 64 << 30, 901 * 10**9, 32
 
     def uname(self):
@@ -106,6 +108,11 @@ class Machine:
 
     def package(self, name):
         return self.packages.get(name)
+
+    def engine(self):
+        if isinstance(self.docker, Exception):
+            raise self.docker
+        return self.docker
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import pytest
 from farm.cli.main import main
 from farm.doctor.site import ThisSite
 from farm.doctor.windows import VSWHERE
+from farm.errors import NoRunnerError
 from farm.plan import Selectors, resolve
 from farm.variant import Variant
 
 VS = f"{VSWHERE} -utf8 -nologo -products *"
 CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"
 MSVC = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools\VC\Tools\MSVC"
-DOCKER_INFO = "docker info --format {{json .}}"
-DENIED = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
 DEFENDER = "powershell -NoProfile -NonInteractive -Command (Get-MpPreference).ExclusionPath"
 
 
@@ -122,10 +121,7 @@ def test_kepler_compiles_for_the_cpu_alone(k40, findings):
 
 def test_linux_and_macos_say_what_applies_there(machine, findings):
     linux = machine("linux", gpu=None)
-    linux.commands[DOCKER_INFO] = (
-        0,
-        '{"OSType":"linux","ServerVersion":"20.10.24","Architecture":"x86_64"}\nWARNING: No swap limit support\n',
-    )
+    linux.docker = ("linux", "20.10.24", "x86_64")
     linux.programs["g++"] = "/usr/bin/g++"
     found = findings(linux, None)
     assert (found["Docker"][0], found["torch.compile: C++ compiler"][0]) == ("ok", "ok")
@@ -138,26 +134,30 @@ def test_linux_and_macos_say_what_applies_there(machine, findings):
     assert not {"Docker", "Visual Studio", "GPU", "GPU driver"} & set(found)
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "found", "todo"),
-    [
-        (1, f'{{"ServerErrors":["{DENIED}"],"ClientInfo":{{"Context":"default"}}}}\n', "no permission", "usermod -aG"),
-        (1, '{"ServerErrors":["Cannot connect to the Docker daemon."]}\n', "Cannot connect", "systemctl start"),
-        (0, '{"ServerErrors":["Cannot connect to the Docker daemon."]}\n', "Cannot connect", "systemctl start"),
-        (0, '{"OSType":"windows","ServerVersion":"28"}\n', "runs windows containers", "Linux containers"),
-        (1, DENIED + "\n", "no permission", "usermod -aG"),
-        (0, "[]\n", "[]", "systemctl start"),
-        (0, "{\n", "{", "systemctl start"),
-        (1, "", "no answer", "systemctl start"),
-    ],
-)
-def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings, code, text, found, todo):
+def test_an_engine_that_does_not_answer_is_named_with_its_reason(machine, findings):
     linux = machine("linux", gpu=None)
-    linux.commands[DOCKER_INFO] = (code, text)
-    state, seen, advice = findings(linux, None)["Docker"]
-    assert state == "missing"
-    assert found in seen
-    assert todo in advice
+    assert findings(linux, None)["Docker"] == ("missing", "no Docker engine answers", "set DOCKER_HOST")
+    linux.docker = ("windows", "28", "x86_64")
+    state, seen, todo = findings(linux, None)["Docker"]
+    assert (state, "windows containers" in seen, "Linux containers" in todo) == ("missing", True, True)
+
+
+def test_the_engine_is_asked_as_builds_ask_it(tmp_path, monkeypatch):
+    """With Podman's service, and an engine that DOCKER_HOST names, there need be no command `docker`."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/gone.sock")
+    with pytest.raises(
+        NoRunnerError, match=rf"no Docker engine answers at unix://{tmp_path}/gone.sock \(DOCKER_HOST\)"
+    ):
+        ThisSite().engine()
+
+
+def test_a_python_that_only_the_container_has_leaves_the_wheel_untested(machine, findings):
+    linux = machine("linux", gpu=None)
+    plan = resolve(Path(__file__).parents[3], Selectors(Variant.parse("cpu-avx-py313"), "canary"))
+    state, seen, todo = findings(linux, plan)["Python"]
+    assert (state, "no py313" in seen, "not tested" in seen) == ("warning", True, True)
+    assert "uv python install 3.13" in todo
 
 
 def test_this_machine_is_read_rightly(tmp_path):

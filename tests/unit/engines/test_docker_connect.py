@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 
-from farm.engines import docker
+from farm.engines import reach
 from farm.errors import NoRunnerError
 
 
@@ -20,27 +20,27 @@ def silent():
 
 
 def test_a_first_question_is_given_up_long_before_others_are(silent, monkeypatch):
-    monkeypatch.setattr(docker, "FIRST_S", 0.1)
+    monkeypatch.setattr(reach, "FIRST_S", 0.1)
     with pytest.raises(NoRunnerError, match=r"no Docker engine answers at tcp://.* said nothing for") as found:
-        docker.connect(silent)
+        reach.connect(silent)
     assert "apt-get" not in found.value.hint
 
 
 def test_a_machine_without_an_engine_is_told_how_to_get_one():
     with pytest.raises(NoRunnerError) as found:
-        docker.connect("unix:///nonexistent")
+        reach.connect("unix:///nonexistent")
     assert "apt-get install docker.io" in found.value.hint
 
 
 BY_SSH = """
 import sys
 sys.modules["paramiko"] = None  # as where it is not installed
-from farm.engines import docker
+from farm.engines import reach
 from farm.errors import NoRunnerError
 try:
-    docker.connect()
-except NoRunnerError:
-    print("no engine")
+    reach.connect()
+except NoRunnerError as error:
+    print(error, error.hint)
 """
 
 
@@ -52,9 +52,30 @@ def test_an_engine_by_ssh_is_asked_by_the_command_ssh_and_needs_no_paramiko(tmp_
     ssh.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": "ssh://builder"}
     done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout == "no engine\n"
+    assert done.stdout.startswith("no Docker engine answers at ssh://builder (DOCKER_HOST): ")
     assert "builder" in said.read_text()
     assert "dial-stdio" in said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("address", "todo"),
+    [
+        ("ssh://me@box.example", "`ssh me@box.example docker info`"),
+        ("ssh://box.example:2222", "`ssh -p 2222 box.example docker info`"),
+        ("tcp://127.0.0.1:1", "`docker info`"),
+    ],
+)
+def test_an_engine_elsewhere_is_not_installed_here(tmp_path, address, todo):
+    """The address itself is named, and what must work there."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\necho 'me@box.example: Permission denied (publickey).' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOCKER_HOST": address}
+    # A process of its own: docker-py leaves what it opens for ssh to the garbage collector.
+    done = subprocess.run([sys.executable, "-c", BY_SSH], env=environ, capture_output=True, text=True, check=True)
+    assert f"no Docker engine answers at {address} (DOCKER_HOST): " in done.stdout
+    assert todo in done.stdout
+    assert "apt-get" not in done.stdout
 
 
 @pytest.mark.parametrize("by", ["DOCKER_CONTEXT", "config.json"])
@@ -69,7 +90,7 @@ def test_a_context_that_is_not_there_is_named(tmp_path, monkeypatch, by):
     else:
         (tmp_path / by).write_text(json.dumps({"currentContext": "gone"}))
     with pytest.raises(NoRunnerError, match="docker has no context 'gone'"):
-        docker.connect()
+        reach.connect()
 
 
 def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(silent, tmp_path, monkeypatch):
@@ -82,7 +103,7 @@ def test_the_context_that_is_chosen_is_asked_where_this_machine_has_no_engine(si
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(docker, "DEFAULT_SOCKET", "unix:///nonexistent")
-    monkeypatch.setattr(docker, "FIRST_S", 0.1)
+    monkeypatch.setattr(reach, "DEFAULT_SOCKET", "unix:///nonexistent")
+    monkeypatch.setattr(reach, "FIRST_S", 0.1)
     with pytest.raises(NoRunnerError, match="said nothing for"):
-        docker.connect()
+        reach.connect()

@@ -29,6 +29,7 @@ MESSAGES = {
     'OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error loading "c10.dll"':
         "winerror-1114",
     "RuntimeError: Numpy is not available": "numpy",
+    "ImportError: /tmp/x.so: failed to map segment from shared object": "noexec",
     "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.1.0 as it may crash.": "numpy",
     "ImportError: libcudnn.so.8: cannot open shared object file: No such file or directory": "cudnn-missing",
     "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_infer.so.8: cannot open": "cudnn-missing",

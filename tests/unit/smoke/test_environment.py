@@ -1,14 +1,19 @@
 """Interpreters and environments; installing into them is in tests/integration/smoke."""
 
+import os
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging import tags
 
 from farm.errors import InfrastructureError, UsageError
+from farm.smoke import environment
 from farm.smoke.environment import find_python, install, make_environment, other_platform
 
 
@@ -105,6 +110,18 @@ def test_an_interpreter_that_cannot_make_one(tmp_path):
         make_environment(tmp_path / "env", tmp_path / "absent")
 
 
+def test_a_disk_that_runs_nothing_is_no_failure_of_the_wheel(tmp_path, monkeypatch):
+    """glibc says of each library there only "failed to map segment from shared object"."""
+    ordinary = os.statvfs
+    flags = lambda path: SimpleNamespace(f_flag=ordinary(path).f_flag | os.ST_NOEXEC)  # noqa: E731
+    monkeypatch.setattr(os, "statvfs", flags)
+    with pytest.raises(InfrastructureError, match="mounted noexec") as caught:
+        make_environment(tmp_path / "new/env", Path(sys.executable))
+    assert str(tmp_path / "new/env") in str(caught.value)
+    assert "artifacts" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wheel_of_another_platform_is_known_before_it_is_installed():
     here = next(tags.platform_tags())
     assert other_platform([f"x-1-cp311-cp311-{here}.whl"]) is None
@@ -138,3 +155,22 @@ def test_a_disk_that_is_full_says_nothing_of_the_wheel(tmp_path, monkeypatch):
         install(Path("python3"), "hello", source=(), log=tmp_path / "logs/install.log", timeout_s=60)
     assert str(tmp_path / "logs") in error.value.hint
     assert "/some/tmp" in error.value.hint
+
+
+@pytest.mark.parametrize("banner", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""], ids=["ssh", "closed at once"])
+def test_what_is_no_web_server_does_not_answer(tmp_path, banner):
+    """pip retries and says that it found no version."""
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.sendall(banner)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[0] == 0
+            assert environment._answer(f"http://127.0.0.1:{server.server_address[1]}/simple/")[1]
+        finally:
+            server.shutdown()
+            thread.join()

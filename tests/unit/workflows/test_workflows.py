@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.cli.main import parser
+from farm.cli.main import main, parser
+from farm.cli.selected import selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOWS
 from farm.matrix import load_matrix
 from farm.matrix.workflow import workflow_matrix
-from farm.settings import load_github
+from farm.plan import resolve
+from farm.settings import load_github, load_settings
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
 from tests.unit.workflows.conftest import WORKFLOWS as FILES
 from tools import workflow_plan
@@ -259,6 +261,34 @@ def test_the_starter_workflow_stops_where_there_is_no_matrix(tmp_path, lost, cod
         assert {build["package"] for build in json.loads(line.removeprefix("builds="))} == {"hello"}
 
 
+def test_the_starter_workflow_builds_each_build_of_its_channel(tmp_path, capsys):
+    """Two CUDA versions, two platforms: each job must build its own."""
+    for part in ("ci", "recipes"):
+        shutil.copytree(EXAMPLE / part, tmp_path / part)
+    for file in ("ci/matrix.yaml", "recipes/hello/recipe.yaml"):
+        text = (tmp_path / file).read_text().replace("platforms: [linux]", "platforms: [linux, windows]")
+        text = text.replace("toolkit: debian", "toolkit: nvidia").replace("    base: debian-bookworm\n", "")
+        (tmp_path / file).write_text(
+            text.replace('cuda: "11.8"', 'cuda: ["11.7", "11.8"]').replace("[hello]", "[hello, canary]")
+        )
+    assert main(["--project", str(tmp_path), "matrix", "--channel", "mine", "--json"]) == 0
+    builds = json.loads(capsys.readouterr().out)
+    assert len({build["alias"] for build in builds}) == len(builds)
+    job = Workflow(EXAMPLE / ".github/workflows/wheels.yml").jobs["build"]
+    (words,) = [words for step in job["steps"] for words in farm_commands(step.get("run", ""))]
+    for build in builds:
+        values = {
+            name: build[re.fullmatch(r"\$\{\{ matrix\.build\.(\w+) \}\}", text)[1]] for name, text in job["env"].items()
+        }
+        args = parser().parse_args([re.sub(r"\$(\w+)", lambda m, of=values: of[m[1]], word) for word in words])
+        chosen = selectors_of(args, tmp_path, load_settings(tmp_path))
+        plan = resolve(tmp_path, chosen)
+        found = {"channel": plan.channel, "variant": plan.variant, "platform": plan.platform}
+        assert found == {key: build[key] for key in found}
+        assert plan.options["cuda"] == build["cuda"], build["alias"]
+        assert plan.package == build["package"]
+
+
 def test_a_chunk_that_is_not_there(shell):
     script = step_of("build-wheels.yml", "plan", "Make the matrix")
     done, outputs = shell(script, CHANNEL="kepler-debian", PACKAGE="*", VARIANT="*", CHUNK="0\nbuild={}; touch owned")
@@ -382,3 +412,18 @@ def test_the_fence_is_one_of_its_own_each_time():
         assert re.fullmatch(r"[0-9a-f]{32}", token)
         seen.add(token)
     assert len(seen) == 3
+
+
+def test_the_page_on_runners_counts_the_chunks_as_they_are():
+    matrix, labels = load_matrix(ROOT), load_github(ROOT)
+    chunks = {
+        name: len(
+            workflow_matrix(matrix, matrix.builds(name), lambda job, b: labels.runs_on(job, b.variant, b.platform))[
+                "build"
+            ]
+        )
+        for name in matrix.channels
+    }
+    assert {name: count for name, count in chunks.items() if count != 1} == {"kepler-2.0.1": 2}
+    text = " ".join((ROOT / "docs/runners.md").read_text(encoding="utf-8").split())
+    assert "Of the channels of `ci/matrix.yaml`, `kepler-2.0.1` has two, the others one" in text

@@ -1,0 +1,58 @@
+"""Checks of a project: can its files be read, and its folders be written?"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from farm.doctor.findings import Finding, missing, ok
+from farm.errors import UsageError
+from farm.matrix import load_matrix
+from farm.outputs import runs_nothing, unwritable
+from farm.recipe import recipe
+from farm.settings import Settings, load_runners, load_settings
+
+
+def examine_project(project: Path) -> list[Finding]:
+    """Every finding about the project's own files and folders."""
+    wrong: list[Finding] = []
+    for read in (load_settings, load_runners, _matrix):
+        wrong += _mistake(read, project)
+    found = wrong or [ok("configuration", str(project))]
+    if not _mistake(load_settings, project):
+        found += list(_folders(project, load_settings(project))) or [ok("folders", "they can be written")]
+    return found
+
+
+def _mistake(read: Callable[[Path], object], project: Path) -> list[Finding]:
+    try:
+        read(project)
+    except UsageError as error:
+        return [missing("configuration", str(error), error.hint or "correct it, then run this again")]
+    return []
+
+
+def _matrix(project: Path) -> None:
+    """The channels, and the recipes of the project's own."""
+    matrix = load_matrix(project)
+    for name in matrix.own():
+        for package in matrix.channel(name).packages:
+            recipe(package)
+
+
+def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
+    """What is wrong with a folder that runs write to; one that is not there yet will be made in the nearest above."""
+    places = {"artifacts": settings.artifacts, "index": settings.index, "compiler_cache": settings.compiler_cache}
+    problems: dict[str, list[str]] = {}
+    for key, place in places.items():
+        if place and "://" not in place and (problem := unwritable(project / place)):
+            problems.setdefault(problem, []).append(key)
+    for problem, keys in problems.items():
+        todo = f"correct its owner or mode (`ls -ld`), or name other folders in ci/farm.yaml ({', '.join(keys)})"
+        yield missing("folders", f"{', '.join(keys)}: {problem}", todo)
+    artifacts = project / settings.artifacts
+    if not problems and runs_nothing(artifacts):
+        seen = f"artifacts: {artifacts} is mounted noexec, and smoke tests load what they install there"
+        yield missing("folders", seen, "mount it without noexec, or name another folder in ci/farm.yaml (artifacts)")
+    temporary = Path(tempfile.gettempdir())
+    if problem := unwritable(temporary):
+        yield missing("folders", f"temporary files: {problem}", "set TMPDIR to a folder that can be written")
