@@ -207,6 +207,15 @@ def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
         yield f"Requires-Python {lines[0]!r} excludes {policy.python}, which is promised"
 
 
+def first_python(tag: str, requires_python: str | None) -> str | None:
+    """The first version of Python that a tag is for and Requires-Python allows; None where there is none."""
+    try:
+        allowed = SpecifierSet(requires_python or "")
+    except InvalidSpecifier:
+        allowed = SpecifierSet()
+    return next((version for version in _versions(tag) if allowed.contains(version)), None)
+
+
 def _versions(tag: str) -> Iterator[str]:
     """Versions of Python that a tag such as `cp311-cp311`, `cp37-abi3` or `py2-none` is for, the likely ones first."""
     python, _, abi = tag.partition("-")
@@ -217,7 +226,7 @@ def _versions(tag: str) -> Iterator[str]:
     major, minor = match[1], match[2]
     if python.startswith("pp") and len(minor) > 2:
         minor = minor[:2]
-    generic = abi == "abi3" or python.startswith("py")
+    generic = abi in ("abi3", "abi3t") or python.startswith("py")
     last = _NEWEST_MINOR if generic or not minor else int(minor)
     for number in range(int(minor or 0), last + 1):
         # A bound may name a micro version (>=3.8.1), so a few of them are tried.

@@ -21,7 +21,7 @@ _SYSTEM_ELF = re.compile(
     rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
-_PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
+_PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
 # Programs and object files have other names, and debugging information that was split off ends in `.debug`.
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)

@@ -61,6 +61,7 @@ def build_elf(
     versions: Mapping[str, Iterable[str]] | None = None,
     text: bytes = b"\xc3",
     symbols: Mapping[str, int] | None = None,
+    takes: Iterable[str] = (),
     fatbin: bytes | None = None,
     machine: int = 62,
     kind: int = 3,
@@ -70,8 +71,9 @@ def build_elf(
 ) -> bytes:
     """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
 
-    `symbols`: function name to offset in `text`. `init`: offsets in `text` of the static initialisers, put into
-    `.init_array` by relocations or, without `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
+    `symbols`: function name to offset in `text`. `takes`: names that others must give. `init`: offsets in
+    `text` of the static initialisers, put into `.init_array` by relocations or, without `relocate_init`, as they are.
+    `relocations`: further rows of `.rela.dyn`.
     """
     versions = versions or {}
     strings = _Strings()
@@ -81,6 +83,7 @@ def build_elf(
     ]
     verneed = _verneed(versions, strings)
     names = {name: strings.add(name) for name in symbols or {}}
+    taken = [strings.add(name) for name in takes]
 
     body = bytearray(b"\0" * (64 + 2 * 56))
     places: dict[str, tuple[int, int]] = {}
@@ -94,6 +97,7 @@ def build_elf(
     code = place(".text", text)
     table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
     table += [struct.pack("<IBBHQQ", names[name], 0x12, 0, 1, code + at, 1) for name, at in (symbols or {}).items()]
+    table += [struct.pack("<IBBHQQ", name, 0x12, 0, 0, 0, 0) for name in taken]
     tags.append((6, place(".dynsym", b"".join(table))))
     tags += [(5, place(".dynstr", strings.data)), (10, len(strings.data)), (11, 24)]
     if versions:

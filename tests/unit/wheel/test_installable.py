@@ -253,6 +253,8 @@ def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
         ("cp311-cp311", "_C.cp39-win_amd64.pyd", "python311.dll", False),
         ("cp37-abi3", "_C.pyd", "python3.dll", True),
         ("cp37-abi3", "_C.pyd", "python311.dll", False),
+        ("cp315-abi3t", "_C.abi3t-win_amd64.pyd", "python3t.dll", True),
+        ("cp315-abi3t", "_C.pyd", "python315t.dll", False),
         ("cp311-cp311", "_C.cp311-win32.pyd", "python311.dll", False),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313t.dll", True),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313.dll", False),
