@@ -117,11 +117,27 @@ def test_a_plugin_takes_what_is_loaded_from_the_folders_above_it(make_pe, make_w
 
 
 @pytest.mark.parametrize(
+    "folder", ["platforms", "styles", "imageformats", "iconengines", "bearer", "tls", "sqldrivers"]
+)
+def test_plugins_beside_qt_as_windeployqt_puts_them(make_pe, make_wheel, tmp_path, folder):
+    """pymeshlab's."""
+    needs = make_pe(needed=["Qt5Core.dll"])
+    files = {"pkg/Qt5Core.dll": make_pe(), f"pkg/{folder}/qany.dll": needs, f"pkg/{folder}/c.pyd": needs}
+    wheel = make_wheel(tmp_path / "in", files, name="pkg", tag="cp311-cp311-win_amd64")
+    assert [need.who for need in inspect(wheel).needs if need.answer == "unreachable"] == [f"pkg/{folder}/c.pyd"]
+
+
+@pytest.mark.parametrize(
     ("dll", "module"),
-    [("pxr/usd_ms.dll", "pxr/Usd/_usd.pyd"), ("bpy/usd_ms.dll", "bpy/5.0/python/lib/site-packages/pxr/Usd/_usd.pyd")],
+    [
+        ("pxr/usd_ms.dll", "pxr/Usd/_usd.pyd"),
+        ("bpy/usd_ms.dll", "bpy/5.0/python/lib/site-packages/pxr/Usd/_usd.pyd"),
+        ("jaxlib/jax_common.dll", "jaxlib/mlir/_mlir_libs/_mlir.pyd"),
+        ("tensorflow/python/_pywrap_tensorflow_common.dll", "tensorflow/python/util/_pywrap_utils.pyd"),
+    ],
 )
 def test_folders_that_no_init_shows_are_listed(make_pe, make_wheel, tmp_path, dll, module):
-    """usd-core's and Blender's."""
-    needs = make_pe(needed=["usd_ms.dll"])
+    """usd-core's and Blender's, and those whose DLL the package loads before the modules that need it."""
+    needs = make_pe(needed=[dll.rpartition("/")[2]])
     wheel = make_wheel(tmp_path / "in", {dll: make_pe(), module: needs}, name="pkg", tag="cp311-cp311-win_amd64")
     assert unreachable(wheel) == []

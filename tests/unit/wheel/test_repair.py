@@ -6,8 +6,10 @@ import pytest
 from farm.cli.main import main
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
+from farm.wheel.policy import Policy
 from farm.wheel.record import compare_record, parse_record
 from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.verify import verify
 
 
 @pytest.fixture
@@ -195,6 +197,19 @@ def test_a_record_that_cannot_be_read_is_written_anew(tmp_path, make_wheel, reco
     rows = {row.path: row.sha256 for row in parse_record(inside["canary-1.0.dist-info/RECORD"])}
     assert rows["canary/a.py"] == hashlib.sha256(b"x").hexdigest()
     assert set(rows) == set(inside)
+
+
+def test_of_a_record_that_is_written_anew_the_command_says_so_shortly(tmp_path, make_wheel, capsys):
+    """gmsh 4.15 for Windows has hexadecimal hashes: 350 lines."""
+    files = {f"canary/{number}.py": b"x" for number in range(100)}
+    path = make_wheel(tmp_path / "in", files, record=b"canary/0.py,sha256=" + b"0" * 64 + b",1\n")
+    [finding] = [each for each in verify(path, Policy()).findings if each.check == "record"]
+    assert "farm repair" in finding.fix
+    assert main(["repair", str(path), "--into", "canary", "-o", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 7
+    assert out[4] == "corrected the hash of canary/3.py in RECORD"
+    assert out[5] == "and of 98 more files (--json names them)"  # all, METADATA, WHEEL and RECORD itself
 
 
 def test_a_wrong_hash_of_metadata_is_mended(tmp_path, make_wheel):
