@@ -114,10 +114,12 @@ def run(args: argparse.Namespace) -> int:
     if len(result.record_corrected) > _MOST:
         print(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
     if not result.tags:
-        from farm.platforms.facts import unread
+        from farm.platforms.facts import of_tag, unread
 
-        if reason := unread(parse_wheel_name(result.wheel.name).tags):
-            print(f"{reason}: none was added, and what they need is not known; delocate adds it")
+        tags = parse_wheel_name(result.wheel.name).tags
+        if reason := unread(tags):
+            advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
+            print(f"{reason}: none was added, and what they need is not known{advice}")
     print(plain(str(result.wheel)))
     gc.freeze()  # nor is there anything to be found at the end
     return 0

