@@ -197,16 +197,19 @@ def test_cpu_level(check, make_elf, parts):
 
 
 @pytest.mark.parametrize(
-    ("member", "pattern"),
+    ("member", "pattern", "known"),
     [
-        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*"),
-        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*"),
+        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*", True),
+        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*", True),
+        ("canary.libs/libscipy_openblas64_-3e8f4b5a.so", "canary.libs/libscipy_openblas64_*", True),
+        ("canary.libs/libours-040039e1.so.5", "canary.libs/libours*", False),
     ],
 )
-def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern):
+def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern, known):
     changes = {member: make_elf(text=b"\xc3" + VPADDD_YMM)}
     [finding] = check(changes)[1].findings
     assert f'dispatching: ["{pattern}"]' in finding.fix
+    assert finding.fix.startswith("it is known to ask the CPU") == known
     assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
 
 
