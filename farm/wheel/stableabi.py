@@ -16,6 +16,7 @@ from farm.wheel.report import Finding
 from farm.wheel.symbols import Symbols
 
 _OF_PYTHON = re.compile(r"_?Py_?[A-Z]\w*")
+_OF_ONE = re.compile(r"\.(?:cpython-|cp)\d[^/]*$")
 # What comes from there has names that are not known here.
 _ELSEWHERE = (Answer.MISSING, Answer.EXCLUDED, Answer.DEPENDENCY, Answer.UNREACHABLE)
 _MOST = 5
@@ -31,7 +32,8 @@ def beyond_stable(contents: Contents, minor: int, tag: str, exclude: Sequence[st
     # A later Python has names that are not known here.
     closed = closed and minor <= max(known.values())
     for library in contents.libraries:
-        if not library.is_loadable:
+        # What is named after one Python is refused for that.
+        if not library.is_loadable or _OF_ONE.search(library.path):
             continue
         taken = _taken(contents.symbols.get(library.path)) - given
         later = sorted(name for name in taken if known.get(name, 0) > minor)

@@ -49,9 +49,11 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     Raises:
         As `farm.wheel.repair.repair`.
     """
+    name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
         info = read_dist_info(archive)
-        tags, machine = info.tags, windows_machine(info.tags)
+        tags = name.tags  # pip goes by these, whatever WHEEL says
+        machine = windows_machine(tags)
         windows = machine is not None
         before = frozenset(archive.members)
         options.tool.check(windows=windows)
@@ -61,7 +63,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         apart = for_another_machine(libraries, info.data_folder, machine, options.exclude) if windows else {}
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
-    libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
+    libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
     nothing = not (opens or asked or any(each.needed for each in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:

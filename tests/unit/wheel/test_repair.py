@@ -298,6 +298,16 @@ def test_it_is_said_that_libraries_for_macos_are_not_read(tmp_path, make_wheel, 
     assert [line.partition(":")[0] for line in lines] == (["libraries for macOS are not read"] if said else [])
 
 
+def test_a_wheel_that_was_renamed_by_hand_is_for_the_machine_of_its_name(tmp_path, make_wheel, make_elf):
+    """playwright's says `any` in WHEEL: pip goes by the file name."""
+    files = {"canary/driver/node": make_elf(kind=2, needed=["libc.so.6"])}
+    wheel = make_wheel(tmp_path / "in", files, tag="py3-none-manylinux1_x86_64", wheel_tags=["py3-none-any"])
+    (tmp_path / "new").mkdir()
+    new = repair(wheel, tmp_path / "new", RepairOptions(into="canary")).wheel
+    assert b"Tag: py3-none-manylinux_2_5_x86_64" in contents(new)["canary-1.0.dist-info/WHEEL"]
+    assert verify(new, Policy()).passed
+
+
 def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):
     path = make_wheel(tmp_path, {"canary/a.py": b"x"}, tag="py3-none-any")
     with pytest.raises(UsageError, match="overwrite"):

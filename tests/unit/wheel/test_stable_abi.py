@@ -98,6 +98,14 @@ def test_pythons_that_pip_does_not_install_it_for(tmp_path, make_wheel, make_elf
         assert sum(finding.check == "abi" for finding in verify(wheel, Policy()).findings) == refused
 
 
+def test_a_module_that_is_named_after_one_python_is_refused_for_that_alone(found, make_elf):
+    """sgl-kernel's `_mscclpp`."""
+    module = make_elf(needed=["libc.so.6"], takes=TAKES)
+    name = "canary/_C.cpython-310-x86_64-linux-gnu.so"
+    [(where, what)] = found({name: module}, "cp38-abi3-manylinux_2_17_x86_64")
+    assert (where, what.partition(" ")[0]) == (name, "its")
+
+
 def test_names_that_a_library_outside_the_wheel_may_give(found, make_elf):
     """PyRun_String is libshiboken6's for PySide6: its wheel alone does not show that."""
     module = make_elf(needed=["libc.so.6", "libshiboken6.abi3.so.6.12"], takes=["PyRun_String", "PyErr_Occurred"])
