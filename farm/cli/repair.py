@@ -11,6 +11,8 @@ from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.tooloptions import ToolOptions
 
+_MOST = 5  # lines about RECORD
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("wheel", type=Path)
@@ -107,13 +109,17 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for item in result.vendored:
         print(plain(f"added {item.path} from {item.source}"))
-    for path in result.record_corrected:
+    for path in result.record_corrected[:_MOST]:
         print(plain(f"corrected the hash of {path} in RECORD"))
+    if len(result.record_corrected) > _MOST:
+        print(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
     if not result.tags:
-        from farm.platforms.facts import unread
+        from farm.platforms.facts import of_tag, unread
 
-        if reason := unread(parse_wheel_name(result.wheel.name).tags):
-            print(f"{reason}: none was added, and what they need is not known; delocate adds it")
+        tags = parse_wheel_name(result.wheel.name).tags
+        if reason := unread(tags):
+            advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
+            print(f"{reason}: none was added, and what they need is not known{advice}")
     print(plain(str(result.wheel)))
     gc.freeze()  # nor is there anything to be found at the end
     return 0

@@ -188,7 +188,10 @@ def of_tag(tag: str) -> Facts | None:
 
 def unread(tags: Iterable[str]) -> str | None:
     """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
-    found = [of_tag(tag.rpartition("-")[2]) for tag in tags]
+    platforms = [tag.rpartition("-")[2] for tag in tags]
+    if platforms and all(platform.startswith("ios_") for platform in platforms):  # PEP 730: nothing is built for it
+        return "libraries for iOS are not read"
+    found = [of_tag(platform) for platform in platforms]
     if found and found[0] and all(each is found[0] for each in found) and found[0].libraries == "Mach-O":
         return f"libraries for {found[0].title} are not read"
     return None

@@ -6,11 +6,13 @@ Sources: PEP 3149 and PEP 720 (suffixes), PEP 384 (abi3), CPython's `importlib.m
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from farm.wheel.contents import Contents
+from farm.wheel.installable import first_python
 from farm.wheel.library import Library
 from farm.wheel.report import Check, Finding
+from farm.wheel.stableabi import beyond_stable
 
 SUFFIX = re.compile(
     r"\.(?P<tag>cpython-(?P<cpython>\d{2,4}[tdmu]*)|cp(?P<cp>\d{2,4}[td]*)|(?P<abi3>abi3)|"
@@ -29,8 +31,11 @@ _MACHINES = {
 }
 
 
-def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
-    """Each extension module can be imported by each Python that a tag names, and loads no other Python."""
+def check_abi(contents: Contents, tags: frozenset[str], requires_python: str | None, exclude: Sequence[str]) -> Check:
+    """Each extension module can be imported by each Python that a tag names, and loads no other Python.
+
+    `exclude`: libraries that may be missing, as `Policy` has it.
+    """
     pairs = {(python, abi) for python, abi, _ in (tag.split("-") for tag in tags)}
     findings = []
     modules = 0
@@ -50,8 +55,17 @@ def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
             )
             for what in wrong
         ]
+    if (oldest := _oldest_stable(pairs, requires_python)) is not None:
+        findings += beyond_stable(contents, *oldest, exclude)
     note = f"{modules} extension modules named after their Python"
     return Check(id="abi", status="failed" if findings else "passed", findings=tuple(findings), note=note)
+
+
+def _oldest_stable(pairs: set[tuple[str, str]], requires_python: str | None) -> tuple[int, str] | None:
+    """The first Python 3 that pip installs the wheel for by a tag of the stable ABI, and that tag."""
+    tags = [f"{python}-{abi}" for python, abi in pairs if abi == "abi3"]
+    firsts = [(int(first.split(".")[1]), tag) for tag in tags if (first := first_python(tag, requires_python))]
+    return min(firsts, default=None)
 
 
 def _suffix(match: re.Match[str] | None, library: Library, pairs: set[tuple[str, str]]) -> Iterator[str]:
@@ -105,7 +119,7 @@ def _python_of(library: Library, pairs: set[tuple[str, str]]) -> Iterator[str]:
         for python, abi in sorted(pairs):
             if python.startswith("py") or abi == "none":
                 continue
-            if abi == "abi3":
+            if abi in ("abi3", "abi3t"):
                 yield f"loads {name}, the library of one Python; {python}-{abi} is for many (python3.dll)"
             elif python.startswith("cp") and (version, "t" in flags) != (
                 python.removeprefix("cp"),

@@ -220,13 +220,13 @@ def _with_added_folders(archive: Archive, libraries: list[Library]) -> tuple[Lib
     from farm.wheel.dllfolders import LONGEST, with_added_folders  # noqa: PLC0415 (wheels for Linux do without)
 
     # `x.data/platlib` is unpacked into site-packages.
-    members = {installed_path(name): name for name in archive.members if name.endswith("/__init__.py")}
+    members = {installed_path(name): name for name in archive.members if name.endswith((".py", ".pth"))}
 
     def read(path: str) -> bytes | None:
         name = members.get(path)
         return archive.read(name) if name and archive.entry(name).size <= LONGEST else None
 
-    return tuple(with_added_folders(libraries, read))
+    return tuple(with_added_folders(libraries, read, members))
 
 
 def _same_bytes(archive: Archive, one: Entry, other: Entry) -> bool:

@@ -13,6 +13,7 @@ from farm.wheel.needs import installed_path
 from farm.wheel.windows import added_folders
 
 _CALL = "add_dll_directory"
+_LOADS = (_CALL.encode(), b"DLL(", b"LoadLibrary")
 LONGEST = 1 << 20
 """Bytes: more of `__init__.py` files that call it are not looked into, in one wheel."""
 _DEEPEST = 20  # names that stand for one another
@@ -20,13 +21,18 @@ _MOST_STEPS = 10_000  # of following them: names with several values may lead to
 _SAME = {"abspath", "realpath", "normpath", "fspath", "str", "Path", "PurePath", "WindowsPath", "resolve", "absolute"}
 
 
-def with_added_folders(libraries: Iterable[Library], read: Callable[[str], bytes | None]) -> list[Library]:
+def with_added_folders(
+    libraries: Iterable[Library], read: Callable[[str], bytes | None], modules: Iterable[str]
+) -> list[Library]:
     """The libraries, those of Windows with `search_path`: what their packages add, from site-packages on.
 
     Args:
         libraries: Of a wheel or of an installed package.
         read: The content of a file by its path below site-packages; None where there is none.
+        modules: The paths of all that Python runs (`.py`, `.pth`).
     """
+    libraries = list(libraries)
+    libs = _libs_folders(libraries, read, modules)
     # Packages of which the folders are known need no look: torch's `__init__.py` takes longer to read than its DLLs.
     added: dict[str, tuple[str, ...]] = {"": (), **{posixpath.dirname(known): () for known in added_folders()}}
 
@@ -43,11 +49,28 @@ def with_added_folders(libraries: Iterable[Library], read: Callable[[str], bytes
         return added[folder]
 
     return [
-        library._replace(search_path=of(posixpath.dirname(installed_path(library.path))))
+        library._replace(search_path=(*of(posixpath.dirname(installed_path(library.path))), *libs))
         if library.format == "pe" and library.is_loadable
         else library
         for library in libraries
     ]
+
+
+def _libs_folders(
+    libraries: Iterable[Library], read: Callable[[str], bytes | None], modules: Iterable[str]
+) -> tuple[str, ...]:
+    """The `<name>.libs` folders, if a module names such a folder and loads DLLs or has Windows look for them.
+
+    delvewheel and others write that in many ways, so it is not followed which folder the code leads to.
+    """
+    folders = {posixpath.dirname(installed_path(each.path)) for each in libraries if each.format == "pe"}
+    libs = sorted(folder for folder in folders if folder.lower().endswith(".libs"))
+    if not libs:
+        return ()
+    # delvewheel writes into the packages' own `__init__.py`, which is read first.
+    order = sorted(modules, key=lambda path: (not path.endswith("__init__.py"), path.count("/"), path))
+    sources = (read(path) or b"" for path in order)
+    return tuple(libs) if any(b".libs" in each and any(word in each for word in _LOADS) for each in sources) else ()
 
 
 def folders_added(source: bytes, path: str) -> tuple[str, ...]:

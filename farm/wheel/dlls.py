@@ -40,7 +40,7 @@ def resolve_dlls(
         folder, name = posixpath.split(installed_path(library.path).lower())
         places[folder, name, library.machine] = library.path
         names.setdefault((name, library.machine), library.path)
-        if fits(folder, added_folders()):
+        if fits(folder, added_folders()) or (library.path in theirs and folder.endswith(".libs")):
             added.add(folder)
     needs = []
     for library in loadable:

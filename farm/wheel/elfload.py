@@ -25,6 +25,7 @@ _DT_FLAGS_1, _DF_1_NOOPEN, _DF_1_NODEFLIB, _DF_1_PIE = 0x6FFFFFFB, 0x40, 0x800, 
 # Relocations: tags of a table and of its length in bytes, and the words of an entry; None: DT_PLTREL says which kind.
 _RELOCATIONS = ((7, 8, 3), (17, 18, 2), (23, 2, None))
 _DT_RELA, _DT_PLTREL, _DT_RELR = 7, 20, 36
+_DT_ANDROID = (0x6000000F, 0x60000011, 0x6FFFE000)  # DT_ANDROID_REL, RELA and RELR of Android's <elf.h>
 _RELR_VERSION = "GLIBC_ABI_DT_RELR"  # of libc.so.6, since glibc 2.36; older ones would pass such relocations over
 
 
@@ -147,6 +148,8 @@ def _unmapped(data: View, elf: Elf, headers: list[bytes]) -> str | None:
     for tag, value in elf.dynamic:
         if tag == _DT_RELR and of_glibc and _RELR_VERSION not in of_glibc:
             return f"its relocations are packed (DT_RELR), and it does not require {_RELR_VERSION}"
+        if tag in _DT_ANDROID and of_glibc:
+            return "its relocations are packed for Android, and no other loader unpacks them"
         if tag in _TABLES and value and not any(low <= value < high for low, high in spans):
             return "a table lies outside what is loaded"
         if tag == _DT_FLAGS_1 and value & _DF_1_PIE:

@@ -24,6 +24,7 @@ _GNU_HASH, _VERSYM, _RELACOUNT, _VERDEF, _VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6F
 _TEXTREL, _FLAGS, _DF_TEXTREL = 22, 30, 4
 _RELOCATION, _SYMBOL = 24, 24  # bytes of one
 _HASHES = {4, _GNU_HASH}
+_PACKED = {_RELR, 0x6000000F, 0x60000011, 0x6FFFE000}  # the last three: DT_ANDROID_REL, RELA, RELR
 _RELATIVE = 8
 _KNOWN = frozenset((0, 1, 2, 5, 6, 7, 8, 10, 16, 17, 18, 32, 33, 36, 37, 38))
 _KNOWN_OF_CALLS = frozenset((7, 36, 37))
@@ -170,7 +171,7 @@ def _relocations(data: View, elf: Elf, tags: Mapping[int, int], loads: list[_Par
             high = max((start + length for start, length in arrays), default=0)
             for index in [index for index, place in enumerate(places) if low <= place < high]:
                 moved[places[index]] = words[3 * index + 2] if raw[24 * index + 8] == _RELATIVE else -1
-    if _RELR in tags:
+    if _PACKED & tags.keys():
         return None  # packed relocations move the arrays too
     for start, length in arrays:
         for place in range(start, start + length - length % 8, 8):

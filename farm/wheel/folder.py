@@ -1,7 +1,9 @@
 """The libraries of an installed package, named from site-packages on as in a wheel."""
 
 import mmap
+import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from farm.errors import UsageError
@@ -28,9 +30,26 @@ def library_files(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str
     folder = _package(folder)
     for file in _files(folder, suffixes):
         yield file.relative_to(folder.parent).as_posix(), file
+    dlls = tuple(each for each in suffixes if each != ".so")  # those of Linux are found by RUNPATHs
+    for libs in _libs(folder):
+        yield from ((file.relative_to(folder.parent).as_posix(), file) for file in _files(libs, dlls))
     shared = folder.parent.parent.parent / "Library" / "bin"  # <prefix>\Lib\site-packages\torch
     if folder.parent.name.lower() == "site-packages" and shared.is_dir():
         yield from ((f"{PREFIX}/{file.name}", file) for file in _files(shared, suffixes))
+
+
+def _libs(package: Path) -> list[Path]:
+    """The folders beside a package into which delvewheel put its DLLs, by the RECORD that lists the package's files."""
+    site = package.parent
+    own: set[str] = set()
+    for record in site.glob("*.dist-info/RECORD") if any(site.glob("*.libs")) else ():
+        try:
+            text = record.read_text("utf-8", "replace")
+        except OSError:
+            continue
+        if re.search(rf'^"?{re.escape(package.name)}/', text, re.MULTILINE):
+            own.update(re.findall(r'^"?([^/"\n]+\.libs)/', text, re.MULTILINE))
+    return [site / name for name in sorted(own) if (site / name).is_dir()]
 
 
 def _package(folder: Path) -> Path:
@@ -89,7 +108,9 @@ def read_folder(folder: Path, level: str | None) -> Contents:
 
 def with_code(folder: Path, libraries: list[Library]) -> list[Library]:
     """With the folders that the package's code adds to Windows' search."""
-    site = _package(folder).parent
+    package = _package(folder)
+    site = package.parent
+    modules = (path.relative_to(site).as_posix() for path in chain(package.rglob("*.py"), site.glob("*.pth")))
 
     def read(path: str) -> bytes | None:
         try:
@@ -98,7 +119,7 @@ def with_code(folder: Path, libraries: list[Library]) -> list[Library]:
         except OSError:
             return None
 
-    return with_added_folders(libraries, read)
+    return with_added_folders(libraries, read, modules)
 
 
 def _beside(folder: Path, libraries: list[Library]) -> list[tuple[Library, Symbols | DllSymbols | None]]:

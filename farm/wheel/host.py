@@ -1,8 +1,9 @@
 """Checks of host code: does it load on the promised platform, and does it run on the promised CPU?"""
 
+import posixpath
 import re
 from collections.abc import Iterator
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 
 from farm.platforms import facts
 from farm.platforms.facts import Facts, split_platform
@@ -14,13 +15,18 @@ from farm.wheel.machines import chosen_by_machine, says_its_machine
 from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs, why_linux_only
 from farm.wheel.metadata import BASELINES
 from farm.wheel.pesymbols import DllSymbols
-from farm.wheel.policy import Policy
+from farm.wheel.policy import Policy, defaults
 from farm.wheel.report import Check, CheckId, Finding
 
 _FIX_CODE = (
     "compile with the level's -march: a build that adds its own (-march=native) often has a switch against it, for the "
     "recipe's `env`; only if it asks the CPU at run time, as many libraries for mathematics and cryptography do: "
     'dispatching: ["{}"] in the policy, or under `verify` in the recipe'
+)
+_FIX_KNOWN = (
+    "it is known to ask the CPU at run time: if it comes from a distribution, or was built so, write "
+    'dispatching: ["{}"] in the policy, or under `verify` in the recipe; what runs on loading is checked all the same. '
+    "If it was compiled with a -march of its own, compile it with the level's"
 )
 # What a new build may call otherwise: auditwheel and delvewheel put a hash of its content into a name, and behind `.so`
 # stands the version.
@@ -44,8 +50,8 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     loadable = [library for library in contents.libraries if library.is_loadable]
-    # Programs that are linked whole run on any libc (ninja, patchelf).
-    any_libc = all(library.kind == "executable" and not library.needed for library in loadable)
+    # Programs that are linked whole run on any libc (ninja, patchelf; ruff, whose code can be moved as a library's).
+    any_libc = all((library.kind == "executable" or library.refused) and not library.needed for library in loadable)
     musl = None if any_libc else is_musl(contents.libraries)
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
@@ -242,7 +248,7 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
                     where=library.path,
                     what=f"{count} {which} need {feature}, first at {', '.join(places)}",
                     why=f"on a CPU of level {policy.cpu} the process dies with 'Illegal instruction'",
-                    fix=_FIX_ON_LOAD if on_load else _FIX_CODE.format(_CHANGING.sub("*", library.path)),
+                    fix=_FIX_ON_LOAD if on_load else _advice(library.path),
                 )
             )
     findings += _left_out(contents, policy)
@@ -250,6 +256,11 @@ def check_cpu(contents: Contents, policy: Policy) -> Check:
         reason = "; ".join(skipped) or "no machine code besides exempt members"
         return Check(id="cpu", status="not_run", note=reason)
     return _check("cpu", findings, f"{checked} libraries decoded" + "".join(f"; {line}" for line in skipped))
+
+
+def _advice(path: str) -> str:
+    known = any(fnmatchcase(posixpath.basename(path), pattern) for pattern in defaults("ask_the_cpu"))
+    return (_FIX_KNOWN if known else _FIX_CODE).format(_CHANGING.sub("*", path))
 
 
 def _left_out(contents: Contents, policy: Policy) -> Iterator[Finding]:

@@ -99,6 +99,7 @@ class _Image:
         section_ranges(data, self.arrays)
         self.pointers: dict[int, int] = {}  # slot of `.init_array` -> what the loader writes there
         self.slots: dict[int, int] = {}  # slot of the GOT -> function of this library
+        self.elsewhere: set[int] = set()  # slots that lead into other libraries, or nowhere (__gmon_start__)
         self.resolvers: set[int] = set()
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
         self.values = array("Q")  # and the pointers
@@ -186,6 +187,8 @@ class _Image:
                     target = self._defined(symbols, info >> 32)
                     if target:
                         self.slots[slot] = target
+                    else:
+                        self.elsewhere.add(slot)
                 elif kind in (_R_RELATIVE, _R_64):
                     base = self._defined(symbols, info >> 32) if kind == _R_64 and symbols is not None else 0
                     if kind == _R_64 and not base:
@@ -194,7 +197,7 @@ class _Image:
                     self.values.append(base + addend & _ALL_ONES)
                     if any(low <= slot < high for low, high in bounds):
                         self.pointers[slot] = base + addend
-                if len(self.slots) > _MAX_SLOTS or len(self.resolvers) > _MAX_STARTS:
+                if len(self.slots) + len(self.elsewhere) > _MAX_SLOTS or len(self.resolvers) > _MAX_STARTS:
                     raise _damaged(f"more than {_MAX_SLOTS} slots or {_MAX_STARTS} resolvers")
         finally:
             view.release()
@@ -223,7 +226,9 @@ class Image(Protocol):
 
 
 class Tables(Protocol):
-    """A library's pointers to functions of its own that are no slots."""
+    """A library's pointers to functions of its own that are no slots; and the slots of other libraries' functions."""
+
+    elsewhere: set[int]
 
     def pointer(self, slot: int) -> int | None:
         """The pointer into this library that the loader writes to an address; None where it writes none."""
@@ -303,9 +308,9 @@ class Walk:
             self.taken.add(address)
         elif instruction.op0_kind == self.register:
             found = self.image.slots.get(address)
-            if found is None:
+            if found is None and self.tables is not None and address not in self.tables.elsewhere:
                 self.taken.add(address)
-            elif self.image.offset(found) is None:
+            elif found is not None and self.image.offset(found) is None:
                 self.taken.add(found)
 
     def _decode(self, address: int, waiting: list[int], calls: dict[int, None] | None) -> int | None:

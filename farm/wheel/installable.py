@@ -23,6 +23,8 @@ from farm.wheel.report import Check, Finding
 
 # Core metadata specification, "Metadata-Version"; the Python index and packaging know no others.
 METADATA_VERSIONS = ("1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5")
+# setuptools before 77 writes License-File into these (pypa/setuptools#4759), for files beside METADATA.
+_BEFORE_LICENSES = ("2.1", "2.2", "2.3")
 _NAME = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
 _NOT_ON_WINDOWS = re.compile(r"[<>\"|?*]")  # Microsoft, "Naming Files, Paths, and Namespaces"
 _OF_LOCKS = re.compile(r"\b(?:extras|dependency_groups)\b")
@@ -55,7 +57,7 @@ def check_install(
     commands, wrong = read_entry_points(entry_points) if entry_points is not None else ((), ())
     metadata, wheel = f"{info.folder}/METADATA", f"{info.folder}/WHEEL"
     found = [*((wheel, what) for what in _wheel_file(info)), *((metadata, what) for what in _metadata(info, policy))]
-    found += [(metadata, what) for what in _core_metadata(metadata_file)]
+    found += [(metadata, what) for what in (*_core_metadata(metadata_file), *_license_files(info, contents))]
     found += [(f"{info.folder}/entry_points.txt", what) for what in wrong]
     folders = tuple(f"{info.folder}/{name}/" for name in _FILES)
     found += [
@@ -161,8 +163,7 @@ def _core_metadata(content: bytes) -> Iterator[str]:
     for field in sorted(unparsed.keys() - set(_OWN_FIELDS)):
         if field in known or f"{field}s" in known:  # others are of a newer version, or somebody's own
             yield f"{field.title()} is there twice, or is malformed"
-    # setuptools before 77 writes License-File into older metadata (pypa/setuptools#4759): most wheels have it.
-    if raw.get("metadata_version") in ("2.1", "2.2", "2.3"):
+    if raw.get("metadata_version") in _BEFORE_LICENSES:
         raw.pop("license_files", None)
     try:
         Metadata.from_raw(raw)
@@ -174,6 +175,16 @@ def _core_metadata(content: bytes) -> Iterator[str]:
             # packaging's word for a field that is newer than the declared Metadata-Version.
             if field not in _OWN_FIELDS or " introduced " in str(error):
                 yield f"{field.title()}: {printable(str(error))[:200]}"
+
+
+def _license_files(info: DistInfo, contents: Contents) -> Iterator[str]:
+    """Files that METADATA names and that are not there: the Python index refuses the wheel (PEP 639)."""
+    if info.headers.get("metadata-version", [""])[0] in _BEFORE_LICENSES:
+        return
+    for name in info.headers.get("license-file", []):
+        member = f"{info.folder}/licenses/{name}"
+        if member not in contents.files:
+            yield f"License-File {name[:80]!r} is not at {member[:200]}"
 
 
 def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
@@ -196,6 +207,15 @@ def _requires_python(info: DistInfo, policy: Policy) -> Iterator[str]:
         yield f"Requires-Python {lines[0]!r} excludes {policy.python}, which is promised"
 
 
+def first_python(tag: str, requires_python: str | None) -> str | None:
+    """The first version of Python that a tag is for and Requires-Python allows; None where there is none."""
+    try:
+        allowed = SpecifierSet(requires_python or "")
+    except InvalidSpecifier:
+        allowed = SpecifierSet()
+    return next((version for version in _versions(tag) if allowed.contains(version)), None)
+
+
 def _versions(tag: str) -> Iterator[str]:
     """Versions of Python that a tag such as `cp311-cp311`, `cp37-abi3` or `py2-none` is for, the likely ones first."""
     python, _, abi = tag.partition("-")
@@ -206,7 +226,7 @@ def _versions(tag: str) -> Iterator[str]:
     major, minor = match[1], match[2]
     if python.startswith("pp") and len(minor) > 2:
         minor = minor[:2]
-    generic = abi == "abi3" or python.startswith("py")
+    generic = abi in ("abi3", "abi3t") or python.startswith("py")
     last = _NEWEST_MINOR if generic or not minor else int(minor)
     for number in range(int(minor or 0), last + 1):
         # A bound may name a micro version (>=3.8.1), so a few of them are tried.

@@ -10,8 +10,8 @@ from farm.wheel.host import unread
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
-from farm.wheel.needs import LOADER
-from farm.wheel.policy import Policy
+from farm.wheel.needs import LOADER, for_musl
+from farm.wheel.policy import Policy, defaults
 from farm.wheel.report import Check, Finding
 from farm.wheel.searchpath import foreign
 from farm.wheel.windows import is_brought_along, owner
@@ -21,7 +21,7 @@ _SYSTEM_ELF = re.compile(
     rf"{LOADER}|(libc|libm|libdl|librt|libpthread|libresolv|libutil|libnss_\w+|libcuda|libnvidia-[\w-]+)\.so(\.[\d.]+)?|"
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
-_PYTHON_DLL = re.compile(r"python3\d*(_d)?\.dll")
+_PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
 # Programs and object files have other names, and debugging information that was split off ends in `.debug`.
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
@@ -88,10 +88,11 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 
 def _paths(library: Library) -> list[Finding]:
     why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
+    usual = defaults("musl_folders") if for_musl(library.path, library.needed) else ()
     return [
         Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH)
         for entry in dict.fromkeys(library.search_path if library.format == "elf" else ())
-        if (what := foreign(library.path, entry))
+        if entry.rstrip("/") not in usual and (what := foreign(library.path, entry))
     ]
 
 

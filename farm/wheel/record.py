@@ -44,7 +44,13 @@ def read_record(archive: Archive, record: str) -> tuple[bytes, list[Row]]:
         VerificationFailedError: As `parse_record`, or a member is missing or damaged.
     """
     content = archive.read(record, RECORD_LIMIT)
-    return content, [_in_sha256(archive, row) for row in parse_record(content)]
+    try:
+        rows = parse_record(content)
+    except VerificationFailedError as error:
+        raise VerificationFailedError(
+            str(error), hint="repair the wheel (farm repair), which writes RECORD anew"
+        ) from error
+    return content, [_in_sha256(archive, row) for row in rows]
 
 
 def _in_sha256(archive: Archive, row: Row) -> Row:

@@ -32,6 +32,9 @@ from farm.wheel.windows import of_the_machine
 _TIMEOUT_S = 3600
 _TAIL = 15  # lines of a tool's output in an error
 _EPOCH = "315532800"  # 1980-01-01, the first date that a wheel can carry
+_MUSL = (
+    "libc.so"  # musl, as cross compilers name it; the linker script of that name, which libc6-dev has, is no library
+)
 # Of glibc and of gcc: every manylinux level lets the system provide them.
 _RUNTIME = re.compile(
     rf"{LOADER}|(libc|libm|libmvec|libdl|librt|libpthread|libresolv|libutil|libanl|libnsl|libgcc_s|libstdc\+\+)\.so[.\d]*"
@@ -49,9 +52,11 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     Raises:
         As `farm.wheel.repair.repair`.
     """
+    name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
         info = read_dist_info(archive)
-        tags, machine = info.tags, windows_machine(info.tags)
+        tags = name.tags  # pip goes by these, whatever WHEEL says
+        machine = windows_machine(tags)
         windows = machine is not None
         before = frozenset(archive.members)
         options.tool.check(windows=windows)
@@ -61,7 +66,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         apart = for_another_machine(libraries, info.data_folder, machine, options.exclude) if windows else {}
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
-    libs = f"{'_'.join(parse_wheel_name(wheel.name).parts[:1])}.libs"
+    libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
     nothing = not (opens or asked or any(each.needed for each in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
@@ -130,7 +135,7 @@ def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
 def _auditwheel(
     wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str], asked: list[str]
 ) -> tuple[list[str], dict[str, str]]:
-    excluded = [word for pattern in (*DRIVER, *options.exclude, *opens) for word in ("--exclude", pattern)]
+    excluded = [word for pattern in (*DRIVER, _MUSL, *options.exclude, *opens) for word in ("--exclude", pattern)]
     command = [sys.executable, "-m", "auditwheel", "repair", *asked, *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": str(libraries)}
 

@@ -127,7 +127,7 @@ def vendor(
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
     with Archive(wheel, limits, lenient=True) as archive:
-        info = read_dist_info(archive)
+        info = read_dist_info(archive)._replace(tags=name.tags)  # pip goes by these, whatever WHEEL says
         try:
             raw_record, record = read_record(archive, info.record)
         except VerificationFailedError:

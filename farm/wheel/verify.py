@@ -114,7 +114,7 @@ def _checks(
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy, contents)),
-        _guarded("abi", lambda: check_abi(contents, tags)),
+        _guarded("abi", lambda: check_abi(contents, tags, info.requires_python, policy.exclude)),
         _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         recorded,

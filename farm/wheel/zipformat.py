@@ -145,7 +145,7 @@ def _find_directory(file: BinaryIO, size: int) -> tuple[int, int, int, int]:
     file.seek(end_at)
     magic, disk, disk2, here, count, length, start, comment = _END.unpack(file.read(_END.size))
     if magic != b"PK\5\6" or comment:
-        refuse("not a wheel: no ZIP end record at the end of the file (cut off, or bytes appended)")
+        refuse("not a wheel: no ZIP end record at the end of the file (cut off, bytes appended, or a comment)")
     # A field of all ones says that the ZIP64 record holds the value (APPNOTE 4.4.1.4).
     if LIMIT16 not in (here, count) and LIMIT32_FIELD not in (length, start):
         if disk or disk2 or here != count:

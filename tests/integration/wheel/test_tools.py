@@ -445,3 +445,16 @@ def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_i
     with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
         (library,) = read_needs(archive, {}).libraries
     assert list(library.search_path) == ["$ORIGIN/more"]
+
+
+def test_the_linker_script_of_libc_is_no_library(tmp_path, make_wheel, alone):
+    """libc6-dev's `libc.so` has the name of musl's, which pydantic-core and polars for musllinux need."""
+    (tmp_path / "libc.so").write_bytes(alone("int close(int f) { return f; }", "-Wl,-soname,libc.so"))
+    module = alone("int close(int); int PyInit__C(void) { return close(0); }", "-Wl,--no-as-needed", "./libc.so")
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "libc.so").write_text("OUTPUT_FORMAT(elf64-x86-64)\nGROUP ( /lib/libc.so.6 )\n")
+    tag = "cp311-cp311-musllinux_1_2_x86_64"
+    wheel = make_wheel(tmp_path / "in", {"canary/_C.cpython-311-x86_64-linux-musl.so": module}, tag=tag)
+    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[scripts]))
+    assert (result.vendored, result.tags) == ((), ("musllinux_1_2_x86_64",))

@@ -61,6 +61,8 @@ def build_elf(
     versions: Mapping[str, Iterable[str]] | None = None,
     text: bytes = b"\xc3",
     symbols: Mapping[str, int] | None = None,
+    takes: Iterable[str] = (),
+    dynamic: Iterable[tuple[int, int]] = (),
     fatbin: bytes | None = None,
     machine: int = 62,
     kind: int = 3,
@@ -70,8 +72,9 @@ def build_elf(
 ) -> bytes:
     """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
 
-    `symbols`: function name to offset in `text`. `init`: offsets in `text` of the static initialisers, put into
-    `.init_array` by relocations or, without `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
+    `symbols`: function name to offset in `text`. `takes`: names that others must give. `dynamic`: further tags.
+    `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
+    `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
     """
     versions = versions or {}
     strings = _Strings()
@@ -79,8 +82,10 @@ def build_elf(
     tags += [
         (tag, strings.add(value)) for tag, value in ((14, soname), (15, rpath), (29, runpath)) if value is not None
     ]
+    tags += dynamic
     verneed = _verneed(versions, strings)
     names = {name: strings.add(name) for name in symbols or {}}
+    taken = [strings.add(name) for name in takes]
 
     body = bytearray(b"\0" * (64 + 2 * 56))
     places: dict[str, tuple[int, int]] = {}
@@ -94,6 +99,7 @@ def build_elf(
     code = place(".text", text)
     table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
     table += [struct.pack("<IBBHQQ", names[name], 0x12, 0, 1, code + at, 1) for name, at in (symbols or {}).items()]
+    table += [struct.pack("<IBBHQQ", name, 0x12, 0, 0, 0, 0) for name in taken]
     tags.append((6, place(".dynsym", b"".join(table))))
     tags += [(5, place(".dynstr", strings.data)), (10, len(strings.data)), (11, 24)]
     if versions:

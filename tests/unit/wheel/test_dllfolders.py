@@ -117,11 +117,71 @@ def test_a_plugin_takes_what_is_loaded_from_the_folders_above_it(make_pe, make_w
 
 
 @pytest.mark.parametrize(
+    "folder", ["platforms", "styles", "imageformats", "iconengines", "bearer", "tls", "sqldrivers"]
+)
+def test_plugins_beside_qt_as_windeployqt_puts_them(make_pe, make_wheel, tmp_path, folder):
+    """pymeshlab's."""
+    needs = make_pe(needed=["Qt5Core.dll"])
+    files = {"pkg/Qt5Core.dll": make_pe(), f"pkg/{folder}/qany.dll": needs, f"pkg/{folder}/c.pyd": needs}
+    wheel = make_wheel(tmp_path / "in", files, name="pkg", tag="cp311-cp311-win_amd64")
+    assert [need.who for need in inspect(wheel).needs if need.answer == "unreachable"] == [f"pkg/{folder}/c.pyd"]
+
+
+@pytest.mark.parametrize(
     ("dll", "module"),
-    [("pxr/usd_ms.dll", "pxr/Usd/_usd.pyd"), ("bpy/usd_ms.dll", "bpy/5.0/python/lib/site-packages/pxr/Usd/_usd.pyd")],
+    [
+        ("pxr/usd_ms.dll", "pxr/Usd/_usd.pyd"),
+        ("bpy/usd_ms.dll", "bpy/5.0/python/lib/site-packages/pxr/Usd/_usd.pyd"),
+        ("jaxlib/jax_common.dll", "jaxlib/mlir/_mlir_libs/_mlir.pyd"),
+        ("tensorflow/python/_pywrap_tensorflow_common.dll", "tensorflow/python/util/_pywrap_utils.pyd"),
+    ],
 )
 def test_folders_that_no_init_shows_are_listed(make_pe, make_wheel, tmp_path, dll, module):
-    """usd-core's and Blender's."""
-    needs = make_pe(needed=["usd_ms.dll"])
+    """usd-core's and Blender's, and those whose DLL the package loads before the modules that need it."""
+    needs = make_pe(needed=[dll.rpartition("/")[2]])
     wheel = make_wheel(tmp_path / "in", {dll: make_pe(), module: needs}, name="pkg", tag="cp311-cp311-win_amd64")
     assert unreachable(wheel) == []
+
+
+LOADS = {  # delvewheel's, by their first lines; PyTables' own
+    "add_dll_directory": "os.add_dll_directory(os.path.join(os.path.dirname(__file__), os.pardir, 'pkg.libs'))\n",
+    "preload": "libs = os.path.join(libs_dir, '.load-order-pkg')\nWinDLL(os.path.join('pkg.libs', lib))\n",
+    "with_suffix": 'ctypes.CDLL(str(Path(__file__).parent.with_suffix(".libs") / "libblosc2.dll"))\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "found"),
+    [
+        ("pkg/__init__.py", LOADS["add_dll_directory"], True),
+        ("pkg/_distributor_init.py", LOADS["preload"], True),
+        ("pkg-1.0.data/purelib/pkg/__init__.py", LOADS["with_suffix"], True),
+        ("pkg.pth", f"import os; {LOADS['add_dll_directory']}", True),
+        ("pkg/__init__.py", "import ctypes  # libraries lie in pkg.libs\n", False),
+        ("pkg/__init__.py", "import os\nos.add_dll_directory('C:/other')\n", False),
+        ("pkg/readme.txt", LOADS["add_dll_directory"], False),
+    ],
+)
+def test_a_libs_folder_needs_code_that_windows_looks_there(make_pe, make_wheel, tmp_path, where, source, found):
+    files = {"pkg.libs/dep.dll": make_pe(), "pkg/_C.pyd": make_pe(needed=["dep.dll"]), where: source.encode()}
+    wheel = make_wheel(tmp_path / "in", files, name="pkg", tag="cp311-cp311-win_amd64")
+    assert unreachable(wheel) == ([] if found else ["pkg"])
+    assert [each.check for each in verify(wheel, Policy()).findings] == ([] if found else ["imports"])
+
+
+@pytest.mark.parametrize("source", [LOADS["add_dll_directory"], ""])
+def test_the_libs_folder_beside_an_installed_package(make_pe, tmp_path, source):
+    """numpy.libs, scikit_learn.libs of sklearn: the distribution gives the name. Those of others do not count."""
+    needs = make_pe(needed=["dep.dll"])
+    files = {"pkg/__init__.py": source.encode(), "pkg/_C.pyd": needs, "dist_name.libs/dep.dll": make_pe()}
+    files["other.libs/lost.dll"] = make_pe(needed=["nowhere.dll"])
+    files["dist_name-1.0.dist-info/RECORD"] = b"pkg/__init__.py,,\npkg/_C.pyd,,\ndist_name.libs/dep.dll,,\n"
+    files["other-1.0.dist-info/RECORD"] = b"other/pkg/__init__.py,,\nother.libs/lost.dll,,\n"
+    for name, content in files.items():
+        path = tmp_path / "site-packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    found = why_126(tmp_path / "site-packages" / "pkg")
+    assert [(each.name, each.elsewhere) for each in found.missing] == (
+        [] if source else [("dep.dll", "dist_name.libs/dep.dll")]
+    )

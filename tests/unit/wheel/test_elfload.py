@@ -51,3 +51,21 @@ def test_what_the_loader_refuses_is_refused(library, change):
     change.change(draft)
     found = said(draft.files[MEMBER])
     assert found is None if change.cause is None else re.search(change.cause, found or "nothing", re.IGNORECASE), found
+
+
+ANDROID = {
+    "DT_ANDROID_REL": 0x6000000F,
+    "DT_ANDROID_RELA": 0x60000011,
+    "DT_ANDROID_RELR": 0x6FFFE000,
+}  # of bionic's <elf.h>
+
+
+@pytest.mark.parametrize("tag", ANDROID.values(), ids=ANDROID)
+def test_relocations_that_only_android_unpacks(make_elf, tag):
+    """lld's --pack-dyn-relocs=android and --use-android-relr-tags: glibc passes them over, and the library crashes."""
+    starts = {"init": [0], "relocate_init": False, "dynamic": [(tag, 176)]}
+    glibc = read_library(
+        MEMBER, "", make_elf(versions={"libc.so.6": ["GLIBC_2.2.5"]}, needed=["libc.so.6"], **starts), None
+    )
+    assert glibc.refused == "its relocations are packed for Android, and no other loader unpacks them"
+    assert read_library(MEMBER, "", make_elf(needed=["libc.so"], **starts), None).refused is None

@@ -98,6 +98,17 @@ def test_calls_through_the_own_plt(scan):
     assert features(scan(code, init=[0], relocations=[(got, 2 << 32 | 6, 0)])) != {}
 
 
+def test_a_pointer_that_another_library_gives_leads_to_no_table(scan):
+    """As each library's `_init` asks for __gmon_start__: what lies behind that slot of the GOT is not called."""
+    got = 0x5000
+    start = b"\x48\x8b\x05" + struct.pack("<i", got - (CODE + 7)) + b"\x48\x85\xc0\x74\x02\xff\xd0" + RET
+    code = text(p0=start, p64=VPADDD_YMM + RET)
+    ours = (got + 8, 8, CODE + 64)  # RELATIVE: the address of a function of its own
+    asked = {"init": [0], "takes": ["__gmon_start__"]}
+    assert features(scan(code, relocations=[(got, 3 << 32 | 6, 0), ours], **asked)) == {}
+    assert features(scan(code, relocations=[(got, 8, CODE + 32), ours], **asked)) != {}
+
+
 def test_resolvers_of_indirect_functions_run_on_loading(scan):
     found = scan(text(p64=VPADDD_YMM + RET), relocations=[(0x5000, 37, CODE + 64)])
     assert (found.starts, features(found)) == (1, {"AVX2": (1, ("kernel+0x0",))})

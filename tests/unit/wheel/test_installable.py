@@ -94,6 +94,22 @@ def test_metadata_that_fits(refused, lines):
     assert refused(metadata=(METADATA % lines).encode()) == []
 
 
+@pytest.mark.parametrize(
+    ("version", "listed", "member", "found"),
+    [
+        ("2.4", "LICENSE", "licenses/LICENSE", []),
+        ("2.4", "third/party.txt", "licenses/third/party.txt", []),
+        ("2.4", "LICENSE", "LICENSE", ["License-File 'LICENSE' is not at canary-1.0.dist-info/licenses/LICENSE"]),
+        ("2.5", "lic", "licenses/lic/x", ["License-File 'lic' is not at canary-1.0.dist-info/licenses/lic"]),
+        ("2.1", "LICENSE", "LICENSE", []),  # setuptools before 77, whose METADATA is older than the folder
+    ],
+)
+def test_license_files_are_where_metadata_says(refused, version, listed, member, found):
+    """PEP 639; PyPI refuses such a wheel, after its sdist and its other wheels may have been taken."""
+    metadata = (METADATA % f"License-File: {listed}\n").replace("2.1", version).encode()
+    assert [what for _, _, what in refused({f"canary-1.0.dist-info/{member}": b""}, metadata=metadata)] == found
+
+
 def test_both_names_of_a_level_are_one_tag(refused):
     """xgboost 2.1.4 says manylinux2014 in its name and manylinux_2_17 in WHEEL."""
     assert refused(tag=TAG.replace("_2_17", "2014"), wheel_file=WHEEL.encode()) == []
@@ -237,6 +253,8 @@ def test_suffixes_against_tags(refused, make_elf, tag, member, ok):
         ("cp311-cp311", "_C.cp39-win_amd64.pyd", "python311.dll", False),
         ("cp37-abi3", "_C.pyd", "python3.dll", True),
         ("cp37-abi3", "_C.pyd", "python311.dll", False),
+        ("cp315-abi3t", "_C.abi3t-win_amd64.pyd", "python3t.dll", True),
+        ("cp315-abi3t", "_C.pyd", "python315t.dll", False),
         ("cp311-cp311", "_C.cp311-win32.pyd", "python311.dll", False),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313t.dll", True),
         ("cp313-cp313t", "_C.cp313t-win_amd64.pyd", "python313.dll", False),

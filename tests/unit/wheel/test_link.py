@@ -54,6 +54,21 @@ def test_runpath(found, make_elf, runpath, text):
         assert all(text in what for _, what in wrong)
 
 
+@pytest.mark.parametrize(
+    ("needed", "entry", "fine"),
+    [
+        ("libc.musl-x86_64.so.1", "/usr/local/lib", True),
+        ("libc.musl-x86_64.so.1", "/usr/local/lib/", True),
+        ("libc.musl-x86_64.so.1", "/usr/local/lib/x", False),
+        ("libc.so.6", "/usr/local/lib", False),
+    ],
+)
+def test_folders_in_which_musl_looks_anyway(found, make_elf, needed, entry, fine):
+    """h5py 3.16 and shapely 2.2 for musllinux."""
+    tag = f"cp311-cp311-{'musllinux_1_2' if 'musl' in needed else 'manylinux_2_17'}_x86_64"
+    assert (found({"canary/_C.so": make_elf(needed=[needed], runpath=entry)}, tag) == []) == fine
+
+
 def test_an_executable_stack(found, make_elf):
     raw = bytearray(make_elf(needed=["libc.so.6"]))
     # The second program header, PT_DYNAMIC, stays: a third one takes the place of the padding behind the text.

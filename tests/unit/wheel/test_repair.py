@@ -6,8 +6,10 @@ import pytest
 from farm.cli.main import main
 from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
+from farm.wheel.policy import Policy
 from farm.wheel.record import compare_record, parse_record
 from farm.wheel.repair import RepairOptions, repair
+from farm.wheel.verify import verify
 
 
 @pytest.fixture
@@ -197,6 +199,19 @@ def test_a_record_that_cannot_be_read_is_written_anew(tmp_path, make_wheel, reco
     assert set(rows) == set(inside)
 
 
+def test_of_a_record_that_is_written_anew_the_command_says_so_shortly(tmp_path, make_wheel, capsys):
+    """gmsh 4.15 for Windows has hexadecimal hashes: 350 lines."""
+    files = {f"canary/{number}.py": b"x" for number in range(100)}
+    path = make_wheel(tmp_path / "in", files, record=b"canary/0.py,sha256=" + b"0" * 64 + b",1\n")
+    [finding] = [each for each in verify(path, Policy()).findings if each.check == "record"]
+    assert "farm repair" in finding.fix
+    assert main(["repair", str(path), "--into", "canary", "-o", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert len(out) == 7
+    assert out[4] == "corrected the hash of canary/3.py in RECORD"
+    assert out[5] == "and of 98 more files (--json names them)"  # all, METADATA, WHEEL and RECORD itself
+
+
 def test_a_wrong_hash_of_metadata_is_mended(tmp_path, make_wheel):
     """As in the official wheels of PyTorch 1.12.1: the length is right, the hash is not."""
     good = make_wheel(tmp_path / "good", {"canary/a.py": b"x"})
@@ -281,6 +296,16 @@ def test_it_is_said_that_libraries_for_macos_are_not_read(tmp_path, make_wheel, 
     *lines, path = capsys.readouterr().out.splitlines()
     assert path == str(tmp_path / "new" / wheel.name)
     assert [line.partition(":")[0] for line in lines] == (["libraries for macOS are not read"] if said else [])
+
+
+def test_a_wheel_that_was_renamed_by_hand_is_for_the_machine_of_its_name(tmp_path, make_wheel, make_elf):
+    """playwright's says `any` in WHEEL: pip goes by the file name."""
+    files = {"canary/driver/node": make_elf(kind=2, needed=["libc.so.6"])}
+    wheel = make_wheel(tmp_path / "in", files, tag="py3-none-manylinux1_x86_64", wheel_tags=["py3-none-any"])
+    (tmp_path / "new").mkdir()
+    new = repair(wheel, tmp_path / "new", RepairOptions(into="canary")).wheel
+    assert b"Tag: py3-none-manylinux_2_5_x86_64" in contents(new)["canary-1.0.dist-info/WHEEL"]
+    assert verify(new, Policy()).passed
 
 
 def test_the_wheel_that_is_read_is_not_overwritten(tmp_path, make_wheel):

