@@ -192,6 +192,16 @@ def test_roots_types_and_caching(served):
         assert status(f"{served}/{absent}")[0] == 404, absent
 
 
+def test_a_packed_page_says_that_there_is_a_plain_one(served, request):
+    """Else a cache gives what it got for pip to who cannot unpack it."""
+    if request.node.callspec.params["served"] in {"cloudfront", "ceph-decoded"}:
+        pytest.skip("they send the page in one form, whatever was asked for")
+    _, headers, data = status(f"{served}/whl/sm35-avx/v1-json/canary/", Accept_Encoding="gzip")
+    assert (headers["Content-Encoding"], data[:2]) == ("gzip", b"\x1f\x8b")
+    assert "Accept-Encoding" in " ".join(headers.get_all("Vary"))
+    assert status(f"{served}/whl/sm35-avx/v1-json/canary/")[2][:1] == b"{"
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT"])  # twine and uv; those who take the index for WebDAV
 @pytest.mark.parametrize("place", ["", "whl/sm35-avx/simple/", "whl/sm35-avx/links.html", "legacy/"])
 def test_an_upload_fails(served, place, method, request):
