@@ -39,6 +39,10 @@ _CONFIG = Config(
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 _RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
+# What a policy calls the operations that have another name there; reads of what is absent need a right of their own.
+_RIGHTS = {"ListObjectsV2": "ListBucket"}
+_RIGHTS |= dict.fromkeys(("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent")
+_RIGHTS |= dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject")
 _ADDRESS = "is endpoint_url the address of the store's API, not of its console or of a web server?"
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
 
@@ -191,7 +195,8 @@ class Bucket:
             hint = "the same command can be run again"
             # Also what a quota or a missing right to list gives, where S3 hides whether the object exists.
             if status in {401, 403}:
-                hint = "do the bucket's policy and quota allow this? (docs/index-stores.md)"
+                right = _RIGHTS.get(error.operation_name, error.operation_name)
+                hint = f"do the bucket's policy and quota allow this (s3:{right})? (docs/index-stores.md)"
             raise InfrastructureError(f"{where}: the store answered {status} {code:.60}", hint=hint) from error
         except aws.SSLError as error:
             raise InfrastructureError(
