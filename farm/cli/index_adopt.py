@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     remote = any("://" in source for source in args.sources)
     if remote and len(args.sources) > 1:
         raise UsageError(
-            "what to take is one index, or files and folders of this machine", hint="run the command once for each index"
+            "what to take is one index, or files and folders of this machine",
+            hint="run the command once for each index",
         )
     if remote is not bool(args.package):
         raise UsageError(

@@ -92,6 +92,14 @@ def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
     return b"".join(read)
 
 
+def unpacked(key: str, data: bytes, limit: int) -> bytes:
+    """What is gzip-encoded as it was before, up to `limit` bytes and one piece more; anything else as it is."""
+    try:
+        return bounded(_gunzipped(key, iter([data])), limit)
+    except InfrastructureError:
+        return data
+
+
 def _opened(url: str, headers: Mapping[str, str]) -> "urllib.request._UrlopenRet":
     found: urllib.request._UrlopenRet = urllib.request.urlopen(
         urllib.request.Request(url, headers=dict(headers)), timeout=TIMEOUT_S

@@ -213,7 +213,9 @@ def test_an_upload_fails(served, place, method, request):
     kind = request.node.callspec.params["served"]
     if kind == "cloudfront":
         pytest.skip("which methods are allowed is said to the distribution: GET and HEAD where nothing is")
-    wheel = bytes(2**21) if kind in {"nginx", "ceph", "ceph-decoded"} else None  # others close; urllib sees no answer then
+    wheel = (
+        bytes(2**21) if kind in {"nginx", "ceph", "ceph-decoded"} else None
+    )  # others close; urllib sees no answer then
     assert status(f"{served}/{place}", method, wheel)[0] == 405
 
 
