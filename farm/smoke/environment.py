@@ -181,7 +181,7 @@ def install(
         command = [uv, "pip", "install", f"--python={python}", "--no-config", "--no-cache", "--no-progress"]
         command += ["--only-binary=:all:", *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
-    what = " ".join(["uv pip install" if uv else "pip install", *source, requirement])
+    what = " ".join(["uv pip install" if uv else "pip install", *map(_shown, source), requirement])
     end = time.monotonic() + timeout_s
     code = _logged(command, log, line, end)
     if code and uv is None and b"This version of pip does not support python" in log.read_bytes():
@@ -225,11 +225,12 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
                 "(index_public_url) or `?pages=slash` at the end of the s3:// URL"
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
-    elif source and (refusal := _refusal(source[-1])):
+    elif source and (refusal := _refusal(requirement, source)):
         # pip says of such indexes only that they have no such version.
         if not isinstance(refusal, int):
-            todo = "start its server, or correct its address (--index-url, index_public_url in ci/farm.yaml)"
-            return InfrastructureError(f"{what}: {source[-1]} does not answer ({refusal})", hint=f"{todo}; {hint}")
+            return _unanswered(f"{what}: {source[-1]}", refusal, hint)
+        if refusal == 404:
+            return _empty(f"{what}: {source[-1]}", requirement if "--index-url" in source else "", hint)
         hint = (
             f"{source[-1]} answers {refusal} without credentials, and pip sends none: let everybody read the bucket "
             f"(docs/index-stores.md has the policy); {hint}"
@@ -237,18 +238,52 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
     return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
-def _refusal(url: str) -> int | str | None:
-    """401 or 403 where that is what an index answers to everybody, or why it does not answer at all."""
+_ADDRESS = "correct its address (--index-url, index_public_url in ci/farm.yaml)"
+
+
+def _unanswered(what: str, reason: str, hint: str) -> FarmError:
+    todo = f"start its server, or {_ADDRESS}"
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        todo = "name the certificate of your own authority: SSL_CERT_FILE=FILE"
+    return InfrastructureError(f"{what} does not answer ({reason})", hint=f"{todo}; {hint}")
+
+
+def _empty(what: str, requirement: str, hint: str) -> FarmError:
+    """The error of an index that has nothing of a `requirement`, or of a page of links, which needs none."""
+    if not requirement:
+        return UsageError(f"{what} is not there", hint=f"publish a wheel there, or {_ADDRESS}; {hint}")
+    return UsageError(
+        f"{what} has no page of {requirement.partition('==')[0]}",
+        hint=f"publish a wheel there, or {_ADDRESS}, which ends in /whl/<group>/simple/; {hint}",
+    )
+
+
+def _shown(word: str) -> str:
+    """A word of a command without the user name and password of a URL."""
+    return re.sub("(?<=://)[^/@]*@", "****@", word)
+
+
+def _refusal(requirement: str, source: tuple[str, ...]) -> int | str | None:
+    """401, 403 or 404 where that is what an index answers to everybody, or why it does not answer at all."""
+    url, (name, version, _) = source[-1], requirement.partition("==")
+    if not url.startswith(("http://", "https://")) or "@" in url:
+        return None
+    answer = _answer(url)
+    if "--index-url" in source and answer in {None, 404}:
+        # A root without a page of its own may have pages of projects. A wheel's path has no version.
+        return _answer(f"{url.rstrip('/')}/{canonicalize_name(name)}/") if version else None
+    return answer
+
+
+def _answer(url: str) -> int | str | None:
     import urllib.error  # noqa: PLC0415  takes long, and is rarely needed
     import urllib.request  # noqa: PLC0415
 
-    if not url.startswith(("http://", "https://")) or "@" in url:
-        return None
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=20):
             return None
     except urllib.error.HTTPError as error:
-        return error.code if error.code in (401, 403) else None
+        return error.code if error.code in (401, 403, 404) else None
     except urllib.error.URLError as error:
         return str(error.reason)
     except (OSError, ValueError):
