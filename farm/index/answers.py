@@ -119,7 +119,10 @@ def _failures(url: str, hint: str) -> Iterator[None]:
         reason = "redirects without end" if 300 <= error.code < 400 else error.reason
         raise InfrastructureError(f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint) from error
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}", hint=hint) from error
+        said = str(getattr(error, "reason", error))
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            hint = "a private authority's certificate is named by SSL_CERT_FILE"
+        raise InfrastructureError(f"{url}: {said}", hint=hint) from error
 
 
 def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:

@@ -1,15 +1,13 @@
 """Installing a wheel from an index of files, with pip and with uv, and probing what was installed."""
 
-import contextlib
 import functools
 import hashlib
 import re
 import socket
 import ssl
 import sys
-import threading
 import zipfile
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import boto3
@@ -20,6 +18,7 @@ from farm.smoke.environment import install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
 from tests.servers import moto
+from tests.servers.threads import answered_by
 from tests.servers.tls import Authority
 
 
@@ -190,20 +189,9 @@ def test_an_authority_that_nobody_knows_is_named(tmp_path, python, uv, monkeypat
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
 
 
-@contextlib.contextmanager
-def web(folder, context=None):
+def web(folder, tls=None):
     """A web server of a folder on the loopback."""
-    served = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    if context:
-        served.socket = context.wrap_socket(served.socket, server_side=True)
-    thread = threading.Thread(target=served.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http{'s' if context else ''}://127.0.0.1:{served.server_port}"
-    finally:
-        served.shutdown()
-        thread.join()
-        served.server_close()
+    return answered_by(functools.partial(Quiet, directory=str(folder)), tls)
 
 
 class Quiet(SimpleHTTPRequestHandler):
