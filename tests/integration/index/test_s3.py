@@ -204,6 +204,7 @@ def elsewhere(status, headers, body):
     return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
+@pytest.mark.parametrize("named", ["in the URL", "by AWS_ENDPOINT_URL"])
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
@@ -215,13 +216,18 @@ def elsewhere(status, headers, body):
     ],
     ids=["https", "login", "nowhere", "page", "empty"],
 )
-def test_what_answers_and_is_no_store_is_named(aws, status, headers, body, said):
-    """Not an empty index: a page reads as a listing without objects."""
+def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, said):
+    """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the address stands."""
     with elsewhere(status, headers, body) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            store = open_store(f"s3://wheels?endpoint_url=http://127.0.0.1:{server.server_port}")
+            endpoint = f"http://127.0.0.1:{server.server_port}"
+            if named == "by AWS_ENDPOINT_URL":
+                monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            store = open_store(
+                "s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}"
+            )
             for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
                 with pytest.raises(InfrastructureError, match=said) as caught:
                     operate()
