@@ -14,6 +14,7 @@ from farm.index.copying import copy_index
 from farm.index.dependencies import link_dependencies
 from farm.index.lifecycle import record_event
 from farm.index.pages import ForeignObjectError
+from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -98,6 +99,8 @@ def test_pages_that_lost_the_header_that_says_they_are_packed(index, make_wheel,
     with pytest.raises(ForeignObjectError, match="gzip-encoded") as caught:
         copy_index(store, open_store(str(tmp_path / "copy")))
     assert "farm index reconcile" in caught.value.hint
+    with pytest.raises(ForeignObjectError, match="catalog.json in the index is gzip-encoded"):
+        open_reader(str(root)).get("catalog.json")
     reconcile(store)
     assert check(store) == []
     assert {path: path.read_bytes() for path in before} == before
