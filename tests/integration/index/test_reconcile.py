@@ -99,7 +99,7 @@ def test_pages_that_lost_the_header_that_says_they_are_packed(index, make_wheel,
     with pytest.raises(ForeignObjectError, match="gzip-encoded") as caught:
         copy_index(store, open_store(str(tmp_path / "copy")))
     assert "farm index reconcile" in caught.value.hint
-    with pytest.raises(ForeignObjectError, match="catalog.json in the index is gzip-encoded"):
+    with pytest.raises(ForeignObjectError, match=r"catalog\.json in the index is gzip-encoded"):
         open_reader(str(root)).get("catalog.json")
     reconcile(store)
     assert check(store) == []
