@@ -251,8 +251,8 @@ def _unanswered(what: str, reason: str, hint: str) -> FarmError:
 def _empty(what: str, requirement: str, hint: str) -> FarmError:
     """The error of an index that has nothing of a `requirement`, or of a page of links, which needs none."""
     if not requirement:
-        return UsageError(f"{what} is not there", hint=f"publish a wheel there, or {_ADDRESS}; {hint}")
-    return UsageError(
+        return InfrastructureError(f"{what} is not there", hint=f"publish a wheel there, or {_ADDRESS}; {hint}")
+    return InfrastructureError(
         f"{what} has no page of {requirement.partition('==')[0]}",
         hint=f"publish a wheel there, or {_ADDRESS}, which ends in /whl/<group>/simple/; {hint}",
     )

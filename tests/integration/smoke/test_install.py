@@ -158,7 +158,7 @@ def test_an_address_without_the_project_is_no_fault_of_the_wheel(tmp_path, index
     with web(index) as url:
         for wrong in (f"{url}/fakemod", f"{url}/none/"):
             source = ("--index-url", wrong)
-            with pytest.raises(UsageError, match=f"{wrong} has no page of fakemod") as caught:
+            with pytest.raises(InfrastructureError, match=f"{wrong} has no page of fakemod") as caught:
                 install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
             assert "/whl/<group>/simple/" in caught.value.hint
         with pytest.raises(SmokeFailedError, match=f"(?i){NONE_SUCH}"):
@@ -185,7 +185,7 @@ def test_an_authority_that_nobody_knows_is_named(tmp_path, python, uv, monkeypat
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
         assert "SSL_CERT_FILE" in caught.value.hint
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-        with pytest.raises(UsageError, match="has no page of fakemod"):
+        with pytest.raises(InfrastructureError, match="has no page of fakemod"):
             install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
 
 
