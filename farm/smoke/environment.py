@@ -169,7 +169,8 @@ def install(
 
     Raises:
         SmokeFailedError: The installer failed or did not finish; the text has its last lines.
-        InfrastructureError: This interpreter has no pip that can install into another environment; the disk is full.
+        InfrastructureError: This interpreter has no pip that can install into another environment; the disk is full;
+            the index does not answer, or has no page of the project.
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
