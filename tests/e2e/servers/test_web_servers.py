@@ -192,6 +192,19 @@ def test_roots_types_and_caching(served):
         assert status(f"{served}/{absent}")[0] == 404, absent
 
 
+@pytest.mark.parametrize("served", ["nginx", "caddy", "apache", "ceph", "r2"], indirect=True)
+def test_who_reads_plain_pages_has_them_whole_and_once(served, made):
+    """nginx unpacks them for such: a part of what is packed cannot be, and the tag is weak then, which Ceph has not."""
+    page = f"{served}/whl/sm35-avx/v1-json/canary/"
+    _, headers, whole = status(page)
+    code, _, part = status(page, Range="bytes=0-99")
+    assert (code, part) in {(200, whole), (206, whole[:100])}
+    assert status(page, If_None_Match=headers["ETag"])[0] == 304
+    for _ in range(2):  # out of a cache, the second time
+        code, _, part = status(f"{served}/whl/files/{SECOND.replace('+', '%2B')}", Range="bytes=10-19")
+        assert (code, part) == (206, (made / SECOND).read_bytes()[10:20])
+
+
 def test_a_packed_page_says_that_there_is_a_plain_one(served, request):
     """Else a cache gives what it got for pip to who cannot unpack it."""
     if request.node.callspec.params["served"] in {"cloudfront", "ceph-decoded"}:
