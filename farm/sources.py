@@ -277,9 +277,10 @@ def pip_index() -> str:
     settings = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     ).stdout
-    set_to = re.findall(r"^(?:global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE)
+    set_to: dict[str, str] = dict(re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE))
     if set_to:
-        return str(set_to[-1])
+        # The environment counts most, and pip before 25 prints it first.
+        return set_to.get(":env:") or list(set_to.values())[-1]
     code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -51,6 +51,13 @@ def without_controls(text: str) -> str:
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Cs"))
 
 
+def before_download(filename: str) -> str:
+    """A file's name without what a download may have made of it: `%2B` for `+`, and a browser's ` (1)`."""
+    from urllib.parse import unquote  # noqa: PLC0415 slow to import
+
+    return re.sub(r" ?\([0-9]{1,3}\)(?=\.[a-z]+$)", "", unquote(filename))
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...], count: int = 3) -> list[str]:
     """The known names most like `name`, best first; empty when nothing is near."""
     import difflib  # noqa: PLC0415 slow to import

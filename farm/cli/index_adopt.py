@@ -7,7 +7,8 @@ from farm.cli.index_options import add_allow, add_writing, changing, policy_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FROM", help="a folder, a wheel, or the URL of a simple API")
+    text = "folders and wheels, or the URL of a simple API"
+    parser.add_argument("sources", nargs="+", metavar="FROM", help=text)
     parser.add_argument("--to", required=True, metavar="GROUP", help="for example sm35-avx")
     parser.add_argument("--package", nargs="+", default=[], metavar="NAME", help="what to take from another index")
     parser.add_argument("--channel", help="list them in the root of this channel as well")
@@ -21,7 +22,12 @@ def run(args: argparse.Namespace) -> int:
     from farm.errors import UsageError
     from farm.index.adopting import adopt, in_folder, in_index
 
-    remote = "://" in args.source
+    remote = any("://" in source for source in args.sources)
+    if remote and len(args.sources) > 1:
+        raise UsageError(
+            "what to take is one index, or files and folders of this machine",
+            hint="run the command once for each index",
+        )
     if remote is not bool(args.package):
         raise UsageError(
             "say what to take from another index: --package NAME"
@@ -32,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     store, signer = changing(args)
     done = adopt(
         store,
-        in_index(args.source, args.package) if remote else in_folder(Path(args.source)),
+        in_index(args.sources[0], args.package) if remote else in_folder(*map(Path, args.sources)),
         group=args.to,
         channel=args.channel,
         signer=signer,

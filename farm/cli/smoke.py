@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-url",
         metavar="URL",
-        help="index to install from: as pip takes it, or s3://… (default: the project's own)",
+        help="index to install from: as pip takes it, a folder or s3://… (default: the project's own)",
     )
     parser.add_argument(
         "--wheel", type=Path, metavar="FILE", help="install this file; the report is also written beside it"
@@ -66,9 +66,10 @@ def _sources(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The installer's options that name the index, and the wheels of the plan that it lists, where that is known."""
     group = plan.parsed_variant.group
-    if args.index_url and args.index_url.startswith("s3://"):
-        # pip reads no buckets: it gets the page that `farm publish` prints.
-        return pip_source(replace(workspace, settings=workspace.settings.named(args.index_url)), group), ()
+    if args.index_url and ("://" not in args.index_url or args.index_url.startswith("s3://")):
+        # An index as the farm names it; pip reads neither folders nor buckets, and gets what `farm publish` prints.
+        named = replace(workspace, settings=workspace.settings.named(args.index_url))
+        return pip_source(named, group), _published(named, plan, package)
     if args.index_url:
         return ("--index-url", args.index_url), ()
     if args.wheel is not None:

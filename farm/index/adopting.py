@@ -5,7 +5,6 @@ another index says of a wheel is believed in two things: its sha256, which the b
 How it was built nobody can say here: its provenance says where it came from, and no more.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,19 +73,18 @@ class Adopted(NamedTuple):
     left_out: Mapping[str, str]
 
 
-def in_folder(place: Path) -> Iterator[Offer]:
-    """The wheels in a folder and below it, or one wheel.
+def in_folder(*places: Path) -> Iterator[Offer]:
+    """The wheels in folders and below them, and wheels that are named themselves; one that is met twice counts once.
 
     Raises:
-        UsageError: There is none, two have the same name, or one cannot be read.
+        UsageError: A place has none, two have the same name, or one cannot be read.
     """
-    found = [place] if place.is_file() else sorted(place.rglob("*.whl"))
-    if not found:
-        raise UsageError(f"no wheels in {place}" if place.is_dir() else f"{place}: no such file or folder")
-    names = Counter(path.name for path in found)
-    if twice := next((name for name, count in names.items() if count > 1), None):
-        raise UsageError(f"{twice} is in {place} more than once", hint="name the folder of the right one")
-    for path in found:
+    found: dict[str, Path] = {}
+    for path in (each for place in places for each in _wheels(place)):
+        before = found.setdefault(path.name, path)
+        if before != path and before.resolve() != path.resolve():
+            raise UsageError(f"{before} and {path} have the same name", hint="name the right one, or its folder")
+    for path in found.values():
         try:
             if path.exists() and not path.is_file():  # a pipe would be waited for
                 raise UsageError(f"{path} is not a file", hint="take it out of the folder")
@@ -94,6 +92,13 @@ def in_folder(place: Path) -> Iterator[Offer]:
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
         yield Offer(path.name, digest, path=path)
+
+
+def _wheels(place: Path) -> list[Path]:
+    found = [place] if place.is_file() else sorted(place.rglob("*.whl"))
+    if not found:
+        raise UsageError(f"no wheels in {place}" if place.is_dir() else f"{place}: no such file or folder")
+    return found
 
 
 def in_index(source: str, projects: Iterable[str]) -> Iterator[Offer]:

@@ -92,6 +92,14 @@ def bounded(chunks: Iterable[bytes], limit: int) -> bytes:
     return b"".join(read)
 
 
+def unpacked(key: str, data: bytes, limit: int) -> bytes:
+    """What is gzip-encoded as it was before, up to `limit` bytes and one piece more; anything else as it is."""
+    try:
+        return bounded(_gunzipped(key, iter([data])), limit)
+    except InfrastructureError:
+        return data
+
+
 def _opened(url: str, headers: Mapping[str, str]) -> "urllib.request._UrlopenRet":
     found: urllib.request._UrlopenRet = urllib.request.urlopen(
         urllib.request.Request(url, headers=dict(headers)), timeout=TIMEOUT_S
@@ -111,7 +119,10 @@ def _failures(url: str, hint: str) -> Iterator[None]:
         reason = "redirects without end" if 300 <= error.code < 400 else error.reason
         raise InfrastructureError(f"{url}: HTTP {error.code} {reason:.80}".rstrip(), hint=hint) from error
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        raise InfrastructureError(f"{url}: {getattr(error, 'reason', error)}", hint=hint) from error
+        said = str(getattr(error, "reason", error))
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            hint = "a private authority's certificate is named by SSL_CERT_FILE"
+        raise InfrastructureError(f"{url}: {said}", hint=hint) from error
 
 
 def _read(url: str, headers: Mapping[str, str], answer: "urllib.request._UrlopenRet") -> Iterator[bytes]:

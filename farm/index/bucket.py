@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import boto3
 from botocore import exceptions as aws
@@ -39,7 +39,12 @@ _CONFIG = Config(
 _CREDENTIAL_CODES = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthFailure"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 _RETRY_CODES = {"BadDigest", "IncompleteBody", "RequestTimeout", "SlowDown", "XAmzContentSHA256Mismatch"}
+# What a policy calls the operations that have another name there; reads of what is absent need a right of their own.
+_RIGHTS = {"ListObjectsV2": "ListBucket"}
+_RIGHTS |= dict.fromkeys(("GetObject", "HeadObject"), "GetObject, and s3:ListBucket for what is absent")
+_RIGHTS |= dict.fromkeys(("CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"), "PutObject")
 _ADDRESS = "is endpoint_url the address of the store's API, not of its console or of a web server?"
+_AWS = re.compile(r"\.(amazonaws\.com(\.cn)?|api\.aws)$")
 SHA256 = "sha256"  # our user metadata: x-amz-meta-sha256
 
 _T = TypeVar("_T")
@@ -80,7 +85,8 @@ class Bucket:
             )
         except (BotoCoreError, ValueError) as error:
             raise UsageError(f"no client for s3://{bucket}: {error}") from error
-        if endpoint_url:  # AWS redirects between its regions, which botocore follows
+        # AWS redirects between its regions, which botocore follows. AWS_ENDPOINT_URL may name another store, too.
+        if not _AWS.search(urlsplit(self.client.meta.endpoint_url).hostname or ""):
             self.client.meta.events.register("before-parse.s3", self._check_spoken)
 
     def __repr__(self) -> str:
@@ -191,7 +197,8 @@ class Bucket:
             hint = "the same command can be run again"
             # Also what a quota or a missing right to list gives, where S3 hides whether the object exists.
             if status in {401, 403}:
-                hint = "do the bucket's policy and quota allow this? (docs/index-stores.md)"
+                right = _RIGHTS.get(error.operation_name, error.operation_name)
+                hint = f"do the bucket's policy and quota allow this (s3:{right})? (docs/index-stores.md)"
             raise InfrastructureError(f"{where}: the store answered {status} {code:.60}", hint=hint) from error
         except aws.SSLError as error:
             raise InfrastructureError(

@@ -137,7 +137,7 @@ def parse_catalogue(data: bytes | None, key: str = CATALOGUE_KEY) -> Catalogue:
         first = error.errors()[0]
         other = first["loc"] == ("schema",)
         why = f"schema {first['input']!r:.20}, of another version of the farm" if other else str(first["msg"])
-        raise foreign(key, why) from error
+        raise foreign(key, why, data) from error
 
 
 def projects_json(names: Iterable[str]) -> bytes:
@@ -151,7 +151,7 @@ def parse_projects(data: bytes, key: str) -> set[str]:
     try:
         return {project.name for project in Projects.model_validate_json(data).projects}
     except ValidationError as error:
-        raise foreign(key, str(error.errors()[0]["msg"])) from error
+        raise foreign(key, str(error.errors()[0]["msg"]), data) from error
 
 
 def without_rebuild(version: str) -> str:

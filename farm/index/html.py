@@ -47,7 +47,7 @@ def generation_of(html: bytes, key: str) -> int:
     """
     found = re.search(rb'^<meta name="farm:generation" content="([1-9][0-9]{0,17})">$', html, re.MULTILINE)
     if found is None:
-        raise foreign(key, "no generation")
+        raise foreign(key, "no generation", html)
     return int(found[1])
 
 
@@ -191,7 +191,7 @@ def _body(html: bytes, key: str) -> list[str]:
         lines = html.decode().split("\n")
         start, end = lines.index("<body>"), lines.index("</body>")
     except ValueError as error:  # UnicodeDecodeError is one too
-        raise foreign(key, "no body") from error
+        raise foreign(key, "no body", html) from error
     if not (start + 1 < end and lines[start + 1].startswith("<h1>")):
         raise foreign(key, "no heading")
     return lines[start + 2 : end]

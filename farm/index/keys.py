@@ -72,7 +72,10 @@ def first_trusted(read: Read, given: Keys) -> bytes:
     else:
         number = MAX_ROOTS
     if number == 1:
-        raise VerificationFailedError(f"there is no {root_key(1)}: this index is not signed, or not an index")
+        raise VerificationFailedError(
+            f"there is no {root_key(1)}: this index is not signed, or not an index",
+            hint="what pip gets, without /whl/<group>/simple/ at its end, is the index",
+        )
     raise VerificationFailedError(
         "this index is not signed by a trusted key",
         hint="that is a publisher's key: ask the owner for the root key's .pub" if publishers else None,

@@ -10,6 +10,7 @@ from packaging.version import Version
 from pydantic import AfterValidator
 
 from farm.errors import UsageError
+from farm.text import before_download
 
 _GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 VARIANTS = "variant"
@@ -32,7 +33,9 @@ def wheel_identity(filename: str) -> Identity:
         ValueError: It is not a wheel name, or has characters that do not belong into one.
     """
     if not _WHEEL.fullmatch(filename):
-        raise ValueError(f"not the file name of a wheel: {filename[:200]!r}")
+        was = before_download(filename[:300])
+        before = f"; it was {was} before its download" if was != filename and _WHEEL.fullmatch(was) else ""
+        raise ValueError(f"not the file name of a wheel: {filename[:200]!r}{before}")
     labelled = _LABELLED.fullmatch(filename)
     try:
         name, version, build, tags = parse_wheel_filename(f"{labelled[1]}.whl" if labelled else filename)

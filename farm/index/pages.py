@@ -32,6 +32,9 @@ API_VERSION = "1.4"
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 
+GZIP = b"\x1f\x8b"
+"""How gzip begins, and no page."""
+
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -260,7 +263,7 @@ def parse_page(data: bytes, key: str) -> ProjectPage:
     try:
         return ProjectPage.model_validate_json(data)
     except ValidationError as error:
-        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}") from error
+        raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}", data) from error
 
 
 def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage:
@@ -382,8 +385,13 @@ def _assembled(
     )
 
 
-def foreign(key: str, why: str) -> ForeignObjectError:
-    """The error for an object that is not of our making."""
+def foreign(key: str, why: str, data: bytes = b"") -> ForeignObjectError:
+    """The error for an object that is not of our making; or that is, and lost the header that says how it is packed."""
+    if data.startswith(GZIP):
+        return ForeignObjectError(
+            f"{key} in the index is gzip-encoded, and nothing says so",
+            hint="a copy that something else than farm index copy made of a bucket? farm index reconcile mends it",
+        )
     return ForeignObjectError(
         f"{key} in the index is not a page of this farm ({why})",
         hint="nothing was written over it; if an older farm made it: farm index reconcile; else find out who did",

@@ -103,7 +103,8 @@ def accept(store: Store, findings: list[Finding], *, single_writer: bool = False
         raise PublishRefusedError(
             f"{store.url('')} does not keep conditional writes:\n{evidence}",
             hint="publishing there would lose wheels; use a directory, or a server that honours If-Match and "
-            "If-None-Match. Where nobody else ever writes: --single-writer",
+            "If-None-Match (Ceph: in buckets without versioning and object lock). "
+            "Where nobody else ever writes: --single-writer",
         )
     if failed:
         store.traits = StoreTraits(reads_first=True)

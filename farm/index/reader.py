@@ -8,10 +8,8 @@ from urllib.parse import quote
 from farm.errors import InfrastructureError, UsageError
 from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.backends import open_store
+from farm.index.pages import GZIP, foreign
 from farm.index.stores import MAX_GET, Store, check_key
-
-GZIP = b"\x1f\x8b"
-"""How gzip begins; nothing that `Reader.get` is for does."""
 
 
 class Reader(Protocol):
@@ -37,6 +35,8 @@ class _Stored:
 
     def get(self, key: str) -> bytes | None:
         found = self.store.get(key)
+        if found is not None and found.data.startswith(GZIP):
+            raise foreign(key, "", found.data)
         return None if found is None else found.data
 
     def digest(self, key: str) -> str | None:

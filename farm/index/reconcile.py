@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 from farm.index import html, naming, pages
+from farm.index.answers import unpacked
 from farm.index.catalogue import (
     CATALOGUE_KEY,
     CATALOGUE_TYPE,
@@ -38,7 +39,7 @@ from farm.index.provenance import attest
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY, groups_html, may_sign, sign_everything
 from farm.index.signing import Signer
-from farm.index.stores import Store
+from farm.index.stores import MAX_GET, Store
 from farm.index.swap import swap
 
 READERS = 16
@@ -148,9 +149,14 @@ def _ours(store: Store, key: str, parse: Callable[[bytes], _T]) -> _T | None:
 
 def _parsed(data: bytes | None, parse: Callable[[bytes], _T]) -> _T | None:
     try:
-        return None if data is None else parse(data)
+        return None if data is None else parse(_plain(data))
     except ForeignObjectError:
         return None
+
+
+def _plain(data: bytes) -> bytes:
+    """A copy of a bucket that something else made may hold packed pages, of which nothing says so."""
+    return unpacked("", data, MAX_GET) if data.startswith(pages.GZIP) else data
 
 
 class _Writer(NamedTuple):
@@ -310,7 +316,12 @@ class _Writer(NamedTuple):
     def now(self, group: str, project: str) -> ProjectPage | None:
         """The JSON page as it is at this moment; a publisher may have been there since."""
         key = pages.json_key(group, project)
-        return _ours(self.store, key, lambda data: pages.parse_page(data, key))
+        found = self.store.get(key)
+        page = None if found is None else _parsed(found.data, lambda data: pages.parse_page(data, key))
+        if found and page and page.meta.links and _plain(found.data) != found.data:
+            # It follows from nothing, so that nothing else here would write it anew.
+            self.swap(key, lambda old: _plain(old or found.data), pages.JSON)
+        return page
 
     def _html(self, key: str, group: str, page: ProjectPage, channel: str | None) -> None:
         def new(old: bytes | None) -> bytes:

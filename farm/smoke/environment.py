@@ -175,7 +175,8 @@ def install(
 
     Raises:
         SmokeFailedError: The installer failed or did not finish; the text has its last lines.
-        InfrastructureError: This interpreter has no pip that can install into another environment; the disk is full.
+        InfrastructureError: This interpreter has no pip that can install into another environment; the disk is full;
+            the index does not answer, or has no page of the project.
     """
     if requirement.startswith("-"):
         raise UsageError(f"{requirement!r} is not a requirement")
@@ -187,7 +188,7 @@ def install(
         command = [uv, "pip", "install", f"--python={python}", "--no-config", "--no-cache", "--no-progress"]
         command += ["--only-binary=:all:", *source, requirement]
     log.parent.mkdir(parents=True, exist_ok=True)
-    what = " ".join(["uv pip install" if uv else "pip install", *source, requirement])
+    what = " ".join(["uv pip install" if uv else "pip install", *map(_shown, source), requirement])
     end = time.monotonic() + timeout_s
     code = _logged(command, log, line, end)
     if code and uv is None and b"This version of pip does not support python" in log.read_bytes():
@@ -232,11 +233,12 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
             )
         hint = f"the index lacks {name}: {todo}; {hint}"
     elif source:
-        # pip says of indexes that do not let it read only that they have no such version.
-        status, silent = _answer(source[-1])
+        # pip says of indexes that do not let it read, or are none, only that they have no such version.
+        status, silent = _asked(requirement, source)
         if silent:
-            todo = "start its server, or correct its address (--index-url, index_public_url in ci/farm.yaml)"
-            return InfrastructureError(f"{what}: {source[-1]} does not answer ({silent})", hint=f"{todo}; {hint}")
+            return _unanswered(f"{what}: {source[-1]}", silent, hint)
+        if status == 404:
+            return _empty(f"{what}: {source[-1]}", requirement if "--index-url" in source else "", hint)
         if status in (401, 403):
             hint = (
                 f"{source[-1]} answers {status} without credentials, and pip sends none: let everybody read the bucket "
@@ -245,8 +247,43 @@ def _failure(what: str, python: Path, requirement: str, source: tuple[str, ...],
     return SmokeFailedError(f"{what}:\n{output}", hint=hint)
 
 
+_ADDRESS = "correct its address (--index-url, index_public_url in ci/farm.yaml)"
+
+
+def _unanswered(what: str, reason: str, hint: str) -> FarmError:
+    todo = f"start its server, or {_ADDRESS}"
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        todo = "name the certificate of your own authority: SSL_CERT_FILE=FILE"
+    return InfrastructureError(f"{what} does not answer ({reason})", hint=f"{todo}; {hint}")
+
+
+def _empty(what: str, requirement: str, hint: str) -> FarmError:
+    """The error of an index that has nothing of a `requirement`, or of a page of links, which needs none."""
+    if not requirement:
+        return InfrastructureError(f"{what} is not there", hint=f"publish a wheel there, or {_ADDRESS}; {hint}")
+    return InfrastructureError(
+        f"{what} has no page of {requirement.partition('==')[0]}",
+        hint=f"publish a wheel there, or {_ADDRESS}, which ends in /whl/<group>/simple/; {hint}",
+    )
+
+
+def _shown(word: str) -> str:
+    """A word of a command without the user name and password of a URL."""
+    return re.sub("(?<=://)[^/@]*@", "****@", word)
+
+
+def _asked(requirement: str, source: tuple[str, ...]) -> tuple[int, str]:
+    """`_answer` of an index: of its page of the project, where everybody may read."""
+    url, (name, version, _) = source[-1], requirement.partition("==")
+    status, silent = _answer(url)
+    if "--index-url" not in source or silent or status in (401, 403):
+        return status, silent
+    # A root without a page of its own may have pages of projects. A wheel's path has no version.
+    return _answer(f"{url.rstrip('/')}/{canonicalize_name(name)}/") if version else (0, "")
+
+
 def _answer(url: str) -> tuple[int, str]:
-    """The status with which an index answers everybody, else 0; and why it does not answer at all, else nothing."""
+    """The status with which a page answers everybody, else 0; and why it does not answer at all, else nothing."""
     import http.client  # noqa: PLC0415  takes long, and is rarely needed
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415

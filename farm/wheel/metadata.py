@@ -15,6 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from farm.errors import UsageError, VerificationFailedError
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
+from farm.text import before_download
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
@@ -97,7 +98,11 @@ def parse_wheel_name(filename: str) -> WheelName:
             raise ValueError("not name-version[-build]-python-abi-platform.whl")
         version = str(Version(match[2]))
     except ValueError as error:
-        raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})") from error
+        hint = None
+        was = before_download(filename)
+        if was != filename and _NAME.fullmatch(was) and re.fullmatch(r"[\w.+!-]+", was, re.ASCII):
+            hint = f"rename it as it was before its download: {was}"
+        raise VerificationFailedError(f"{filename!r} is not a wheel's file name ({error})", hint=hint) from error
     parts = tuple(filename.removesuffix(".whl").split("-"))
     return WheelName(_normal_name(match[1]), version, frozenset(map("-".join, tags)), parts)
 

@@ -65,6 +65,16 @@ def test_publishing_to_ceph(ceph, scheme, tmp_path, monkeypatch):
     assert check(again) == []
 
 
+def test_a_bucket_of_ceph_that_keeps_versions_is_refused(ceph):
+    """It tells each of twelve writers that it was the one."""
+    store = open_store(make_bucket(ceph.http, "versions"))
+    enabled = {"Status": "Enabled"}
+    store.client.put_bucket_versioning(Bucket="versions", VersioningConfiguration=enabled)
+    with pytest.raises(PublishRefusedError, match="of many creators one wins; seen") as caught:
+        probe(store)
+    assert "without versioning" in caught.value.hint
+
+
 def test_what_the_probe_says_of_ceph(ceph):
     store = open_store(make_bucket(ceph.https, "probe-ceph"))
     findings = {finding.what: finding for finding in examine(store, traits=True)}

@@ -262,6 +262,25 @@ def test_the_command(tmp_path, folder, other, capsys):
     assert main([*command, "http://127.0.0.1:1/simple", "--package", "canary"]) == 9
 
 
+def test_several_wheels_and_folders_are_taken_at_once(tmp_path, folder, make_wheel, capsys):
+    """As a shell writes `old/*.whl`: one path alone was taken, and the second one an unknown argument."""
+    command = ["index", "adopt", "--index", str(tmp_path / "index"), "--to", GROUP]
+    more = tmp_path / "more"
+    more.mkdir()
+    make_wheel("canary-3.0-py3-none-any.whl").path.rename(more / "canary-3.0-py3-none-any.whl")
+    # A wheel that is named twice, by itself and by its folder, is one wheel.
+    assert main([*command, str(folder / FIRST), str(folder / SECOND), str(more), str(folder / FIRST), "--json"]) == 0
+    taken = json.loads(capsys.readouterr().out)["wheels"]
+    assert taken == [FIRST, SECOND, "canary-3.0-py3-none-any.whl"]
+    make_wheel(FIRST).path.rename(more / FIRST)
+    make_wheel(FIRST, payload="x = 2\n")
+    assert main([*command, str(folder), str(more)]) == 2
+    wrong = capsys.readouterr().err
+    assert f"{folder / FIRST} and {more / FIRST} have the same name" in wrong
+    assert main([*command, str(folder / FIRST), "https://old.example.org/simple", "--package", "canary"]) == 2
+    assert "one index, or files and folders" in capsys.readouterr().err
+
+
 def test_a_page_that_is_cut_off_or_hostile_says_so(tmp_path, folder, other):
     store = open_store(str(tmp_path / "index"))
     with pytest.raises(InfrastructureError):

@@ -1,5 +1,7 @@
 """Reconcile brings back every page from the records and events, whatever was done to the pages."""
 
+import gzip
+import hashlib
 import json
 import shutil
 
@@ -8,8 +10,11 @@ import pytest
 from farm.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.index.check import check
+from farm.index.copying import copy_index
+from farm.index.dependencies import link_dependencies
 from farm.index.lifecycle import record_event
 from farm.index.pages import ForeignObjectError
+from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 
 FIRST = "canary-1.0+cu118.sm35.avx-py3-none-any.whl"
@@ -72,6 +77,35 @@ def test_any_page_overwritten(index, damage):
         reconcile(store)
         assert check(store) == [], path
         assert plain(path.read_bytes()) == plain(before), path
+
+
+def test_pages_that_lost_the_header_that_says_they_are_packed(index, make_wheel, put, tmp_path):
+    """As `aws s3 sync` copies a bucket into a folder. Pages of links to another index follow from no record."""
+    store, root = index
+    need = make_wheel("numpy-1.26-py3-none-any.whl").path
+    public = tmp_path / "public/numpy"
+    public.mkdir(parents=True)
+    digest = hashlib.sha256(need.read_bytes()).hexdigest()
+    (public / "index.html").write_text(f'<a href="{need.as_uri()}#sha256={digest}">{need.name}</a>')
+    put(store, make_wheel("user-1.0-py3-none-any.whl", extra="Requires-Dist: numpy\n"), group="cpu-avx")
+    link_dependencies(store, public.parent.as_uri(), group="cpu-avx")
+    before = {path: path.read_bytes() for path in set(page_files(root)) - {root / "index.html"}}
+    assert before.keys() >= {root / "whl/cpu-avx/v1-json/numpy/index.json"}
+    for path, data in before.items():
+        path.write_bytes(gzip.compress(data))
+    assert {problem.what for problem in check(store) if problem.key == "catalog.json"} == {
+        "catalog.json in the index is gzip-encoded, and nothing says so"
+    }
+    with pytest.raises(ForeignObjectError, match="gzip-encoded") as caught:
+        copy_index(store, open_store(str(tmp_path / "copy")))
+    assert "farm index reconcile" in caught.value.hint
+    with pytest.raises(ForeignObjectError, match=r"catalog\.json in the index is gzip-encoded"):
+        open_reader(str(root)).get("catalog.json")
+    reconcile(store)
+    assert check(store) == []
+    assert {path: path.read_bytes() for path in before} == before
+    copy_index(store, open_store(str(tmp_path / "copy")))
+    assert check(open_store(str(tmp_path / "copy"))) == []
 
 
 @pytest.mark.parametrize(

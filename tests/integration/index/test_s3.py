@@ -122,6 +122,31 @@ def test_lasting_failures_are_not_tried_again_and_never_mean_absent(store, statu
         assert "test-secret" not in f"{caught.value}{caught.value.hint}"
 
 
+@pytest.mark.parametrize(
+    ("method", "right"),
+    [
+        ("GET", "s3:GetObject, and s3:ListBucket for what is absent"),
+        ("PUT", "s3:PutObject"),
+        ("DELETE", "s3:DeleteObject"),
+    ],
+)
+def test_a_missing_right_is_named(store, method, right):
+    """Which one lacks, the store does not say: 403 is its answer to a read of nothing, too."""
+    fault(store, 403, "AccessDenied", method=method)
+    operate = {
+        "GET": lambda: store.get("a"),
+        "PUT": lambda: store.create("a", b"x", content_type=TEXT),
+        "DELETE": lambda: store.discard("whl/files/a"),
+    }[method]
+    with pytest.raises(InfrastructureError, match="403 AccessDenied") as caught:
+        operate()
+    assert f"allow this ({right})?" in caught.value.hint
+    fault(store, 403, "AccessDenied", method="GET")
+    with pytest.raises(InfrastructureError, match="403 AccessDenied") as caught:
+        list(store.list("whl/"))
+    assert "(s3:ListBucket)" in caught.value.hint
+
+
 def test_an_absent_bucket_is_no_empty_index(moto_url, aws):
     store = open_store(f"s3://nowhere?endpoint_url={moto_url}")
     for operate in (
@@ -179,6 +204,7 @@ def elsewhere(status, headers, body):
     return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
 
+@pytest.mark.parametrize("named", ["in the URL", "by AWS_ENDPOINT_URL"])
 @pytest.mark.parametrize(
     ("status", "headers", "body", "said"),
     [
@@ -190,13 +216,18 @@ def elsewhere(status, headers, body):
     ],
     ids=["https", "login", "nowhere", "page", "empty"],
 )
-def test_what_answers_and_is_no_store_is_named(aws, status, headers, body, said):
-    """Not an empty index: a page reads as a listing without objects."""
+def test_what_answers_and_is_no_store_is_named(aws, monkeypatch, named, status, headers, body, said):
+    """Not an empty index: a page reads as a listing without objects. And no traceback, wherever the address stands."""
     with elsewhere(status, headers, body) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            store = open_store(f"s3://wheels?endpoint_url=http://127.0.0.1:{server.server_port}")
+            endpoint = f"http://127.0.0.1:{server.server_port}"
+            if named == "by AWS_ENDPOINT_URL":
+                monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+            store = open_store(
+                "s3://wheels" if named == "by AWS_ENDPOINT_URL" else f"s3://wheels?endpoint_url={endpoint}"
+            )
             for operate in (lambda: store.get("a"), lambda: store.stat("a"), lambda: list(store.list(""))):
                 with pytest.raises(InfrastructureError, match=said) as caught:
                     operate()

@@ -1,10 +1,13 @@
 """Installing a wheel from an index of files, with pip and with uv, and probing what was installed."""
 
+import functools
 import hashlib
 import re
 import socket
+import ssl
 import sys
 import zipfile
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import boto3
@@ -15,6 +18,8 @@ from farm.smoke.environment import install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod
 from tests.servers import moto
+from tests.servers.threads import answered_by
+from tests.servers.tls import Authority
 
 
 def add_wheel(index: Path, name: str, version: str, source: str, requires: str = "") -> None:
@@ -146,6 +151,52 @@ def test_an_index_that_does_not_answer_is_no_fault_of_the_wheel(tmp_path, python
         install(python, "fakemod==9", source=(option, url), log=tmp_path / "pip.log", timeout_s=600, uv=uv)
     assert f"{url} does not answer ([Errno 111] Connection refused)" in str(caught.value)
     assert caught.value.hint.startswith("start its server")
+
+
+def test_an_address_without_the_project_is_no_fault_of_the_wheel(tmp_path, index, python, uv):
+    """The index's root for that of a group, for one: pip says of it only that there is no such version."""
+    with web(index) as url:
+        for wrong in (f"{url}/fakemod", f"{url}/none/"):
+            source = ("--index-url", wrong)
+            with pytest.raises(InfrastructureError, match=f"{wrong} has no page of fakemod") as caught:
+                install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+            assert "/whl/<group>/simple/" in caught.value.hint
+        with pytest.raises(SmokeFailedError, match=f"(?i){NONE_SUCH}"):
+            install(python, "FakeMod==9", source=("--index-url", url), log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+
+
+def test_a_password_in_the_address_is_not_shown(tmp_path, index, python, uv):
+    with web(index) as url:
+        source = ("--index-url", url.replace("//", "//ann:s3cret@"))
+        with pytest.raises(SmokeFailedError, match=NONE_SUCH) as caught:
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+    assert url.replace("//", "//****@") in str(caught.value)
+    assert "s3cret" not in f"{caught.value}{caught.value.hint}{(tmp_path / 'pip.log').read_text()}"
+
+
+def test_an_authority_that_nobody_knows_is_named(tmp_path, python, uv, monkeypatch):
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server("127.0.0.1"))
+    with web(tmp_path, context) as url:
+        source = ("--index-url", url)
+        with pytest.raises(InfrastructureError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        with pytest.raises(InfrastructureError, match="has no page of fakemod"):
+            install(python, "fakemod==9", source=source, log=tmp_path / "pip.log", timeout_s=600, uv=uv)
+
+
+def web(folder, tls=None):
+    """A web server of a folder on the loopback."""
+    return answered_by(functools.partial(Quiet, directory=str(folder)), tls)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
 
 
 def test_no_other_index_can_answer(tmp_path, index, python, uv, monkeypatch):

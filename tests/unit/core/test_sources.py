@@ -5,6 +5,7 @@ import io
 import os
 import re
 import subprocess
+import sys
 import tarfile
 import threading
 import zipfile
@@ -513,3 +514,17 @@ def test_a_zip_that_cannot_be_unpacked_is_named(plan, tmp_path, cache, damage):
         BuildFailedError, match=r"cannot be unpacked: (File is not a zip file|Bad CRC-32 for file 'x-1\.0/setup\.py')$"
     ):
         gather(changed, cache, tmp_path / "out", mirror=None, line=print)
+
+
+@pytest.mark.parametrize("first", [":env:", "global"])
+def test_pips_environment_is_before_its_configuration(tmp_path, monkeypatch, first):
+    """pip 22 to 24 print it first, newer ones last."""
+    lines = [":env:.index-url='https://env.example/simple'", "global.index-url='https://conf.example/simple'"]
+    program = tmp_path / "python"
+    shown = lines if first == ":env:" else lines[::-1]
+    program.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in shown))
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert sources.pip_index() == "https://env.example/simple"
+    program.write_text(f'#!/bin/sh\necho "{lines[1]}"\n')
+    assert sources.pip_index() == "https://conf.example/simple"

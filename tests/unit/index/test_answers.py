@@ -3,17 +3,21 @@
 import gzip
 import hashlib
 import re
+import ssl
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError
+from farm.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import answers
 from farm.index.pages import File, Hashes
 from farm.index.reader import open_reader
+from farm.index.signing import load_public, new_key
 from farm.index.simple import check_source, download
+from farm.index.verify import verify_index
 from tests.servers.threads import answered_by
+from tests.servers.tls import Authority
 
 WHEEL = "canary-1.0+cu118-py3-none-any.whl"
 DATA = bytes(range(256)) * 10
@@ -136,6 +140,36 @@ def test_a_refusal_is_said_alike(tmp_path):
             with pytest.raises(InfrastructureError, match=r": HTTP 403 Forbidden$") as caught:
                 read()
             assert "404" in caught.value.hint
+
+
+def test_a_certificate_that_nobody_knows_is_said_with_what_names_it(tmp_path, monkeypatch):
+    """A company's own authority, for one: it said to run it again."""
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.server("127.0.0.1"))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with answered_by(Handler, context) as root:
+        for read in (lambda: read_by_both(root, tmp_path), lambda: open_reader(root).get("catalog.json")):
+            with pytest.raises(InfrastructureError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+                read()
+            assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        assert open_reader(root).get("catalog.json") is None
+
+
+def test_the_address_of_a_groups_root_is_not_the_indexs(tmp_path):
+    """What users know of an index is what they gave to pip."""
+    public = load_public(new_key(tmp_path / "farm.key"))
+    with pytest.raises(VerificationFailedError, match="not signed, or not an index") as caught:
+        verify_index(open_reader(str(tmp_path)), {public.keyid: public}, state=tmp_path / "seen")
+    assert "without /whl/<group>/simple/" in caught.value.hint
 
 
 def test_a_redirect_without_end_is_said_in_one_line(tmp_path):

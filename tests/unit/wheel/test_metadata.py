@@ -1,3 +1,4 @@
+import re
 from email.parser import HeaderParser
 
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from farm.errors import UsageError, VerificationFailedError
+from farm.index import naming
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (
     normal_requirement,
@@ -36,6 +38,17 @@ def test_file_names():
 def test_other_file_names_are_refused(bad):
     with pytest.raises(VerificationFailedError, match="not a wheel's file name"):
         parse_wheel_name(bad)
+
+
+def test_a_name_as_a_download_left_it_is_to_be_corrected():
+    """`curl -O` keeps the address's spelling, and a browser counts: "build the wheel again" was the advice."""
+    saved, was = "canary-1.0%2Bcu118-py3-none-any.whl", "canary-1.0+cu118-py3-none-any.whl"
+    with pytest.raises(VerificationFailedError, match="not a wheel's file name") as caught:
+        parse_wheel_name(saved)
+    assert caught.value.hint == f"rename it as it was before its download: {was}"
+    for each in (saved, "canary-1.0+cu118-py3-none-any (1).whl"):
+        with pytest.raises(ValueError, match=f"; it was {re.escape(was)} before its download$"):
+            naming.parse_wheel_name(each)
 
 
 _PIECES = [
