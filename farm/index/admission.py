@@ -151,8 +151,8 @@ def check_name(project: str, present: Iterable[str], policy: Admission) -> None:
             )
 
 
-def check_place(page: ProjectPage | None, project: str, filename: str) -> None:
-    """May a wheel of this name be on the page?
+def check_place(page: ProjectPage | None, project: str, *filenames: str) -> None:
+    """May wheels of these names be on the page, together?
 
     Raises:
         PublishRefusedError: The page is one of links to another index, or has the same wheel by another spelling.
@@ -162,9 +162,11 @@ def check_place(page: ProjectPage | None, project: str, filename: str) -> None:
             f"{project} is a dependency here: its page has links to another index",
             hint="publish it in another group, or leave it out of farm/index/dependencies.yaml",
         )
-    for there in (each.filename for each in page.ever) if page else ():
-        # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets would be chance.
-        if there != filename and wheel_identity(there) == wheel_identity(filename):
+    # Installers take `canary-2.0-…` and `Canary-2.0.0-…` for one: which of them a user gets would be chance.
+    found = {wheel_identity(each.filename): each.filename for each in page.ever} if page else {}
+    for filename in filenames:
+        there = found.setdefault(wheel_identity(filename), filename)
+        if there != filename:
             raise PublishRefusedError(
                 f"{filename} is to installers the same wheel as {there}, which is or was in this index",
                 hint="append .1 (.2 ...) to the local version: --rebuild 1",

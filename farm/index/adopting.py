@@ -1,32 +1,33 @@
 """Takes wheels that lie in another index or in a folder into this one. Run again it takes what is missing.
 
-Each wheel goes through the whole of `publish`: its name, METADATA and bytes must agree, and its name must be free. What
-another index says of a wheel is believed in two things: its sha256, which the bytes must have, and its upload time.
+Each wheel must be what `publish` asks: its name, METADATA and bytes must agree, and its name must be free. What another
+index says of a wheel is believed in two things: its sha256, which the bytes must have, and its upload time.
 How it was built nobody can say here: its provenance says where it came from, and no more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
 from farm.digests import sha256_of
-from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import naming, pages
-from farm.index.admission import PYPI_RULES, Admission
-from farm.index.events import list_wheel, read_state
+from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
+from farm.index.events import list_wheels, read_state, state_of
 from farm.index.listing import Listing
 from farm.index.pages import File
-from farm.index.probe import prove
+from farm.index.probe import prove, proved_catalogue
 from farm.index.provenance import made_from
-from farm.index.publish import publish
-from farm.index.records import describe, metadata_inside, parse_record, record_key
+from farm.index.publish import Taken, list_taken, take
+from farm.index.records import Record, describe, metadata_inside, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.simple import check_source, download, project_files
 from farm.index.stores import Store
+from farm.index.swap import Prediction
 from farm.temporary import temporary_folder
 
 BUILD_TYPE = "urn:torch-farm:adopted:v1"
@@ -148,46 +149,130 @@ def adopt(
         signer: Signs their attestations and the pages.
         policy: What is taken beyond PyPI's rules.
         dry_run: Only say what would be taken in; wheels in another index are not downloaded for that.
-        progress: Gets the name of each wheel that was taken in.
+        progress: Gets the name of each wheel that is listed now.
 
     Raises:
         PublishRefusedError: The index is signed with another key, or the store does not keep conditional writes.
         InfrastructureError: A store or the other index failed; run it again.
     """
-    naming.check_group(group)
+    for name in (group, channel):
+        if name is not None:
+            naming.check_group(name)
     if not dry_run:
         prove(store)
     Listing(store, signer)  # refuses another key before anything is downloaded
     present = _Present(store, group, None if dry_run else lambda: Listing(store, signer))
-    taken, left_out = [], {}
-    for offer in offers:
-        try:
-            if present.has(offer):
-                continue
-            with temporary_folder("farm-adopt-") as folder:
-                if dry_run and offer.path is None:
-                    taken.append(offer.filename)
-                    continue
-                wheel, metadata = _fetched(offer, folder)
-                known: dict[str, Any] = {
-                    "group": group,
-                    "metadata": metadata,
-                    "upload_time": offer.upload_time,
-                    "provenance": made_from(BUILD_TYPE, offer.filename, offer.uri, offer.sha256),
-                    "channel": channel,
-                    "policy": policy,
-                }
-                if dry_run:
-                    describe(wheel, **known)
-                else:
-                    publish(store, wheel, signer=signer, **known)
-        except (PublishRefusedError, VerificationFailedError) as error:
-            left_out[offer.filename] = str(error)
-            continue
-        taken.append(offer.filename)
-        if not dry_run:
-            progress(offer.filename)
+    taken: list[str] = []
+    left_out: dict[str, str] = {}
+    batch = _Batch(store, group, signer, policy)
+
+    def flush() -> None:
+        listed, refused = batch.flush()
+        left_out.update(refused)
+        taken.extend(listed)
+        for name in listed:
+            progress(name)
+
+    def take_in(offer: Offer) -> None:
+        if present.has(offer):
+            return
+        with temporary_folder("farm-adopt-") as folder:
+            if dry_run and offer.path is None:
+                taken.append(offer.filename)
+                return
+            wheel, metadata = _fetched(offer, folder)
+            record = describe(
+                wheel,
+                group=group,
+                metadata=metadata,
+                upload_time=offer.upload_time,
+                provenance=made_from(BUILD_TYPE, offer.filename, offer.uri, offer.sha256),
+                channel=channel,
+                policy=policy,
+            )
+            if dry_run:
+                taken.append(offer.filename)
+                return
+            if not batch.fits(record):
+                flush()
+            batch.add(record, wheel, metadata)
+
+    try:
+        for offer in offers:
+            try:
+                take_in(offer)
+            except (PublishRefusedError, VerificationFailedError) as error:
+                left_out[offer.filename] = str(error)
+    except (InfrastructureError, UsageError):  # of what comes later
+        flush()
+        raise
+    flush()
     return Adopted(tuple(taken), left_out)
+
+
+class _Batch:
+    """Wheels of one project that lie in the store and are not on its pages yet.
+
+    Each change writes a project's pages whole, so wheels are listed a quarter of the page at a time: the bytes written
+    grow with the number of wheels, not with its square. One that was not listed when the command was killed is listed
+    by the next call, as after a publish that was killed.
+    """
+
+    def __init__(self, store: Store, group: str, signer: Signer | None, policy: Admission) -> None:
+        self.store, self.group, self.signer, self.policy = store, group, signer, policy
+        self.project: str | None = None
+        self.names: dict[naming.Identity, str] = {}
+        self.waiting: list[Taken] = []
+
+    def fits(self, record: Record) -> bool:
+        """May the wheel wait with those that wait?"""
+        return record.project == self.project and 4 * len(self.waiting) < len(self.names)
+
+    def add(self, record: Record, wheel: Path, metadata: bytes) -> None:
+        """Claims the name and stores the files.
+
+        Raises:
+            PublishRefusedError: As by `publish`; nothing was changed.
+        """
+        if record.project != self.project:
+            self._open(record.project)
+        identity = naming.wheel_identity(record.filename)
+        check_place(None, record.project, self.names.get(identity, record.filename), record.filename)
+        taken = take(self.store, record, wheel, metadata, signer=self.signer)
+        self.names[identity] = record.filename
+        self.waiting.append(taken)
+
+    def flush(self) -> tuple[list[str], dict[str, str]]:
+        """Lists those that wait: their names, and those that cannot be listed, each with the reason."""
+        records, left_out = [taken.record for taken in self.waiting], dict[str, str]()
+        said = {each.record.filename: state_of(self.store, each.record) for each in self.waiting if not each.claimed}
+        self.waiting = []
+        if not records:
+            return [], left_out
+        listing = Listing(self.store, self.signer)
+        try:
+            list_wheels(listing, records, self.group, said)
+        except PublishRefusedError:  # one of them: somebody removed it meanwhile
+            for record in records:
+                try:
+                    list_taken(listing, record)
+                except PublishRefusedError as error:
+                    left_out[record.filename] = str(error)
+        return [record.filename for record in records if record.filename not in left_out], left_out
+
+    def _open(self, project: str) -> None:
+        listing = Listing(self.store, self.signer, Prediction(proved_catalogue(self.store)))
+        known = {name for each in listing.known.groups for name in listing.known.listed(each)}
+        check_name(project, known, self.policy)
+        page = self._page(project)
+        check_place(page, project)
+        self.project = project
+        self.names = {naming.wheel_identity(file.filename): file.filename for file in page.ever} if page else {}
+
+    def _page(self, project: str) -> pages.ProjectPage | None:
+        key = pages.json_key(self.group, project)
+        found = self.store.get(key)
+        return pages.parse_page(found.data, key) if found else None
 
 
 class _Present:
@@ -221,7 +306,8 @@ class _Present:
             page = self.store.get(key)
             self.names[project] = frozenset(pages.parse_page(page.data, key).entries if page else ())
             if offer.filename in self.names[project] and self.listing is not None:
-                list_wheel(self.listing(), record, self.group, read_state(self.store, offer.filename))
+                state = {offer.filename: read_state(self.store, offer.filename)}
+                list_wheels(self.listing(), [record], self.group, state)
         return offer.filename in self.names[project]
 
 

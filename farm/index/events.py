@@ -280,22 +280,31 @@ def _there(store: Store, key: str) -> Stored:
     return stored
 
 
-def list_wheel(
-    listing: Listing, record: Record, group: str, state: State | None = None, *, look: Look | None = None
+def list_wheels(
+    listing: Listing,
+    records: Sequence[Record],
+    group: str,
+    states: Mapping[str, State] | None = None,
+    *,
+    look: Look | None = None,
 ) -> Listed:
-    """Lists a wheel in a group as the events about it and its project say; takes it off where it was removed.
+    """Lists wheels of one project in a group as the events about them and it say; takes those off that were removed.
 
     Args:
         listing: The pages.
-        record: Of the wheel.
+        records: Of the wheels.
         group: Where.
-        state: After the events about the wheel; None for one that is published here, about which there are none.
+        states: By file name, after the events; a wheel that is published here, about which there are none, has none.
         look: What `listing.look` saw.
 
     Raises:
-        PublishRefusedError: Somebody else removed it, or it cannot be on this page.
+        PublishRefusedError: Somebody else removed one, or one cannot be on this page. None is listed then.
     """
-    store, project, file = listing.store, record.project, record.file()
+    store, project = listing.store, records[0].project
+    states = states or {}
+    files = {record.filename: record.file() for record in records}
+    gone = {name: file for name, file in files.items() if states.get(name, State()).removed is not None}
+    here = {name: file for name, file in files.items() if name not in gone}
     elsewhere = any(project in listing.known.listed(other) for other in listing.known.groups if other != group)
     first = False
 
@@ -303,15 +312,15 @@ def list_wheel(
         nonlocal first
         # A page that is new shows none of what was said about the project in other groups.
         first = page is None
-        if state is not None and state.removed is not None:
-            return pages.without(page or pages.empty(project), {file.filename: file})
-        check_place(page, project, file.filename)
-        states = {project: read_state(store, project)} if first and elsewhere else {}
-        return with_states(
-            pages.with_file(page, project, file), group, states | ({file.filename: state} if state else {})
-        )
+        if gone:
+            page = pages.without(page or pages.empty(project), gone)
+            if not here:
+                return page
+        check_place(page, project, *here)
+        own = {project: read_state(store, project)} if first and elsewhere else {}
+        return with_states(pages.with_files(page, project, *here.values()), group, {**own, **states})
 
-    done = listing.change(group, project, change, adding=None if state else file, look=look)
+    done = listing.change(group, project, change, adding=None if states else files.values(), look=look)
     if first and (now := read_state(store, project)).number:
         # Again, for what was said while the page was not there; the catalogue may lack another group that has one.
         late = show_project(listing, group, project, now)

@@ -23,7 +23,7 @@ from farm.index.events import (
     add_event,
     copies_of,
     groups_of,
-    list_wheel,
+    list_wheels,
     read_listed,
     read_record,
     show_project,
@@ -104,7 +104,7 @@ def _list(listing: Listing, record: Record) -> dict[str, bytes]:
     state = state_of(listing.store, record)
     shown: dict[str, bytes] = {}
     for group in groups_of(record, state):
-        shown |= list_wheel(listing, record, group, state).pages
+        shown |= list_wheels(listing, [record], group, {record.filename: state}).pages
     return shown
 
 
@@ -204,7 +204,7 @@ def promote(store: Store, filenames: Iterable[str], group: str, *, signer: Signe
             check_place(None if page is None else pages.parse_page(page.data, key), record.project, filename)
             state = add_event(store, filename, "promote", "", datetime.now(UTC), group=group)
         for each in groups_of(record, state):
-            shown |= list_wheel(Listing(store, signer), record, each, state).pages
+            shown |= list_wheels(Listing(store, signer), [record], each, {record.filename: state}).pages
         for copy in copies_of(store, record.project, {filename}):
             # They stay where they are, but their page counts the events about the wheel.
             shown |= _list(Listing(store, signer), copy)

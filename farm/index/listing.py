@@ -9,7 +9,7 @@ Most that there is to read can be predicted from the JSON page as it was and fro
 with the two reads, of catalogue and `links.html`, a rebuild costs six here, signed or not. docs/wheel-index.md has all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from farm.index import html, labels, pages, roles
@@ -88,7 +88,7 @@ class Listing:
         project: str,
         change: Change,
         *,
-        adding: pages.File | None = None,
+        adding: Collection[pages.File] | None = None,
         look: Look | None = None,
     ) -> Listed:
         """Changes the JSON page of a project, and all pages that follow from it.
@@ -97,7 +97,7 @@ class Listing:
             group: Whose page.
             project: Which page.
             change: What to do.
-            adding: The file that `change` adds: only its channel shows the change.
+            adding: The files that `change` adds: only their channels show the change.
             look: What `look` saw, which spares the reads if it is still so.
         """
         key = pages.json_key(group, project)
@@ -113,10 +113,10 @@ class Listing:
         done = swap(self.store, key, changed, pages.JSON, prediction=Prediction(look.page) if look else None)
         page = pages.parse_page(done.data, key)
         written = {**ahead, key: done.data}
-        one = None if adding is None else frozenset([adding.channel] if adding.channel else [])
+        theirs = None if adding is None else frozenset(file.channel for file in adding if file.channel)
         before = done.before if done.written else None
         # This order for readers: project pages, lists of them, the signed flat page, the list of groups, the catalogue.
-        derived = self._html(group, page, written, before, one, fresh=done.before is None)
+        derived = self._html(group, page, written, before, theirs, fresh=done.before is None)
         # The call first, then `or`: each step must run, whatever those before it changed.
         derived = self._lists(group, page, written) or derived
         derived = self._links(group, page, written, Prediction(flat)) or derived

@@ -266,28 +266,30 @@ def parse_page(data: bytes, key: str) -> ProjectPage:
         raise foreign(key, f"{error.error_count()} errors, the first: {error.errors()[0]['msg']}", data) from error
 
 
-def with_file(page: ProjectPage | None, project: str, file: File) -> ProjectPage:
-    """The page with the file on it: the next generation, or the same page if the file is there already.
+def with_files(page: ProjectPage | None, project: str, *files: File) -> ProjectPage:
+    """The page with the files on it: the next generation, or the same page if all are there already.
 
     A file on a quarantined page is withheld like the others; one that was quarantined stays so.
 
     Raises:
-        PublishRefusedError: The page has other bytes under this name, or the wheel was removed.
+        PublishRefusedError: The page has other bytes under such a name, or the wheel was removed.
     """
-    if page is not None and any(file.filename == each.filename for each in page.removed or ()):
-        raise PublishRefusedError(
-            f"{file.filename} was removed; its name stays taken",
-            hint="append .1 (.2 ...) to the local version: --rebuild 1",
-        )
+    removed = frozenset(each.filename for each in page.removed or ()) if page else frozenset[str]()
     entries = {} if page is None else page.entries
-    present = entries.get(file.filename)
-    if page is not None and present is not None:
-        if present.hashes != file.hashes:
+    new = {}
+    for file in files:
+        if file.filename in removed:
             raise PublishRefusedError(
-                f"{file.filename} is on the page of {project} with other bytes: {present.hashes.sha256}"
+                f"{file.filename} was removed; its name stays taken",
+                hint="append .1 (.2 ...) to the local version: --rebuild 1",
             )
-        return page
-    return _assembled(page, project, entries, {file.filename: file})
+        present = entries.get(file.filename)
+        if present is None:
+            new[file.filename] = file
+        elif present.hashes != file.hashes:
+            was = present.hashes.sha256
+            raise PublishRefusedError(f"{file.filename} is on the page of {project} with other bytes: {was}")
+    return page if page and not new else _assembled(page, project, entries, new)
 
 
 def rebuilt(project: str, files: Mapping[str, File], *, after: int) -> ProjectPage:

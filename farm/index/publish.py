@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from farm.errors import InfrastructureError, PublishRefusedError
 from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
-from farm.index.events import list_wheel, state_of
+from farm.index.events import list_wheels, state_of
 from farm.index.lifecycle import delete_bytes
 from farm.index.listing import Listed, Listing, Look
 from farm.index.probe import proved_catalogue
@@ -120,8 +120,6 @@ def put(
     single_writer: bool = False,
 ) -> PublishResult:
     """Publishes a wheel that `describe` has read; arguments and errors are those of `publish`."""
-    if signer is not None:
-        ours = attested(ours, signer)
     (group,) = ours.groups
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
@@ -130,6 +128,49 @@ def put(
     look = listing.look(group, ours.project)
     page = None if look.page is None else pages.parse_page(look.page.data, pages.json_key(group, ours.project))
     check_place(page, ours.project, ours.filename)
+    record, claimed, stored = take(store, ours, wheel, metadata, signer=signer, progress=progress)
+    listed = list_taken(listing, record, look if claimed else None)
+    changed = claimed or stored or listed.changed
+    return PublishResult(
+        record=record,
+        changed=changed,
+        wheel_url=store.url(pages.wheel_key(record.filename)),
+        index_url=store.url(pages.root_key(group).removesuffix("index.html")),
+        pages=tuple(sorted(listed.pages)),
+        unsigned=changed and signer is None and listing.known.keys is not None,
+    )
+
+
+class Taken(NamedTuple):
+    """A wheel that has its name and lies in the store, and is on no page yet.
+
+    Attributes:
+        record: What the index holds about it.
+        claimed: Its name was free before.
+        stored: Something of it was not there before.
+    """
+
+    record: Record
+    claimed: bool
+    stored: bool
+
+
+def take(
+    store: Store,
+    ours: Record,
+    wheel: Path,
+    metadata: bytes,
+    *,
+    signer: Signer | None = None,
+    progress: Progress | None = None,
+) -> Taken:
+    """Claims the name and stores the files. All that could refuse the wheel was asked before.
+
+    Raises:
+        PublishRefusedError: The name stands for other bytes, for another group, or was removed.
+    """
+    if signer is not None:
+        ours = attested(ours, signer)
     # The first write. From here on a kill leaves a publish that the same call completes.
     record, claimed = _claim(store, ours)
     stored = [
@@ -153,31 +194,31 @@ def put(
     ]
     if signer is not None:
         stored.append(attest(store, record, signer))
+    return Taken(record, claimed, any(stored))
+
+
+def list_taken(listing: Listing, record: Record, look: Look | None = None) -> Listed:
+    """Puts a wheel that was taken on the pages of its group.
+
+    Raises:
+        PublishRefusedError: Somebody else removed it, or it cannot be on this page.
+    """
     try:
-        listed = _list(listing, record, group, look if claimed else None)
+        return _list(listing, record, record.groups[0], look)
     except PublishRefusedError:
         # Whoever removed the wheel meanwhile may have deleted its bytes before they were stored.
-        if state_of(store, record).removed is not None:
-            delete_bytes(store, record.filename)
+        if state_of(listing.store, record).removed is not None:
+            delete_bytes(listing.store, record.filename)
         raise
-    changed = claimed or any(stored) or listed.changed
-    return PublishResult(
-        record=record,
-        changed=changed,
-        wheel_url=store.url(pages.wheel_key(record.filename)),
-        index_url=store.url(pages.root_key(group).removesuffix("index.html")),
-        pages=tuple(sorted(listed.pages)),
-        unsigned=changed and signer is None and listing.known.keys is not None,
-    )
 
 
 def _list(listing: Listing, record: Record, group: str, look: Look | None) -> Listed:
     if record.source is None:
-        return list_wheel(listing, record, group, look=look)
+        return list_wheels(listing, [record], group, look=look)
     # Of the wheel that it is a copy of something may be said while nothing leads from it to the copy: so read again.
     state = None
     while state != (state := state_of(listing.store, record)):
-        listed = list_wheel(listing, record, group, state, look=look)
+        listed = list_wheels(listing, [record], group, {record.filename: state}, look=look)
     if state.removed is not None:
         raise PublishRefusedError(f"{record.source} was removed")
     return listed

@@ -205,8 +205,16 @@ def test_a_wheel_of_another_group_is_left_out(tmp_path, folder, make_wheel, put)
     assert "is published in staging" in done.left_out[FIRST]
 
 
-def test_killed_at_any_operation_and_run_again(tmp_path, folder, key):
+def numbered(make_wheel, count):
+    """A folder with so many wheels, and their names in its order."""
+    paths = [make_wheel(f"canary-1.{number}-py3-none-any.whl").path for number in range(count)]
+    return paths[0].parent, sorted(path.name for path in paths)
+
+
+def test_killed_at_any_operation_and_run_again(tmp_path, make_wheel, key):
+    """With so many wheels that some are listed together."""
     signer, trusted = key
+    folder, names = numbered(make_wheel, 7)
     for number in itertools.count(1):
         store = open_store(str(tmp_path / f"index-{number}"))
         store.proved = True
@@ -217,11 +225,68 @@ def test_killed_at_any_operation_and_run_again(tmp_path, folder, key):
             assert [problem for problem in check(store) if problem.broken] == [], number
             adopt(store, in_folder(folder), group=GROUP, signer=signer)
             assert check(store) == [], number
-            assert listed(store) == [FIRST, SECOND, THIRD], number
+            assert sorted(listed(store)) == names, number
             assert verify_index(open_reader(str(store.root)), trusted, wheels=True).problems == (), number
         else:
             break
-    assert number > 15
+    assert number > 35
+
+
+class Counted(Watched):
+    """A store that counts the bytes of the pages of projects that are written."""
+
+    written = 0
+
+    def replace(self, key, data, *arguments, **options):
+        self.written += len(data) if key.endswith(("canary/index.json", "canary/index.html", "links.html")) else 0
+        return super().replace(key, data, *arguments, **options)
+
+
+def test_the_pages_written_grow_with_the_number_of_wheels_and_not_with_its_square(tmp_path, make_wheel):
+    folder, names = numbered(make_wheel, 80)
+    written = {}
+    for count in (40, 80):
+        store = Counted(open_store(str(tmp_path / f"index-{count}")))
+        taken = []
+        done = adopt(store, in_folder(*(folder / name for name in names[:count])), group=GROUP, progress=taken.append)
+        assert list(done.wheels) == taken == names[:count]
+        assert sorted(listed(store)) == names[:count]
+        written[count] = store.written
+    assert written[80] < 2.5 * written[40], written
+
+
+def test_of_wheels_that_are_listed_together_one_that_was_removed_is_left_out(tmp_path, make_wheel):
+    folder, names = numbered(make_wheel, 12)
+    store = open_store(str(tmp_path / "index"))
+    store.proved = True
+
+    def meanwhile(number, name):
+        if not removed and name == "create" and store.stat(pages.metadata_key(names[10])):
+            removed.append(names[10])
+            remove(store, [names[10]], "by somebody else")
+
+    removed = []
+    done = adopt(Watched(store, after=meanwhile), in_folder(folder), group=GROUP)
+    assert removed == [names[10]]
+    assert list(done.left_out) == [names[10]]
+    assert "removed" in done.left_out[names[10]]
+    assert sorted(listed(store)) == [name for name in names if name not in removed]
+    assert store.stat(pages.wheel_key(names[10])) is None, "nothing leads to its bytes"
+    assert check(store) == []
+
+
+def test_what_was_taken_is_listed_where_the_source_fails_later(tmp_path, make_wheel):
+    folder, names = numbered(make_wheel, 10)
+    store = open_store(str(tmp_path / "index"))
+
+    def failing():
+        yield from in_folder(folder)
+        raise UsageError("no project 'torch'")
+
+    with pytest.raises(UsageError, match="torch"):
+        adopt(store, failing(), group=GROUP)
+    assert sorted(listed(store)) == names
+    assert check(store) == []
 
 
 def test_another_key_is_refused_before_anything_is_read(tmp_path, folder, key, make_wheel, put):

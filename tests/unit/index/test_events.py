@@ -44,7 +44,7 @@ def test_folding(kinds, state):
 
 def page():
     file = File(filename=WHEEL, hashes=Hashes(sha256="a" * 64), size=1, core_metadata=Hashes(sha256="b" * 64))
-    return pages.with_file(None, "canary", file)
+    return pages.with_files(None, "canary", file)
 
 
 @given(st.permutations([1, 2, 3, 4]))

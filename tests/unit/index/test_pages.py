@@ -44,7 +44,7 @@ class Anchors(HTMLParser):
 
 
 def test_the_json_page_says_all_that_pep_691_and_700_ask_for():
-    page = pages.with_file(None, "torch", entry())
+    page = pages.with_files(None, "torch", entry())
     assert json.loads(page.render()) == {
         "meta": {"api-version": "1.4", "_generation": 1},
         "name": "torch",
@@ -71,17 +71,17 @@ def test_a_page_grows_by_generations_in_the_order_of_versions():
     names = [f"torch-{version}-py3-none-any.whl" for version in ("2.10", "2.9", "2.9+cu118", "1!0")]
     page = None
     for name in names:
-        page = pages.with_file(page, "torch", entry(name))
+        page = pages.with_files(page, "torch", entry(name))
     assert page.generation == 4
     assert page.versions == ("2.9", "2.9+cu118", "2.10", "1!0")
     assert [file.filename for file in page.files] == [names[1], names[2], names[0], names[3]]
 
 
 def test_the_same_file_again_is_the_same_page_and_other_bytes_are_refused():
-    page = pages.with_file(None, "torch", entry())
-    assert pages.with_file(page, "torch", entry()) is page
+    page = pages.with_files(None, "torch", entry())
+    assert pages.with_files(page, "torch", entry()) is page
     with pytest.raises(PublishRefusedError, match="other bytes"):
-        pages.with_file(page, "torch", entry(sha256="c" * 64))
+        pages.with_files(page, "torch", entry(sha256="c" * 64))
 
 
 def three():
@@ -89,7 +89,7 @@ def three():
     names = [f"torch-{number}-py3-none-any.whl" for number in (1, 2, 3)]
     page = None
     for name, channel in zip(names, ("old", "old", "new"), strict=True):
-        page = pages.with_file(page, "torch", entry(name, channel=channel))
+        page = pages.with_files(page, "torch", entry(name, channel=channel))
     return page, names
 
 
@@ -100,9 +100,9 @@ def test_only_the_name_of_a_removed_wheel_stays_taken():
     assert [(file.filename, file.generation, file.channel) for file in page.removed] == [(two, 4, "old")]
     assert pages.without(page, {two: page.removed[0]}) == page
     with pytest.raises(PublishRefusedError, match="its name stays taken"):
-        pages.with_file(page, "torch", entry(two))
+        pages.with_files(page, "torch", entry(two))
     for other in ("torch-1.5-py3-none-any.whl", "torch-2.5-py3-none-any.whl"):
-        assert other in pages.with_file(page, "torch", entry(other)).entries
+        assert other in pages.with_files(page, "torch", entry(other)).entries
 
 
 def test_the_channels_of_a_page_are_those_of_all_wheels_that_it_ever_had():
@@ -131,14 +131,14 @@ def test_changed_entries_leave_the_project_as_it_is():
 
 
 def test_a_link_is_made_where_there_is_none_and_kept_where_there_is_one():
-    page = pages.with_file(None, "torch", entry(url=None))
+    page = pages.with_files(None, "torch", entry(url=None))
     assert page.files[0].url == pages.page_url(A)
     elsewhere = "https://example.org/torch.whl"
-    assert pages.with_file(None, "torch", entry(url=elsewhere)).files[0].url == elsewhere
+    assert pages.with_files(None, "torch", entry(url=elsewhere)).files[0].url == elsewhere
 
 
 def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
-    page = pages.with_file(None, "torch", entry())
+    page = pages.with_files(None, "torch", entry())
     html = Anchors(html_of.project_html(page))
     href = "../../../files/torch-2.0.1%2Bcu118.sm35.avx-cp311-cp311-manylinux_2_31_x86_64.whl"
     assert html.anchors == [
@@ -155,15 +155,15 @@ def test_the_html_page_says_what_pep_503_629_and_714_ask_for():
 
 @pytest.mark.parametrize(("yanked", "shown"), [(True, ""), ("broken <b>", "broken <b>"), (False, None)])
 def test_yanked_files_say_so(yanked, shown):
-    page = pages.with_file(None, "torch", entry(yanked=yanked))
+    page = pages.with_files(None, "torch", entry(yanked=yanked))
     assert Anchors(html_of.project_html(page)).anchors[0].get("data-yanked") == shown
     assert json.loads(page.render())["files"][0]["yanked"] == yanked
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_nothing_breaks_out_of_an_attribute(requires_python, reason):
-    page = pages.with_file(None, "torch", entry(requires_python=requires_python, yanked=reason))
-    plain = Anchors(html_of.project_html(pages.with_file(None, "torch", entry())))
+    page = pages.with_files(None, "torch", entry(requires_python=requires_python, yanked=reason))
+    plain = Anchors(html_of.project_html(pages.with_files(None, "torch", entry())))
     html = html_of.project_html(page)
     read = Anchors(html)
     assert read.tags == plain.tags
@@ -175,7 +175,7 @@ def test_nothing_breaks_out_of_an_attribute(requires_python, reason):
 
 def test_links_hold_all_projects_and_are_read_back():
     sections = {
-        name: html_of.links_section(pages.with_file(None, name, entry(f"{name}-1-py3-none-any.whl")))
+        name: html_of.links_section(pages.with_files(None, name, entry(f"{name}-1-py3-none-any.whl")))
         for name in ("torch", "canary")
     }
     html = html_of.links_html("sm35-avx", sections)
@@ -212,7 +212,7 @@ def test_what_is_not_ours_is_never_taken_for_an_empty_page(data):
 
 
 def test_unknown_keys_of_a_page_are_refused_since_writing_would_lose_them():
-    document = json.loads(pages.with_file(None, "torch", entry()).render())
+    document = json.loads(pages.with_files(None, "torch", entry()).render())
     document["files"][0]["new-key"] = 1
     with pytest.raises(InfrastructureError, match="Extra inputs"):
         pages.parse_page(json.dumps(document).encode(), "key")
