@@ -32,8 +32,7 @@ API_VERSION = "1.4"
 HTML = "text/html; charset=utf-8"
 JSON = "application/vnd.pypi.simple.v1+json"  # clients refuse application/json for a page
 
-GZIP = b"\x1f\x8b"
-"""How gzip begins, and no page."""
+GZIP = b"\x1f\x8b"  # how it begins, and no page does
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
