@@ -109,7 +109,7 @@ class Evidence:
             named = dict.fromkeys(_named(wheel, plan) for wheel in others)  # one that was built again counts once
             text = f"nothing of this build; of its channel: {', '.join(named)}"
         else:
-            text = f"nothing: no build of {plan.package} from channel {plan.channel} has been run to its end"
+            text = _nothing(plan.package, plan.channel)
         return [("proved", text, FILE)]
 
     def told(self, channel: str, package: str, platform: str, variant: str) -> str:
@@ -118,7 +118,7 @@ class Evidence:
         own = [wheel for wheel in theirs if wheel.variant == variant]
         named = ", ".join(dict.fromkeys(f"{wheel.variant} ({wheel.state})" for wheel in own or theirs))
         if not named:
-            return f"proved: nothing: no build of {package} from channel {channel} has been run to its end"
+            return f"proved: {_nothing(package, channel)}"
         return (
             f"proved of this variant: {named}" if own else f"proved: nothing of this variant; of its channel: {named}"
         )
@@ -126,6 +126,10 @@ class Evidence:
     def line(self, plan: Plan) -> str:
         """The same in one line; empty where nothing of this build is proved."""
         return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
+
+
+def _nothing(package: str, channel: str) -> str:
+    return f"nothing: no build of {package} from channel {channel} has been run to its end"
 
 
 def _named(wheel: ProvedWheel, plan: Plan) -> str:

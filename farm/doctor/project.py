@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from farm.doctor.findings import Finding, missing, ok
 from farm.errors import UsageError
@@ -11,24 +12,28 @@ from farm.outputs import runs_nothing, unwritable
 from farm.recipe import recipe
 from farm.settings import Settings, load_runners, load_settings
 
+_T = TypeVar("_T")
+
 
 def examine_project(project: Path) -> list[Finding]:
     """Every finding about the project's own files and folders."""
     wrong: list[Finding] = []
-    for read in (load_settings, load_runners, _matrix):
-        wrong += _mistake(read, project)
+    settings = _read(load_settings, project, wrong)
+    _read(load_runners, project, wrong)
+    _read(_matrix, project, wrong)
     found = wrong or [ok("configuration", str(project))]
-    if not _mistake(load_settings, project):
-        found += list(_folders(project, load_settings(project))) or [ok("folders", "they can be written")]
+    if settings is not None:
+        found += list(_folders(project, settings)) or [ok("folders", "they can be written")]
     return found
 
 
-def _mistake(read: Callable[[Path], object], project: Path) -> list[Finding]:
+def _read(read: Callable[[Path], _T], project: Path, wrong: list[Finding]) -> _T | None:
+    """What `read` makes of a project's files; None where it cannot, and `wrong` gets the reason."""
     try:
-        read(project)
+        return read(project)
     except UsageError as error:
-        return [missing("configuration", str(error), error.hint or "correct it, then run this again")]
-    return []
+        wrong.append(missing("configuration", str(error), error.hint or "correct it, then run this again"))
+        return None
 
 
 def _matrix(project: Path) -> None:

@@ -20,14 +20,13 @@ from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
 from farm.index.events import list_wheels, read_state, state_of
 from farm.index.listing import Listing
 from farm.index.pages import File
-from farm.index.probe import prove, proved_catalogue
+from farm.index.probe import prove
 from farm.index.provenance import made_from
 from farm.index.publish import Taken, list_taken, take
 from farm.index.records import Record, describe, metadata_inside, parse_record, record_key
 from farm.index.signing import Signer
 from farm.index.simple import check_source, download, project_files
 from farm.index.stores import Store
-from farm.index.swap import Prediction
 from farm.temporary import temporary_folder
 
 BUILD_TYPE = "urn:torch-farm:adopted:v1"
@@ -261,9 +260,7 @@ class _Batch:
         return [record.filename for record in records if record.filename not in left_out], left_out
 
     def _open(self, project: str) -> None:
-        listing = Listing(self.store, self.signer, Prediction(proved_catalogue(self.store)))
-        known = {name for each in listing.known.groups for name in listing.known.listed(each)}
-        check_name(project, known, self.policy)
+        check_name(project, Listing(self.store, self.signer).known.names, self.policy)
         page = self._page(project)
         check_place(page, project)
         self.project = project

@@ -95,6 +95,11 @@ class Catalogue(Model):
         known = {**self.groups.get(group, {}), **self.links.get(group, {})}
         return {name for name, channels in known.items() if channel is None or channel in channels}
 
+    @property
+    def names(self) -> set[str]:
+        """The names on the lists of all groups that have wheels of their own."""
+        return {name for group in self.groups for name in self.listed(group)}
+
     def with_project(self, group: str, project: str, channels: Collection[str]) -> "Catalogue":
         """The catalogue with the project and these channels of it; itself if it has them."""
         present = self.groups.get(group, {}).get(project)

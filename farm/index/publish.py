@@ -124,7 +124,7 @@ def put(
     # Everything that can refuse comes before the claim: a refused wheel must not take the name.
     catalogue = Prediction(proved_catalogue(store, single_writer=single_writer))
     listing = Listing(store, signer, catalogue)  # refuses another key before anything is claimed
-    check_name(ours.project, {name for each in listing.known.groups for name in listing.known.listed(each)}, policy)
+    check_name(ours.project, listing.known.names, policy)
     look = listing.look(group, ours.project)
     page = None if look.page is None else pages.parse_page(look.page.data, pages.json_key(group, ours.project))
     check_place(page, ours.project, ours.filename)
