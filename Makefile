@@ -35,7 +35,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 farm/processes farm/locks.py farm/retrying.py farm/engines/host.py farm/runs
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 farm/base/processes farm/base/locks.py farm/base/retries.py farm/engines/host.py farm/run/journal
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.dev
@@ -53,7 +53,7 @@ distributions:  ## `make test` in containers of Debian 12, 13, testing and Ubunt
 installed:  ## the farm's wheel, installed into a clean environment and used in an empty folder
 	tests/installed $(PYTHON)
 
-mutants: $(VENV)/.dev  ## do tests notice wrong code? MODULES="farm/variant.py ...", MUTANTS=20 for a part of them
+mutants: $(VENV)/.dev  ## do tests notice wrong code? MODULES="farm/plan/variant.py ...", MUTANTS=20 for a part of them
 	$(BIN)/python tests/bench/mutants.py --most $(or $(MUTANTS),0) $(MODULES)
 
 bench: $(VENV)/.dev  ## tables of times

@@ -12,7 +12,7 @@ PAGES = ("reference.md", "options.md", "verify.md", "your-package.md")  # `farm 
 
 
 class BuildPy(build_py):
-    """Copies the folders into the package `farm`, where `farm.shipped` finds them; not for an editable install."""
+    """Copies the folders into the package, where `farm.base.resources` finds them; not for an editable install."""
 
     def run(self) -> None:
         super().run()

@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 
-from farm import shipped
+from farm.base import resources as shipped
 
-FOLDER = shipped.FOLDER / "schemas"
+FOLDER = shipped.FOLDER / "cli" / "schemas"
 
 
 @cache

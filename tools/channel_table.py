@@ -9,8 +9,8 @@ import argparse
 import re
 from pathlib import Path
 
-from farm.evidence import ProvedWheel, load_evidence
-from farm.matrix import load_matrix
+from farm.plan.evidence import ProvedWheel, load_evidence
+from farm.plan.matrix import load_matrix
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "README.md"

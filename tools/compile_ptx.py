@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.fatbin import all_fatbins
 
 

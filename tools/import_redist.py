@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from farm.base.errors import FarmError, UsageError
 from farm.catalog.redist import parse
-from farm.errors import FarmError, UsageError
 
 OUT = Path(__file__).parent.parent / "farm" / "catalog" / "redist"
 

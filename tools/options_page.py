@@ -7,7 +7,7 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 
 from pathlib import Path
 
-from farm.options import markdown
+from farm.plan.options import markdown
 from tools.generated import write
 
 OUT = Path(__file__).parent.parent / "docs" / "options.md"
@@ -20,7 +20,7 @@ the variable, then `options:` in `ci/farm.yaml`, then the channel, then the opti
 value with its origin.
 
 {table}
-This table is written by `make generate` from `farm/options.py`.
+This table is written by `make generate` from `farm/plan/options.py`.
 """
 
 

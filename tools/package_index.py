@@ -17,8 +17,8 @@ from typing import Any
 
 from pip._internal.models.index import PyPI
 
-from farm.errors import InfrastructureError
-from farm.tags import python_of
+from farm.base.errors import InfrastructureError
+from farm.base.tags import python_of
 
 PYPI = PyPI.simple_url.rstrip("/")  # the index that pip itself asks by default
 TIMEOUT_S = 120

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from farm import catalog, shipped
+from farm import catalog
+from farm.base import resources as shipped
+from farm.base.errors import EXITS
+from farm.base.yamlfile import Model
 from farm.cli.main import COMMANDS, command_parser, parser
-from farm.errors import EXITS
-from farm.matrix.shape import ChannelText
-from farm.options import OPTIONS
-from farm.recipe import Recipe
-from farm.settings import Runner, Settings
-from farm.yamlfile import Model
+from farm.plan.matrix.shape import ChannelText
+from farm.plan.options import OPTIONS
+from farm.plan.recipe import Recipe
+from farm.plan.settings import Runner, Settings
 
 OUT = Path(__file__).parent.parent / "docs" / "reference.md"
 _BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -148,7 +149,7 @@ def _environment() -> str:
 def _json() -> str:
     """The schemas of what `--json` prints: their version and the keys of the document."""
     rows = []
-    for file in sorted((shipped.FOLDER / "schemas").glob("*.schema.json")):
+    for file in sorted((shipped.FOLDER / "cli" / "schemas").glob("*.schema.json")):
         schema = json.loads(file.read_text(encoding="utf-8"))
         forms = [_form(one) for one in schema.get("oneOf", [schema])]
         command = schema["title"].removeprefix("What ").removesuffix(" prints")

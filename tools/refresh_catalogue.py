@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from farm import catalog
-from farm.errors import FarmError
+from farm.base.errors import FarmError
 from farm.wheel import arch
 from farm.wheel.elf import read_elf
 from farm.wheel.fatbin import read_fatbins

@@ -2,12 +2,12 @@
 
     python -m tools.runners_schema [--out FILE]
 
-For maintainers: run it when the models in farm/settings.py change. A test says so when it was forgotten.
+For maintainers: run it when the models in farm/plan/settings.py change. A test says so when it was forgotten.
 """
 
 from pathlib import Path
 
-from farm.settings import Runners
+from farm.plan.settings import Runners
 from tools.generated import schema_text, write
 
 OUT = Path(__file__).parent.parent / "ci" / "runners.schema.json"

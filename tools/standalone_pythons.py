@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from farm.catalog.models import PinnedWheel
+from farm.plan.variant import PYTHONS
 from farm.platforms.windows.tools import windows_tools
-from farm.variant import PYTHONS
 from tools.package_index import RemoteWheel, Wheel, release_key, wheels
 
 MACHINES = ("x86_64", "aarch64")

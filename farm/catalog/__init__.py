@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from farm.base.yamlfile import load_facts
 from farm.catalog.models import (
     Architectures,
     ArchListGrammar,
@@ -38,7 +39,6 @@ from farm.catalog.models import (
     WheelToolkits,
     Windows,
 )
-from farm.yamlfile import load_facts
 
 FOLDER = Path(__file__).parent
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pydantic import Field
 
 from farm import catalog
+from farm.base.text import nearest
+from farm.base.yamlfile import Model, load_facts
 from farm.catalog import FOLDER
 from farm.catalog.binary import is_integrated
-from farm.text import nearest
-from farm.yamlfile import Model, load_facts
 
 Sm = str
 """An SM as variant names write it: `sm35`."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from farm.base.yamlfile import Model
 from farm.platforms.shape import Machine, PlatformName
-from farm.yamlfile import Model
 
 VERSION = r"^\d{1,4}(\.\d{1,6}){0,3}$"
 MSC_VER = Field(ge=1900, le=1999)

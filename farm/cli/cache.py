@@ -15,10 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Hits by language and axis, of the runs that are named or of all."""
+    from farm.base.errors import UsageError
     from farm.cli import show
     from farm.cli.project import project_of
-    from farm.errors import UsageError
-    from farm.runs.cache import FILE, Line, lines, read_counts, total
+    from farm.run.journal.cache import FILE, Line, lines, read_counts, total
 
     project, settings = project_of(args)
     folder = project / settings.artifacts / "runs"

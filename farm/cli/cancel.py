@@ -8,10 +8,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import ExitCode
     from farm.cli import show
     from farm.cli.project import journal_with_a_run, workspace_of
-    from farm.errors import ExitCode
-    from farm.pipeline.run import cancel
+    from farm.run.run import cancel
 
     with journal_with_a_run(args):  # `cancel` would make a journal where there is none
         ended = cancel(workspace_of(args), args.run)

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 
 from farm import catalog
+from farm.base.errors import UsageError
 from farm.catalog import gpus
-from farm.errors import UsageError
-from farm.variant import sm_number, sm_word
+from farm.plan.variant import sm_number, sm_word
 
 
 def sm_of(name: str, architectures: Collection[str] = ()) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-    from farm.pipeline.workspace import Workspace
+    from farm.run.workspace import Workspace
 
 IMAGES = "farm/toolchain"
 
@@ -58,8 +58,8 @@ def age(text: str) -> timedelta:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import project_of
-    from farm.pipeline.report import Silent
-    from farm.pipeline.workspace import Workspace
+    from farm.run.report import Silent
+    from farm.run.workspace import Workspace
 
     workspace = Workspace(*project_of(args), Silent())
     before = datetime.now(UTC) - args.older_than
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 def forget(workspace: "Workspace", before: datetime, *, dry_run: bool) -> int:
     """Removes runs that ended before from the journal; returns how many. `dry_run`: only counts them."""
-    from farm.pipeline.workspace import journal_path, open_journal
+    from farm.run.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
         return 0
@@ -97,7 +97,7 @@ def forget(workspace: "Workspace", before: datetime, *, dry_run: bool) -> int:
 
 def under_way(workspace: "Workspace") -> set[str]:
     """The ids of the runs that have not ended: they use the caches, images and build trees."""
-    from farm.pipeline.workspace import journal_path, open_journal
+    from farm.run.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
         return set()
@@ -150,8 +150,8 @@ def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: boo
         workspace: Only what this project made.
         all_projects: Images and trees of other projects as well.
     """
+    from farm.base.errors import FarmError
     from farm.engines.reach import connect
-    from farm.errors import FarmError
 
     try:
         client = connect()
@@ -208,7 +208,7 @@ def old_images(
 
 def ended_runs(workspace: "Workspace") -> frozenset[str]:
     """The ids of this project's runs that have ended."""
-    from farm.pipeline.workspace import journal_path, open_journal
+    from farm.run.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
         return frozenset()
@@ -218,8 +218,8 @@ def ended_runs(workspace: "Workspace") -> frozenset[str]:
 
 def trees_of(workspace: "Workspace") -> set[str]:
     """The names of the build trees of this project's runs."""
-    from farm.pipeline.build import tree_volume
-    from farm.pipeline.workspace import journal_path, open_journal
+    from farm.run.build import tree_volume
+    from farm.run.workspace import journal_path, open_journal
 
     if not journal_path(workspace.project, workspace.settings).is_file():
         return set()

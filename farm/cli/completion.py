@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> int:
 
 def listed(kind: str, folder: Path) -> Iterable[str]:
     """The variants, channels, packages or newest runs of a project."""
-    from farm.matrix import load_matrix
-    from farm.project import find_project
+    from farm.base.project import find_project
+    from farm.plan.matrix import load_matrix
 
     project = find_project(folder)
     if kind == "runs":
-        from farm.pipeline.workspace import journal_path, open_journal
-        from farm.settings import load_settings
+        from farm.plan.settings import load_settings
+        from farm.run.workspace import journal_path, open_journal
 
         settings = load_settings(project)
         if not journal_path(project, settings).is_file():

@@ -5,14 +5,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from farm.base.errors import UsageError
+from farm.base.project import find_project
 from farm.cli import show
-from farm.detect.choose import Offer, Recommendation, choose
-from farm.detect.machine import ThisMachine
-from farm.detect.readings import Readings, take
-from farm.errors import UsageError
-from farm.matrix import load_matrix
-from farm.project import find_project
-from farm.settings import load_settings
+from farm.machine.detect.choose import Offer, Recommendation, choose
+from farm.machine.detect.machine import ThisMachine
+from farm.machine.detect.readings import Readings, take
+from farm.plan.matrix import load_matrix
+from farm.plan.settings import load_settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,11 +33,11 @@ def run(args: argparse.Namespace) -> int:
     index = _index_url(args.index, project)
     recommendation = choose(readings, workload=args.workload, offers=offers, index_url=index)
     if place := _index(args.index, project):
-        from farm.detect.published import with_published
+        from farm.machine.detect.published import with_published
 
         recommendation = with_published(recommendation, readings, place)
     if project and recommendation.channel and recommendation.variant and recommendation.pip is None:
-        from farm.evidence import load_evidence
+        from farm.plan.evidence import load_evidence
 
         asked = (recommendation.channel, "torch", readings.os.system, recommendation.variant)
         reasons = (*recommendation.reasons, load_evidence(project).told(*asked))

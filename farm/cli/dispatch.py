@@ -14,9 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import workspace_of
-    from farm.pipeline.dispatch import Dispatcher
-    from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
-    from farm.pipeline.workspace import open_journal
+    from farm.run.dispatch import Dispatcher
+    from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+    from farm.run.workspace import open_journal
 
     workspace = workspace_of(args)
     workspace.artifacts.mkdir(parents=True, exist_ok=True)

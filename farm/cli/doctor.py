@@ -3,18 +3,20 @@
 import argparse
 from pathlib import Path
 
+from farm.base.errors import FarmError
+from farm.base.project import PROJECT_FILES, find_project
 from farm.cli import show
-from farm.detect.choose import choose
-from farm.detect.readings import OTHER, Readings, take
-from farm.doctor.examine import examine
-from farm.doctor.project import examine_project
-from farm.doctor.site import ThisSite
-from farm.errors import FarmError
-from farm.matrix import Build, load_matrix
-from farm.options import Choice
-from farm.plan import Plan, Selectors, resolve
-from farm.project import PROJECT_FILES, find_project
-from farm.variant import Variant
+from farm.machine.detect.choose import choose
+from farm.machine.detect.readings import OTHER, Readings, take
+from farm.machine.doctor.examine import examine
+from farm.machine.doctor.project import examine_project
+from farm.machine.doctor.site import ThisSite
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import Build, load_matrix
+from farm.plan.options import Choice
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from farm.base.errors import UsageError
 from farm.cli import show
-from farm.errors import UsageError
 from farm.smoke.causes import causes_of
 from farm.wheel import explain as loaders
 from farm.wheel.explained import Explanation

@@ -7,15 +7,15 @@ import sys
 import time
 from pathlib import Path
 
-from farm import processes
+from farm.base import processes
+from farm.base.errors import ExitCode, FarmError, InfrastructureError
+from farm.base.text import plain
 from farm.cli import show
 from farm.cli.logs import POLL_S, lines
 from farm.cli.status import summary
-from farm.errors import ExitCode, FarmError, InfrastructureError
-from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.runs import EventKind, Journal, Run, state_of
-from farm.text import plain
+from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.run.journal import EventKind, Journal, Run, state_of
+from farm.run.workspace import Workspace, open_journal
 
 
 def detached(args: argparse.Namespace, workspace: Workspace, run: Run) -> int:

@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
+    from farm.base.text import nearest
     from farm.cli.main import COMMANDS, command_parser, parser
-    from farm.errors import UsageError
-    from farm.text import nearest
 
     found = sections()
     if not args.topic:
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 def below_of(one: argparse.ArgumentParser, words: Sequence[str], asked: str) -> argparse.ArgumentParser:
     """The command of several words: `key rotate` of `farm index`."""
+    from farm.base.errors import UsageError
     from farm.cli.main import command_parser
-    from farm.errors import UsageError
 
     for word in words:
         try:
@@ -71,7 +71,7 @@ def below_of(one: argparse.ArgumentParser, words: Sequence[str], asked: str) -> 
 
 def page(name: str) -> str:
     """A page of docs/, as the farm carries it."""
-    from farm import shipped
+    from farm.base import resources as shipped
 
     return (shipped.ROOT / "docs" / name).read_text(encoding="utf-8")
 

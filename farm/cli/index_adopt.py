@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was taken in; 7 when wheels were left out."""
+    from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.errors import UsageError
     from farm.index.adopting import adopt, in_folder, in_index
 
     remote = any("://" in source for source in args.sources)

@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from farm.index.dependencies import link_dependencies
     from farm.index.listing import Listing
     from farm.index.roles import sign_pages
-    from farm.sources import pip_index
+    from farm.run.sources import pip_index
 
     store, signer = changing(args)
     Listing(store, signer)  # refuses another key

@@ -56,8 +56,8 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _init(args: argparse.Namespace) -> int:
+    from farm.base.errors import PublishRefusedError
     from farm.cli import show
-    from farm.errors import PublishRefusedError
     from farm.index.keys import remember_online, start
     from farm.index.signing import load_public, load_signer
 

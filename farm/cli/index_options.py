@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from farm.index.events import Kind
     from farm.index.signing import Signer
     from farm.index.stores import Store, Stored
-    from farm.settings import Settings
+    from farm.plan.settings import Settings
 
 
 def add_index(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +66,9 @@ def index_url(args: argparse.Namespace) -> str:
     """`--index`, else the index of ci/farm.yaml."""
     if args.index:
         return str(args.index)
-    from farm.errors import UsageError
-    from farm.project import find_project
-    from farm.settings import load_settings
+    from farm.base.errors import UsageError
+    from farm.base.project import find_project
+    from farm.plan.settings import load_settings
 
     try:
         project = find_project(args.project or Path.cwd())
@@ -80,8 +80,8 @@ def index_url(args: argparse.Namespace) -> str:
 
 def settings_of(args: argparse.Namespace) -> "Settings":
     """What ci/farm.yaml says."""
-    from farm.project import find_project
-    from farm.settings import load_settings
+    from farm.base.project import find_project
+    from farm.plan.settings import load_settings
 
     return load_settings(find_project(args.project or Path.cwd()))
 
@@ -113,11 +113,11 @@ def signer_of(args: argparse.Namespace) -> "Signer | None":
 
     A project is not needed when `--index` says where the index is.
     """
-    from farm.errors import UsageError
+    from farm.base.errors import UsageError
+    from farm.base.project import find_project
     from farm.index.signing import load_signer
-    from farm.pipeline.workspace import configured_signer
-    from farm.project import find_project
-    from farm.settings import load_settings
+    from farm.plan.settings import load_settings
+    from farm.run.workspace import configured_signer
 
     if args.signing_key:
         return load_signer(args.signing_key)

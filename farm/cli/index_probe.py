@@ -3,8 +3,8 @@
 import argparse
 from dataclasses import asdict
 
+from farm.base.errors import PublishRefusedError
 from farm.cli.index_options import add_index, add_single_writer, store_of
-from farm.errors import PublishRefusedError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import argparse
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from farm.base.text import parse_age
 from farm.cli.index_options import add_writing, opened_to_change, print_wheels, settings_of, signer_over
-from farm.text import parse_age
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _rules(args: argparse.Namespace) -> "Iterator[tuple[Retention, str | None]]":
     """The rule of the command line, else those of ci/farm.yaml, each with its group."""
+    from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.errors import UsageError
     from farm.index.lifecycle import Retention
 
     if args.keep is not None:

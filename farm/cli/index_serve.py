@@ -15,8 +15,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     import json
 
+    from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.errors import UsageError
     from farm.index.backends import open_store
     from farm.index.directory import DirectoryStore
     from farm.index.serve import server

@@ -10,8 +10,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.errors import UsageError
     from farm.index.roles import renew
 
     signer = signer_of(args)

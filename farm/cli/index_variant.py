@@ -13,11 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.temporary import temporary_folder
     from farm.cli import show
     from farm.index.labels import properties, variant_json
     from farm.index.variants import build_of, publish_variant, published
-    from farm.temporary import temporary_folder
-    from farm.variant import Variant
+    from farm.plan.variant import Variant
     from farm.wheel.label import label_wheel
 
     variant = Variant.parse(args.variant)

@@ -15,9 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Copy the example; a file that is already there is an error. Nothing is left if it fails."""
-    from farm import outputs, shipped
+    from farm.base import outputs
+    from farm.base import resources as shipped
+    from farm.base.errors import UsageError
     from farm.cli import show
-    from farm.errors import UsageError
 
     files = sorted(
         path.relative_to(shipped.EXAMPLE)

@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from farm.base.text import plain
 from farm.cli import show
-from farm.text import plain
 
 if TYPE_CHECKING:
-    from farm.runs import Journal, Run
+    from farm.run.journal import Journal, Run
 
 POLL_S = 0.3
 
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
     from farm.cli.project import journal_with_a_run, workspace_of
-    from farm.errors import UsageError
 
     with journal_with_a_run(args) as journal:
         found = journal.run(args.run) if args.run else journal.runs(1)[0]
@@ -63,7 +63,7 @@ def lines(journal: "Journal", run: "Run", log: Path, *, follow: bool) -> Iterato
 
 def _tell(journal: "Journal", run: "Run", told: bool) -> bool:
     """Says once that nobody carries the run out: its log then stands still until somebody goes on with it."""
-    from farm.runs import state_of
+    from farm.run.journal import state_of
 
     state = state_of(journal, run)
     if state.abandoned and not told:

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import NoReturn, Protocol, cast
 
 from farm import __version__
+from farm.base.errors import EXITS, FarmError, UsageError, of_system
 from farm.cli import output
-from farm.errors import EXITS, FarmError, UsageError, of_system
 
 INTERRUPTED = 130
 
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
 
 def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     """A line with the nearest known words for an error of argparse; empty where nothing is near."""
-    from farm.text import nearest
+    from farm.base.text import nearest
 
     known: list[str] = []
     if message.startswith("unrecognized arguments: "):
@@ -166,7 +166,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
             return top.parse_args(given)
         top.error("name a command; `farm --help` lists them")
     if name not in COMMANDS:
-        from farm.text import nearest
+        from farm.base.text import nearest
 
         near = nearest(name, tuple(COMMANDS), 1)
         hint = f"  did you mean: farm {near[0]}?\n" if near else "  `farm --help` lists the commands\n"

@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from farm.base.errors import UsageError
+from farm.base.project import find_project
 from farm.cli import show
-from farm.errors import UsageError
-from farm.matrix import Build, Channel, load_matrix
-from farm.matrix.workflow import workflow_matrix
+from farm.plan.matrix import Build, Channel, load_matrix
+from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.settings import load_github
 from farm.platforms.facts import PLATFORMS
-from farm.project import find_project
-from farm.settings import load_github
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
+from farm.base.errors import UsageError
 from farm.catalog import gpus
 from farm.cli import show
 from farm.cli.cards import sm_of
-from farm.compat import official
-from farm.compat.official import Answer
-from farm.compat.stack import number
-from farm.errors import UsageError
-from farm.variant import PYTHONS, Variant, python_word
+from farm.plan.compat import official
+from farm.plan.compat.official import Answer
+from farm.plan.compat.stack import number
+from farm.plan.variant import PYTHONS, Variant, python_word
 
 NEWER_ARM = 90
 """The first SM beside cores of Armv9: Grace; Orin's are Armv8.2."""
@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _channels(args: argparse.Namespace, variant: Variant) -> list[str]:
     """The channels that offer the card a torch, newest torch first, as options of `farm why`."""
-    from farm.matrix import load_matrix
-    from farm.project import find_project
+    from farm.base.project import find_project
+    from farm.plan.matrix import load_matrix
 
     # By version as numbers: 2.10 comes after 2.9.
     found = {

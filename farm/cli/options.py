@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from farm.options import OPTIONS
+from farm.plan.options import OPTIONS
 from farm.platforms.facts import DEFAULT, PLATFORMS
 
 

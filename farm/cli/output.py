@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Never, TextIO, cast
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 
 CLOSED = 141
 """The exit code then: 128 + SIGPIPE, as a shell gives it for a program that the signal ends."""

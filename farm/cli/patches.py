@@ -5,12 +5,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from farm.base.errors import BuildFailedError, UsageError
+from farm.base.project import find_project
 from farm.cli import show
-from farm.errors import BuildFailedError, UsageError
-from farm.patches import PatchError, compiler_name, facts_here, plan_patches, write
+from farm.plan.patches import PatchError, compiler_name, facts_here, plan_patches, write
+from farm.plan.recipe import patches, use_project
 from farm.platforms.facts import PLATFORMS
-from farm.project import find_project
-from farm.recipe import patches, use_project
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

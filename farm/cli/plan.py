@@ -14,7 +14,7 @@ def run(args: argparse.Namespace) -> int:
     from farm import catalog
     from farm.cli import show
     from farm.cli.selected import plan_of
-    from farm.evidence import load_evidence
+    from farm.plan.evidence import load_evidence
     from farm.platforms.registry import platform
 
     project, _, plan = plan_of(args)

@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farm.project import JOURNAL, find_project, journal_path
+from farm.base.project import JOURNAL, find_project, journal_path
 
 if TYPE_CHECKING:
-    from farm.pipeline.workspace import Workspace
-    from farm.runs import Journal
-    from farm.settings import Settings
+    from farm.plan.settings import Settings
+    from farm.run.journal import Journal
+    from farm.run.workspace import Workspace
 
 
 def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
     """The project's folder and its settings."""
-    from farm.settings import load_settings
+    from farm.plan.settings import load_settings
 
     project = find_project(args.project or Path.cwd())
     return project, load_settings(project)
@@ -24,8 +24,8 @@ def project_of(args: argparse.Namespace) -> "tuple[Path, Settings]":
 
 def workspace_of(args: argparse.Namespace) -> "Workspace":
     """The project as the pipeline sees it, without anybody who watches."""
-    from farm.pipeline.report import Silent
-    from farm.pipeline.workspace import Workspace
+    from farm.run.report import Silent
+    from farm.run.workspace import Workspace
 
     return Workspace(*project_of(args), Silent())
 
@@ -40,7 +40,7 @@ def journal_of(args: argparse.Namespace) -> "Iterator[Journal | None]":
     if not path.is_file():
         yield None
         return
-    from farm.runs import Journal
+    from farm.run.journal import Journal
 
     with Journal(path) as journal:
         yield journal
@@ -53,7 +53,7 @@ def journal_with_a_run(args: argparse.Namespace) -> "Iterator[Journal]":
     Raises:
         UsageError: No run was made here yet.
     """
-    from farm.errors import UsageError
+    from farm.base.errors import UsageError
 
     with journal_of(args) as journal:
         if journal is None or not (args.run or journal.runs(1)):

@@ -28,11 +28,11 @@ def run(args: argparse.Namespace) -> int:
     from farm.cli.selected import plan_of
     from farm.cli.verify import waivers_of
     from farm.cli.watchers import watching
-    from farm.pipeline.build_inputs import BuildInputs, actions, read
-    from farm.pipeline.check import refusal, summary
-    from farm.pipeline.release import pip_line, pip_source, publish_wheel
-    from farm.pipeline.report import Outcomes
-    from farm.pipeline.workspace import Workspace
+    from farm.run.build_inputs import BuildInputs, actions, read
+    from farm.run.check import refusal, summary
+    from farm.run.release import pip_line, pip_source, publish_wheel
+    from farm.run.report import Outcomes
+    from farm.run.workspace import Workspace
     from farm.wheel.verify import verify
 
     project, settings, plan = plan_of(args)

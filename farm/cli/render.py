@@ -19,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
     from farm.cli import show
     from farm.cli.selected import plan_of
     from farm.cli.watchers import watching
-    from farm.errors import UsageError
-    from farm.pipeline.bundle import bundle
-    from farm.pipeline.workspace import Workspace
-    from farm.render import render
+    from farm.plan.render import render
+    from farm.run.bundle import bundle
+    from farm.run.workspace import Workspace
 
     if not (args.output or args.bundle):
         raise UsageError("no output is chosen", hint="-o DIR for the rendered files, --bundle DIR for a bundle")

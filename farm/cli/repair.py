@@ -5,8 +5,8 @@ import contextlib
 import gc
 from pathlib import Path
 
-from farm.errors import UsageError
-from farm.text import plain
+from farm.base.errors import UsageError
+from farm.base.text import plain
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.tooloptions import ToolOptions

@@ -13,11 +13,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
     from farm.cli.followed import detached, follow
     from farm.cli.project import journal_with_a_run, workspace_of
-    from farm.errors import UsageError
-    from farm.pipeline.run import create_detached, plan_of
-    from farm.runs import state_of
+    from farm.run.journal import state_of
+    from farm.run.run import create_detached, plan_of
 
     workspace = workspace_of(args)
     with journal_with_a_run(args) as journal:

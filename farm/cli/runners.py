@@ -10,18 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from farm.base.errors import FarmError, UsageError
+from farm.base.project import find_project
 from farm.cli import show
 from farm.engines.ask import Reported, ask, differences
 from farm.engines.github_api import GithubApi, connect
 from farm.engines.github_settings import missing_settings
 from farm.engines.registration import commands, site_of
 from farm.engines.runners import Stranded, Untaken, needs_of, stranded, untaken
-from farm.errors import FarmError, UsageError
-from farm.matrix import Build, load_matrix
+from farm.plan.matrix import Build, load_matrix
+from farm.plan.settings import Github, JobKind, Runner, github_if_any, load_github, load_runners
 from farm.platforms.facts import DEFAULT, PLATFORMS
 from farm.platforms.runner_service import SCRIPTS, Registration
-from farm.project import find_project
-from farm.settings import Github, JobKind, Runner, github_if_any, load_github, load_runners
 
 NO_RUNNER = 4
 LABEL = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,59}"

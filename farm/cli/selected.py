@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 from farm.cli.project import project_of
-from farm.matrix import load_matrix
-from farm.options import Choice, from_arguments, from_environment, from_file
-from farm.plan import Plan, Selectors, resolve
-from farm.settings import Settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice, from_arguments, from_environment, from_file
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
 
 
 def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) -> Selectors:
@@ -35,7 +37,7 @@ def selectors_of(args: argparse.Namespace, project: Path, settings: Settings) ->
 
 
 def _package_of(wheel: Path | None) -> str:
-    from farm.errors import VerificationFailedError
+    from farm.base.errors import VerificationFailedError
     from farm.wheel.metadata import parse_wheel_name
 
     try:

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from farm.base.errors import FarmError
+from farm.base.text import plain
 from farm.cli import columns as narrow
-from farm.errors import FarmError
-from farm.text import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from farm.pipeline.report import Outcomes
+    from farm.run.report import Outcomes
 
 LOG_WIDTH = 240
 """Columns where there is no terminal: a log is read unwrapped."""

@@ -4,14 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
-from farm import outputs
+from farm.base import outputs
+from farm.base.errors import UsageError
 from farm.cli.project import project_of
-from farm.errors import UsageError
 from farm.index.backends import open_store
 from farm.index.probe import prove
-from farm.pipeline.release import pip_links, pip_source, public_url
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace, open_journal
+from farm.run.release import pip_links, pip_source, public_url
+from farm.run.report import Silent
+from farm.run.workspace import Workspace, open_journal
 from farm.site import build
 from farm.site.offers import offers
 from farm.site.state import Known, runs, wheels

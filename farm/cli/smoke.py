@@ -5,20 +5,21 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from farm import pack
+from farm.base import zipapps as pack
+from farm.base.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.cli import show
 from farm.cli.options import add_selectors, add_verbosity
 from farm.cli.project import project_of
 from farm.cli.selected import selectors_of
 from farm.cli.watchers import watching
-from farm.errors import NoRunnerError, SmokeFailedError, UsageError
 from farm.index.backends import open_store
-from farm.pipeline.published import listed
-from farm.pipeline.release import pip_source
-from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.smoke import SmokeOptions, smoke
-from farm.pipeline.workspace import Workspace
-from farm.plan import Plan, resolve
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.run.published import listed
+from farm.run.release import pip_source
+from farm.run.report import Outcomes, Silent
+from farm.run.smoke import SmokeOptions, smoke
+from farm.run.workspace import Workspace
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import PROBE
 

@@ -7,11 +7,11 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from farm.base.text import duration, plain
 from farm.cli import show
-from farm.text import duration, plain
 
 if TYPE_CHECKING:
-    from farm.runs import Journal, Run
+    from farm.run.journal import Journal, Run
 
 COLUMNS = ("run", "package", "variant", "state", "started", "took", "engine", "why")
 WHY_WIDTH = 200
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _nothing(args: argparse.Namespace) -> None:
     """No run was made here: that is an answer, and no file is written for it."""
-    from farm.errors import UsageError
+    from farm.base.errors import UsageError
 
     if args.run:
         raise UsageError(f"no run {args.run!r}: there is no run yet", hint="farm submit --variant …")
@@ -56,7 +56,7 @@ def _nothing(args: argparse.Namespace) -> None:
 
 def summary(journal: "Journal", run: "Run") -> dict[str, Any]:
     """One run in a line: its state, and for what has not ended or failed a why. `seconds`: so far, or in all."""
-    from farm.runs import state_of
+    from farm.run.journal import state_of
 
     state = state_of(journal, run)
     built = state.build
@@ -82,7 +82,7 @@ def _time(text: str | None) -> datetime:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    from farm.project import LOCAL
+    from farm.base.project import LOCAL
 
     engine = row["engine"] if row["runner"] in (None, LOCAL) else f"{row['engine']}: {row['runner']}"
     started = _time(row["created"]).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -124,8 +124,8 @@ def _watch(args: argparse.Namespace, journal: "Journal") -> None:
 
 
 def _one(args: argparse.Namespace, journal: "Journal") -> None:
-    from farm.runs import EventKind
-    from farm.runs.progress import progress
+    from farm.run.journal import EventKind
+    from farm.run.journal.progress import progress
 
     found = journal.run(args.run)
     jobs, events, line = journal.jobs(found.id), journal.events(found.id), summary(journal, found)

@@ -29,16 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from farm.base.errors import UsageError
     from farm.cli.followed import detached, follow
     from farm.cli.selected import plan_of
     from farm.cli.watched import shown, watched
-    from farm.errors import UsageError
-    from farm.pipeline.backends import check_engine, engine_for, engine_kind
-    from farm.pipeline.published import find_published, use_published
-    from farm.pipeline.report import Silent
-    from farm.pipeline.run import create_detached, request_for
-    from farm.pipeline.workspace import Workspace
-    from farm.runs import Until
+    from farm.run.backends import check_engine, engine_for, engine_kind
+    from farm.run.journal import Until
+    from farm.run.published import find_published, use_published
+    from farm.run.report import Silent
+    from farm.run.run import create_detached, request_for
+    from farm.run.workspace import Workspace
 
     forced, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plan = plan_of(args)

@@ -1,8 +1,8 @@
 """`farm inspect --tree`: each library with its device code, its CPU features and, below it, what it needs."""
 
+from farm.base.text import plain
 from farm.cli import show
 from farm.cli.contents import components
-from farm.text import plain
 from farm.wheel.inspect import WheelContents
 from farm.wheel.library import Library
 from farm.wheel.needs import Need

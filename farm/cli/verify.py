@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
+from farm.base.errors import UsageError
 from farm.cli.options import add_dependencies, add_selectors, add_waivers
-from farm.errors import UsageError
-from farm.pipeline.check import refusal
+from farm.run.check import refusal
 from farm.wheel.policy import Policy, Waiver, parse_waiver
 from farm.wheel.policyfile import load_policy
 from farm.wheel.verify import verify

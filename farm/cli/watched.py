@@ -5,13 +5,13 @@ from pathlib import Path
 
 from farm.cli import show
 from farm.cli.watchers import watching
-from farm.pipeline.backends import engine_for
-from farm.pipeline.report import Outcomes
-from farm.pipeline.run import submit
-from farm.pipeline.workspace import Workspace, journal_path, open_journal
-from farm.plan import Plan
-from farm.runs import EventKind, Until
-from farm.settings import Settings
+from farm.plan.file import Plan
+from farm.plan.settings import Settings
+from farm.run.backends import engine_for
+from farm.run.journal import EventKind, Until
+from farm.run.report import Outcomes
+from farm.run.run import submit
+from farm.run.workspace import Workspace, journal_path, open_journal
 
 LOOKED_AT = 50
 """The newest runs among which one of the same package is looked for."""

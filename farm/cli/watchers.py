@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from farm.base.heartbeat import Pulse
+from farm.base.text import duration, plain
 from farm.cli.show import console, note, on_terminal
-from farm.pipeline.report import Silent, Step, Watcher
-from farm.pulse import Pulse
-from farm.text import duration, plain
+from farm.run.report import Silent, Step, Watcher
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from farm.cli.options import add_selectors
 
 if TYPE_CHECKING:
-    from farm.variant import Variant
+    from farm.plan.variant import Variant
 
 SWITCHES = ("flash-attention", "mem-eff-attention", "fbgemm", "mkldnn", "nnpack")
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm.compat.stack import parse_driver
+    from farm.plan.compat.stack import parse_driver
 
     if args.driver is not None:
         args.driver = parse_driver(args.driver)
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
         from farm.cli import official
 
         return official.run(args)
+    from farm.base.errors import UsageError
     from farm.cli import show
     from farm.cli.project import project_of
     from farm.cli.selected import selectors_of
-    from farm.errors import UsageError
-    from farm.evidence import load_evidence
-    from farm.plan import judge, resolve
+    from farm.plan.build import judge, resolve
+    from farm.plan.evidence import load_evidence
     from farm.platforms.registry import platform
 
     if args.python is not None:
@@ -90,8 +90,8 @@ def questions(args: argparse.Namespace, variant: "Variant") -> dict[str, Any]:
         UsageError: A card, a compiler or a version is not known.
     """
     from farm.cli.cards import sm_of
-    from farm.compat.host import parse_msvc
-    from farm.compat.stack import parse_gcc
+    from farm.plan.compat.host import parse_msvc
+    from farm.plan.compat.stack import parse_gcc
 
     asked: dict[str, Any] = {name: getattr(args, name) for name in ("driver", "arch_list", "numpy")}
     asked["gcc"] = parse_gcc(args.gcc) if args.gcc is not None else None

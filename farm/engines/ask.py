@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from farm.base.errors import FarmError
 from farm.engines.github_api import GithubApi
 from farm.engines.github_models import Listed
 from farm.engines.reach import connect
-from farm.errors import FarmError
+from farm.plan.settings import Runner
 from farm.platforms.facts import named
-from farm.settings import Runner
 
 SLACK = 0.95
 """A machine reports a little less memory than it was sold with: the kernel keeps some."""

@@ -16,16 +16,16 @@ from pathlib import Path
 import docker
 import docker.errors
 
-from farm import failures
+from farm.base import failures
+from farm.base.errors import InfrastructureError
+from farm.base.heartbeat import Pulse, megabytes
+from farm.base.temporary import temporary_folder
+from farm.base.text import duration, plain
 from farm.catalog import DebianRelease
 from farm.engines import once
 from farm.engines.docker import guard
 from farm.engines.package_counts import PackageCounts
 from farm.engines.reach import ERRORS
-from farm.errors import InfrastructureError
-from farm.pulse import Pulse, megabytes
-from farm.temporary import temporary_folder
-from farm.text import duration, plain
 
 Line = Callable[[str], None]
 Progress = Callable[[int, int], object]

@@ -18,11 +18,11 @@ import urllib3.exceptions
 from docker.models.containers import Container
 from docker.types import LogConfig
 
-from farm import outputs
+from farm.base import outputs
+from farm.base.errors import InfrastructureError
 from farm.engines import profile, transfer
 from farm.engines.base import Capacity, Cause, Job, Observation, Traits
 from farm.engines.reach import ERRORS
-from farm.errors import InfrastructureError
 
 STOP_GRACE_S = 5
 TIMED_OUT, KILLED = 124, 137

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from farm.base.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
+from farm.base.temporary import temporary_folder
+from farm.base.text import plain
 from farm.engines import transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.github_api import GithubApi, UncertainError
 from farm.engines.github_followed import Followed
 from farm.engines.github_models import Listed, Run, RunJob
 from farm.engines.output import RefusedOutputError, storing
-from farm.errors import ExitCode, InfrastructureError, NoRunnerError, UsageError
 from farm.plan.file import Plan
+from farm.plan.settings import Github, JobKind
 from farm.platforms.facts import PLATFORMS
-from farm.settings import Github, JobKind
-from farm.temporary import temporary_folder
-from farm.text import plain
 
 WORKFLOWS: dict[JobKind, str] = {"build": "build-plan.yml", "smoke": "smoke.yml"}
 WORK = "Do the job"

@@ -7,8 +7,8 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from farm.errors import InfrastructureError
-from farm.text import plain
+from farm.base.errors import InfrastructureError
+from farm.base.text import plain
 
 M = TypeVar("M", bound=BaseModel)
 

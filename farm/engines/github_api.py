@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.text import plain
 from farm.engines.github_answers import M, message, parsed_date, read, reason, unexpected_answer
 from farm.engines.github_budget import READ, WRITE, Budget
 from farm.engines.github_models import (
@@ -34,8 +36,6 @@ from farm.engines.github_models import (
     RunJob,
     Token,
 )
-from farm.errors import InfrastructureError, UsageError
-from farm.text import plain
 
 API_VERSION = "2026-03-10"
 MAX_BODY = 16 << 20

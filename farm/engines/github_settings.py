@@ -4,8 +4,8 @@ Sources: GitHub Docs, "Secure use reference" (self-hosted runners), "Managing Gi
 "Managing environments for deployment".
 """
 
+from farm.base.text import printable
 from farm.engines.github_api import GithubApi
-from farm.text import printable
 
 RELEASE = "release"
 """The environment of the job that publishes, whose name the index's role trusts."""

@@ -4,8 +4,8 @@ A job sees its folders under `<root>/farm`, which FARM_ROOT names; where `<root>
 the job runs in it, by chroot, under /farm. Only one job runs at a time. Unlike a container it is not cut off from
 the network or from this machine's files: run only plans that you trust. Needs the standard library alone.
 
-What Linux, macOS and Windows do differently is in `farm.processes`. On Windows a job is a job object: its processes end
-at once when it is cancelled, and with their supervisor. That was run under Wine, never on Windows itself.
+What Linux, macOS and Windows do differently is in `farm.base.processes`. On Windows a job is a job object: its
+processes end at once when it is cancelled, and with their supervisor. That was run under Wine, never on Windows itself.
 """
 
 from __future__ import annotations  # also for the Python 3.9 of a machine that is cut off
@@ -24,12 +24,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import farm
-from farm import processes
+from farm.base import processes
+from farm.base.errors import InfrastructureError, NoRunnerError
+from farm.base.locks import lock
 from farm.engines import supervise
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, State, Traits
 from farm.engines.output import RefusedOutputError, storing
-from farm.errors import InfrastructureError, NoRunnerError
-from farm.locks import lock
 from farm.platforms.facts import here
 
 POLL_S = 0.2

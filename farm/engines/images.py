@@ -20,16 +20,16 @@ import docker.errors
 import requests
 from docker.utils.build import create_archive
 
-from farm import failures, outputs
+from farm.base import failures, outputs
+from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
+from farm.base.heartbeat import Pulse, megabytes
+from farm.base.interrupts import held
+from farm.base.temporary import temporary_folder
+from farm.base.text import duration, nearest
 from farm.engines import once
 from farm.engines.docker import guard
 from farm.engines.package_counts import PackageCounts
-from farm.errors import BuildFailedError, FarmError, InfrastructureError, NoRunnerError
-from farm.interrupts import held
 from farm.platforms.facts import DEFAULT, facts
-from farm.pulse import Pulse, megabytes
-from farm.temporary import temporary_folder
-from farm.text import duration, nearest
 
 Line = Callable[[str], None]
 Progress = Callable[[int, int], object]

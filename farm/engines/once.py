@@ -17,10 +17,10 @@ import docker
 import docker.errors
 import requests
 
-from farm.interrupts import held
-from farm.locks import lock
-from farm.pulse import Pulse
-from farm.text import duration
+from farm.base.heartbeat import Pulse
+from farm.base.interrupts import held
+from farm.base.locks import lock
+from farm.base.text import duration
 
 Line = Callable[[str], None]
 

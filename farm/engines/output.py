@@ -7,7 +7,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.errors import BuildFailedError, InfrastructureError
+from farm.base.errors import BuildFailedError, InfrastructureError
 
 
 class RefusedOutputError(BuildFailedError):

@@ -9,4 +9,4 @@ CAP_DROP = ["ALL"]
 SECURITY = ["no-new-privileges"]
 LOG_DRIVER = "json-file"
 LOG_OPTIONS = {"max-size": "64m", "max-file": "8"}
-"""What dockerd keeps of a container's output; the farm's own copy ends at `farm.pipeline.build.MAX_LOG`."""
+"""What dockerd keeps of a container's output; the farm's own copy ends at `farm.run.build.MAX_LOG`."""

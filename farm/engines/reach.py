@@ -15,8 +15,8 @@ import urllib3.exceptions
 from docker.context import ContextAPI
 from docker.context.config import get_current_context_name
 
+from farm.base.errors import NoRunnerError
 from farm.engines.base import SOCKET_HINT
-from farm.errors import NoRunnerError
 
 API_TIMEOUT_S = 600
 FIRST_S = 30

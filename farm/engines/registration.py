@@ -6,8 +6,8 @@ Source: GitHub Docs, "REST API endpoints for self-hosted runners", "Secure use r
 import re
 from urllib.parse import urlsplit
 
+from farm.base.errors import InfrastructureError, UsageError
 from farm.engines.github_api import GithubApi
-from farm.errors import InfrastructureError, UsageError
 from farm.platforms.runner_service import SCRIPTS, Registration
 
 

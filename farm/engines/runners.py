@@ -4,14 +4,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from farm import catalog
-from farm.compat.gpu import driver_knows_gpu, driver_runs_cuda
-from farm.compat.stack import Stack
 from farm.engines.base import Traits
 from farm.engines.docker import DockerEngine
 from farm.engines.github import GithubEngine
-from farm.matrix import Build
-from farm.recipe import recipe
-from farm.settings import Card, Github, JobKind, Runner
+from farm.plan.compat.gpu import driver_knows_gpu, driver_runs_cuda
+from farm.plan.compat.stack import Stack
+from farm.plan.matrix import Build
+from farm.plan.recipe import recipe
+from farm.plan.settings import Card, Github, JobKind, Runner
 
 TRAITS: Mapping[str, Traits] = {engine.name: engine.traits for engine in (DockerEngine, GithubEngine)}
 """Of the engines that reach the machines of ci/runners.yaml."""

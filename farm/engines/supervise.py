@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from farm.base.processes import Tree, end_wanted, leave, replace, settle, started
 from farm.engines.base import Cause
-from farm.processes import Tree, end_wanted, leave, replace, settle, started
 
 POLL_S = 0.1
 LOOK_S = 2

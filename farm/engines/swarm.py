@@ -2,7 +2,7 @@
 
 A service is `replicated`, one replica, restart `none`: job mode of Engine 20.10 loses nodes silently, cannot be
 cancelled and runs failed jobs again when the manager restarts. The job's log, report and output come back through
-the exchange (`farm.engines.exchange`), written by `farm.standalone.agent` inside the container with signed URLs.
+the exchange (`farm.engines.exchange`), written by `farm.run.standalone.agent` inside the container with signed URLs.
 """
 
 import base64
@@ -22,7 +22,9 @@ import docker.errors
 import requests
 from docker.types import ConfigReference, Resources, RestartPolicy, ServiceMode
 
-from farm import outputs
+from farm.base import outputs
+from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.base.zipapps import pack
 from farm.engines import profile, transfer
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation, Traits
 from farm.engines.docker import guard
@@ -30,8 +32,6 @@ from farm.engines.exchange import MAX_SIGNED_S, Exchange, OversizeError
 from farm.engines.output import RefusedOutputError
 from farm.engines.reach import ERRORS
 from farm.engines.swarm_nodes import PIN, Node, Task, constraints, nodes_of, observation, plain_labels
-from farm.errors import InfrastructureError, NoRunnerError, UsageError
-from farm.pack import pack
 from farm.platforms.facts import DEFAULT
 
 MAX_CONFIG = 400_000
@@ -46,7 +46,7 @@ MAX_CODE = 0xFFFFFFFF  # Windows has 32 bits
 OUTPUT_S = 10.0
 """How long a node may take to say what its engine kept of a job's output."""
 
-AGENT = "farm.standalone.agent.main:main"
+AGENT = "farm.run.standalone.agent.main:main"
 _AGENT = "/farm-agent.pyz"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from farm.base.errors import UsageError
 from farm.engines.base import Job, Observation
-from farm.errors import UsageError
 from farm.platforms.facts import named
 
 WAITING = ("new", "allocated", "pending")

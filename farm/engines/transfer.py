@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from farm.base.errors import InfrastructureError
 from farm.engines.output import LocalDiskError, RefusedOutputError, storing
-from farm.errors import InfrastructureError
 
 MAX_MEMBERS = 10_000
 MAX_HEADER = 64 << 10

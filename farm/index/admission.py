@@ -19,10 +19,10 @@ from packaging.requirements import InvalidRequirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from farm.errors import PublishRefusedError
+from farm.base.errors import PublishRefusedError
+from farm.base.requirement import read_requirement, stated_name
 from farm.index.naming import wheel_identity
 from farm.index.pages import ProjectPage
-from farm.requirement import read_requirement, stated_name
 
 MAX_SUMMARY = 512
 MAX_LABEL = 32

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
 
-from farm.digests import sha256_of
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.hashes import sha256_of
+from farm.base.temporary import temporary_folder
 from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
 from farm.index.events import list_wheels, read_state, state_of
@@ -27,7 +28,6 @@ from farm.index.records import Record, describe, metadata_inside, parse_record, 
 from farm.index.signing import Signer
 from farm.index.simple import check_source, download, project_files
 from farm.index.stores import Store
-from farm.temporary import temporary_folder
 
 BUILD_TYPE = "urn:torch-farm:adopted:v1"
 

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index.stores import CHUNK
 
 TIMEOUT_S = 60

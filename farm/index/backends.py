@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 from urllib.request import url2pathname
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.answers import parts_of
 from farm.index.directory import DirectoryStore
 from farm.index.stores import Store, check_key

@@ -17,7 +17,7 @@ from botocore import exceptions as aws
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index.answers import again
 from farm.index.folders import to_folder
 from farm.index.stores import Stat, StoreTraits, check_key

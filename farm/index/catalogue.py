@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from farm import catalog
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.pages import API_VERSION, Model, Sha256, foreign
 from farm.index.stores import Store
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import unquote, urldefrag, urljoin
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index import html, labels, naming, pages
 from farm.index.anchors import anchors
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue

@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from farm.errors import PublishRefusedError, VerificationFailedError
+from farm.base.errors import PublishRefusedError, VerificationFailedError
+from farm.base.temporary import temporary_folder
 from farm.index import pages
 from farm.index.events import bring_events, fold, groups_of, read_events
 from farm.index.keys import newest_root, online_keys, remember_online, root_key
@@ -18,7 +19,6 @@ from farm.index.reconcile import reconcile
 from farm.index.records import Record, parse_record
 from farm.index.signing import Signer
 from farm.index.stores import Store
-from farm.temporary import temporary_folder
 
 
 class Copied(NamedTuple):

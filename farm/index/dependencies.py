@@ -20,7 +20,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import AfterValidator
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
+from farm.base.requirement import read_requirement
 from farm.index import naming, pages
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
 from farm.index.listing import derive_links
@@ -28,7 +29,6 @@ from farm.index.pages import File, Meta, Model, ProjectPage
 from farm.index.simple import check_source, metadata_of, project_files
 from farm.index.stores import Store
 from farm.index.swap import swap
-from farm.requirement import read_requirement
 
 
 def _specifier(text: str) -> str:

@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
+from farm.base.locks import lock
+from farm.base.retries import retry_while_open
+from farm.base.temporary import to_its_end
 from farm.index.stores import (
     CHUNK,
     MAX_GET,
@@ -35,9 +38,6 @@ from farm.index.stores import (
     check_key,
     file_chunks,
 )
-from farm.locks import lock
-from farm.retrying import retry_while_open
-from farm.temporary import to_its_end
 
 _MARK = ".alive"
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index import naming, pages
 from farm.index.admission import check_place
 from farm.index.listing import Listed, Listing, Look

@@ -14,7 +14,7 @@ from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
-from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, parse_catalogue
 from farm.index.pages import foreign
 from farm.index.signing import Keys, Signer

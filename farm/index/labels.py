@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.pages import Model, Properties
 
 

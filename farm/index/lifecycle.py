@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index import naming, pages
 from farm.index.admission import check_place
 from farm.index.catalogue import without_rebuild

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 from botocore.exceptions import ClientError
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index.bucket import Bucket
 from farm.index.pieces import Meter, Piece, Span, spans
 from farm.index.stores import Progress, Stat

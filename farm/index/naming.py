@@ -9,8 +9,8 @@ from packaging.utils import BuildTag, InvalidWheelFilename, NormalizedName, pars
 from packaging.version import Version
 from pydantic import AfterValidator
 
-from farm.errors import UsageError
-from farm.text import before_download
+from farm.base.errors import UsageError
+from farm.base.text import before_download
 
 _GROUP = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 VARIANTS = "variant"

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from farm.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index.naming import WheelName, parse_wheel_name, wheel_identity
 
 API_VERSION = "1.4"

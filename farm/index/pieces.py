@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.stores import Progress, file_chunks
 
 

@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from farm.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
+from farm.base.interrupts import held
 from farm.index.catalogue import CATALOGUE_KEY, CATALOGUE_TYPE, Proof, parse_catalogue
 from farm.index.pages import ForeignObjectError
 from farm.index.stores import SCRATCH, Finding, Store, Stored, StoreTraits
 from farm.index.swap import swap
-from farm.interrupts import held
 
 DAYS = 7
 """How long a proof is believed."""

@@ -9,7 +9,7 @@ wheel's record, so that the same statement can be signed again with a newer key.
 import json
 from typing import Any
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index.records import Record
 from farm.index.signing import Signer
 from farm.index.stores import Store

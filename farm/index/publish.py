@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from farm.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import naming, pages
 from farm.index.admission import PYPI_RULES, Admission, check_name, check_place
 from farm.index.events import list_wheels, state_of

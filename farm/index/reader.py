@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 from urllib.parse import quote
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.backends import open_store
 from farm.index.pages import GZIP, foreign

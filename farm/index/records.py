@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from pydantic import Field, ValidationError
 
-from farm.digests import sha256_and_size
-from farm.errors import PublishRefusedError, UsageError
+from farm.base.errors import PublishRefusedError, UsageError
+from farm.base.hashes import sha256_and_size
 from farm.index.admission import PYPI_RULES, Admission, check_metadata
 from farm.index.naming import parse_wheel_name, wheel_identity
 from farm.index.pages import File, ForeignObjectError, Hashes, Named, Properties, Sha256, page_url

@@ -5,7 +5,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from pathlib import Path
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index.stores import MAX_GET, Finding, Progress, Stat, Store, Stored, check_discardable, check_key, file_chunks
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tuf.api.metadata import Metadata, MetaFile, Snapshot, TargetFile, Targets, Timestamp
 
-from farm.errors import PublishRefusedError, UsageError
+from farm.base.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
 from farm.index.catalogue import Catalogue, parse_projects
 from farm.index.signing import Signer

@@ -23,8 +23,8 @@ from typing import IO, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from farm.digests import sha256_and_size
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.hashes import sha256_and_size
 from farm.index import multipart, traits
 from farm.index.answers import TRIES
 from farm.index.bucket import SHA256, Bucket, absent, http_status, may_pass

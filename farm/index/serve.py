@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote, urlsplit
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index import pages
 from farm.index.stores import CHUNK, check_key
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
-from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import naming, pages
 from farm.index.answers import as_sent, ask, bounded, parts_of
 from farm.index.pages import File, Hashes

@@ -8,10 +8,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from farm.errors import FarmError
+from farm.base.errors import FarmError
+from farm.base.text import short
 from farm.index.pages import File, ProjectPage
 from farm.index.reader import Reader
-from farm.text import short
 
 KEY = "catalog.wheels.json"
 WITHDRAWN = "built, and withdrawn from the index"

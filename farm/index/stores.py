@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 
 SCRATCH = "probe/"
 PACKS = "packs/"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index.stores import Store, Stored
 
 SWAP_TRIES = 60

@@ -9,9 +9,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from farm.base.interrupts import held
 from farm.index.bucket import Bucket
 from farm.index.stores import Finding
-from farm.interrupts import held
 
 _WRONG = hashlib.sha256(b"other bytes").digest()
 _WRONG_MD5 = hashlib.md5(b"other bytes", usedforsecurity=False).digest()

@@ -8,8 +8,8 @@ published ones: a group like any other, but that what is said of a wheel holds f
 from datetime import UTC, datetime
 from pathlib import Path
 
-from farm.digests import sha256_of
-from farm.errors import PublishRefusedError, UsageError
+from farm.base.errors import PublishRefusedError, UsageError
+from farm.base.hashes import sha256_of
 from farm.index import naming
 from farm.index.catalogue import without_rebuild
 from farm.index.events import read_listed

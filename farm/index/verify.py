@@ -24,7 +24,8 @@ from tuf.api.exceptions import (
 from tuf.api.metadata import Metadata, Root, Targets
 from tuf.ngclient import FetcherInterface, Updater
 
-from farm.errors import FarmError, InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import FarmError, InfrastructureError, UsageError, VerificationFailedError
+from farm.base.temporary import temporary_folder
 from farm.index import html, pages
 from farm.index.catalogue import CATALOGUE_KEY, Catalogue, parse_catalogue
 from farm.index.keys import first_trusted, online_keys, revoked_keys, root_key
@@ -34,7 +35,6 @@ from farm.index.reader import Reader
 from farm.index.records import Record, parse_record, record_key
 from farm.index.roles import GROUPS_KEY, generation_of, is_page, page_generation, scope_of, signature_key, time_of
 from farm.index.signing import Keys, opened
-from farm.temporary import temporary_folder
 
 READERS = 16
 """Wheels are looked at side by side: each costs some round trips."""

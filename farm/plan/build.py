@@ -7,21 +7,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from farm import catalog
-from farm.errors import UsageError
-from farm.matrix import load_matrix
-from farm.options import Choice
-from farm.parsed import is_own
+from farm.base.errors import UsageError
+from farm.base.yaml_cache import is_own
+from farm.base.yamlfile import where
 from farm.plan import inputs
 from farm.plan.environment import environment, filled, needs, placeholders
 from farm.plan.file import Plan, SourcePlan
 from farm.plan.judgement import Judgement, judgement
+from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice
 from farm.plan.pythons import debian_packages, python_plan, wheels
+from farm.plan.recipe import folder as recipe_folder
+from farm.plan.recipe import job_digest, job_files
 from farm.plan.selectors import Candidate, Selectors, candidate
 from farm.platforms.registry import platform
-from farm.recipe import folder as recipe_folder
-from farm.recipe import job_digest, job_files
 from farm.wheel.policy import Policy
-from farm.yamlfile import where
 
 
 def resolve(project: Path, selectors: Selectors) -> Plan:
@@ -144,7 +144,7 @@ def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
         return found
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 slow to import
 
-    from farm.requirement import read_requirement  # noqa: PLC0415 slow to import
+    from farm.base.requirement import read_requirement  # noqa: PLC0415 slow to import
 
     for index, text in enumerate(found):
         try:

@@ -5,20 +5,20 @@ from itertools import pairwise
 from pathlib import Path
 
 from farm import catalog
-from farm.compat.stack import number
-from farm.compat.torch import numpy_end, switch_off
-from farm.errors import UsageError
-from farm.options import OPTIONS, Choice
+from farm.base.errors import UsageError
+from farm.base.text import nearest
+from farm.base.yamlfile import where
 from farm.plan import inputs
+from farm.plan.compat.stack import number
+from farm.plan.compat.torch import numpy_end, switch_off
 from farm.plan.inputs import source_version
+from farm.plan.options import OPTIONS, Choice
 from farm.plan.pythons import wheels
+from farm.plan.recipe import folder, names, near, recipe
 from farm.plan.selectors import Candidate
+from farm.plan.variant import Variant
 from farm.platforms.base import Variables
 from farm.platforms.registry import platform
-from farm.recipe import folder, names, near, recipe
-from farm.text import nearest
-from farm.variant import Variant
-from farm.yamlfile import where
 
 BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
 """PyTorch's name for a library, by ours."""

@@ -9,14 +9,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
+from farm.base.text import json_lines
+from farm.base.yamlfile import Model
+from farm.plan.recipe import Address, AptName, Inside, Name, VariableName
+from farm.plan.variant import Variant
 from farm.platforms.facts import WINDOWS, facts
 from farm.platforms.shape import Machine, PlatformName
-from farm.recipe import Address, AptName, Inside, Name, VariableName
-from farm.text import json_lines
-from farm.variant import Variant
 from farm.wheel.policy import Policy
-from farm.yamlfile import Model
 
 MAX_PLAN_BYTES = 1 << 20
 

@@ -5,17 +5,17 @@ from functools import cache
 from pathlib import Path
 
 from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.source_tree import tree_digest
+from farm.base.tags import serves
+from farm.base.yamlfile import where
 from farm.catalog import redist
 from farm.catalog.models import TorchRelease
-from farm.compat import Stack
-from farm.compat.host import platform_of, redist_platform
-from farm.errors import UsageError
+from farm.plan.compat import Stack
+from farm.plan.compat.host import platform_of, redist_platform
 from farm.plan.file import ArchivePlan, LibraryWheelPlan, PartPlan, Plan, SourcePlan, ToolkitPlan
+from farm.plan.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
 from farm.platforms.facts import facts
-from farm.recipe import AnySource, GitSource, PathSource, Recipe, WheelSource, folder, recipe
-from farm.tags import serves
-from farm.tree import tree_digest
-from farm.yamlfile import where
 
 
 def commit_of(source: GitSource, release: TorchRelease) -> str | None:

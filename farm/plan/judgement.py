@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from farm import catalog
-from farm.compat import Reason, Stack, advise, check, difference, solve
-from farm.errors import NotBuildableError
+from farm.base.errors import NotBuildableError
+from farm.plan.compat import Reason, Stack, advise, check, difference, solve
 from farm.plan.inputs import commit_of
+from farm.plan.recipe import GitSource, Recipe
 from farm.plan.selectors import Candidate
-from farm.recipe import GitSource, Recipe
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Standalone Pythons of Linux builds whose base image has another one, and the wheels that such a build imports."""
 
 from farm import catalog
-from farm.compat import Stack
-from farm.compat.host import standalone_wheel
+from farm.plan.compat import Stack
+from farm.plan.compat.host import standalone_wheel
 from farm.plan.file import PythonPlan, SourcePlan
-from farm.recipe import Recipe
+from farm.plan.recipe import Recipe
 
 FRONTEND = ("build", "packaging", "pyproject-hooks", "setuptools", "wheel")
 BEFORE_311 = ("importlib-metadata", "tomli", "zipp")

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.compat import Stack, check, objects, settle
-from farm.errors import UsageError
-from farm.matrix import Channel, Matrix, Pins, load_matrix
-from farm.options import OPTIONS, Choice, Option, Value, option
+from farm.base.errors import UsageError
+from farm.plan.compat import Stack, check, objects, settle
+from farm.plan.matrix import Channel, Matrix, Pins, load_matrix
+from farm.plan.options import OPTIONS, Choice, Option, Value, option
 from farm.plan.pythons import packages
+from farm.plan.recipe import Recipe, recipe
+from farm.plan.variant import Variant
 from farm.platforms.facts import DEFAULT
 from farm.platforms.registry import platform
-from farm.recipe import Recipe, recipe
-from farm.variant import Variant
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from farm.compat import Stack
-from farm.errors import FarmError
-from farm.options import Value
+from farm.base.errors import FarmError
+from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.facts import Facts
 from farm.platforms.templates import Templates
-from farm.recipe import Recipe
 
 Variables = dict[str, dict[str, str]]
 """Variables of the build, by where they come from."""

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from farm.errors import UsageError
-from farm.text import nearest
+from farm.base.errors import UsageError
+from farm.base.text import nearest
 
 DEFAULT = "linux"
 WINDOWS = "windows"

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.text import json_lines
 from farm.catalog import redist
-from farm.compat import Stack
-from farm.compat.host import host_gcc, newest_gcc
-from farm.errors import UsageError
-from farm.options import Value
+from farm.plan.compat import Stack
+from farm.plan.compat.host import host_gcc, newest_gcc
 from farm.plan.file import Plan, ToolkitPlan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
 from farm.platforms.unix import DOCKERFILE, Unix, compilers, job
-from farm.recipe import Recipe
-from farm.text import json_lines
 
 COMMON_SCRIPTS = ("apt_sections.sh", "prove_toolchain.py", "collect_libraries.py", "cache_counts.py")
 TOOLKIT_SCRIPTS = {

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from farm.compat import Stack
-from farm.options import Value
+from farm.plan.compat import Stack
 from farm.plan.file import Plan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
 from farm.platforms.unix import Unix, compilers, job
-from farm.recipe import Recipe
 
 
 class MacOS(Unix):

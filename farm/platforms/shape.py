@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from farm.base.text import nearest
 from farm.platforms.facts import MACHINES, PLATFORMS
-from farm.text import nearest
 
 
 def _one_of(kind: str, known: Iterable[str]) -> tuple[AfterValidator, Any]:

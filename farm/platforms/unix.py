@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from farm import catalog
-from farm.compat import Stack
-from farm.errors import FarmError
-from farm.options import Value
+from farm.base.errors import FarmError
+from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Variables
 from farm.platforms.templates import Templates
-from farm.recipe import Recipe
 
 DOCKERFILE = "Dockerfile.j2"
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
+from farm.base.text import plain
 from farm.index.catalogue import catalogue_schema
 from farm.index.standing import KEY, Standing, Test, render
 from farm.index.stores import Store
@@ -16,7 +17,6 @@ from farm.site.feed import feed
 from farm.site.offers import Offer, by_builds
 from farm.site.payload import Source, payload
 from farm.site.state import STATES, Known, RunView
-from farm.text import plain
 
 MANIFEST = "site/manifest.json"
 """What the site's files hashed to when they were last written: a rebuild reads this alone."""

@@ -10,10 +10,10 @@ from itertools import combinations, islice
 from typing import Any
 
 from farm import catalog
-from farm.compat import Stack, check
+from farm.plan.compat import Stack, check
+from farm.plan.variant import Variant
 from farm.platforms.facts import facts
 from farm.site.offers import Offer
-from farm.variant import Variant
 
 AXES = ("gpu", "cpu", "python", "cuda", "torch", "platform")
 SAMPLES = 3  # builds tried on each side of a pair: they differ in what the pair leaves open

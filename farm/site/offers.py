@@ -9,11 +9,13 @@ from pathlib import Path
 from packaging.utils import canonicalize_name, canonicalize_version
 
 from farm import catalog
-from farm.errors import NotBuildableError
-from farm.evidence import load_evidence
-from farm.matrix import Build, load_matrix
-from farm.options import Choice
-from farm.plan import Plan, Selectors, resolve
+from farm.base.errors import NotBuildableError
+from farm.plan.build import resolve
+from farm.plan.evidence import load_evidence
+from farm.plan.file import Plan
+from farm.plan.matrix import Build, load_matrix
+from farm.plan.options import Choice
+from farm.plan.selectors import Selectors
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from farm.index.pages import wheel_key as wheel_place
 from farm.index.records import record_key
-from farm.runs import Phase
+from farm.run.journal import Phase
 from farm.site import charts
 from farm.site.offers import Offer
 from farm.site.payload import GROUP

@@ -5,13 +5,13 @@ from typing import Any
 
 from farm import catalog
 from farm.catalog import gpus
-from farm.compat import official
+from farm.plan.compat import official
+from farm.plan.variant import PYTHONS, Variant, cpus, sm_number
+from farm.plan.variant import gpus as gpu_words
 from farm.platforms.facts import PLATFORMS
 from farm.site.conflicts import Conflict
 from farm.site.offers import Offer, by_builds
 from farm.site.state import STATES, Known
-from farm.variant import PYTHONS, Variant, cpus, sm_number
-from farm.variant import gpus as gpu_words
 
 AXES = ("package", "platform", "gpu", "cpu", "python", "torch", "cuda")
 OFFICIAL = ("linux-x86_64", "linux-aarch64", "windows-x86_64")

@@ -11,19 +11,19 @@ from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
+from farm.base.tags import python_of
+from farm.base.text import short
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue, without_rebuild
 from farm.index.naming import VARIANTS
 from farm.index.pages import File, ProjectPage, json_key, parse_page
 from farm.index.standing import WITHDRAWN, withdrawn
 from farm.index.stores import Store
 from farm.platforms.facts import of_tag
-from farm.runs import EventKind, Journal, Phase, Run, state_of
-from farm.runs.cache import FILE, read_counts, total
+from farm.run.journal import EventKind, Journal, Phase, Run, state_of
+from farm.run.journal.cache import FILE, read_counts, total
 from farm.site.offers import Offer, wheel_key
 from farm.site.tested import REQUESTS, Smoke, Tests, newest, smokes_in
-from farm.tags import python_of
-from farm.text import short
 
 Wheels = Literal["smoked", "tested", "published", "broken", "withdrawn"]
 Runs = Literal["running", "waiting", "failed", "cancelled"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from farm.base.text import short
 from farm.index.stores import Store
 from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL
-from farm.text import short
 
 MAX_REPORT = 1 << 20
 MAX_REPORTS = 200

@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import Field
 
 from farm import catalog
+from farm.base.yamlfile import Model, load
 from farm.smoke.report import Cause, SmokeReport
-from farm.yamlfile import Model, load
 
 _TAIL = 4000  # characters of the output that are looked at: the last words
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from farm.yamlfile import Model, load
+from farm.base.yamlfile import Model, load
 
 
 class _Data(Model):

@@ -15,10 +15,10 @@ from typing import IO
 from packaging.tags import platform_tags
 from packaging.utils import canonicalize_name
 
-from farm.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
-from farm.failures import line_that_says
-from farm.outputs import runs_nothing
-from farm.text import without_controls
+from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
+from farm.base.failures import line_that_says
+from farm.base.outputs import runs_nothing
+from farm.base.text import without_controls
 from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15

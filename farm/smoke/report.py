@@ -7,8 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from farm.text import without_controls
-from farm.yamlfile import Model
+from farm.base.text import without_controls
+from farm.base.yamlfile import Model
 
 MAX_DOCUMENT = 1 << 20  # bytes of the probe's JSON file
 # Windows has neither links nor pipes in a folder of the user's own, and translates line ends unless told not to.

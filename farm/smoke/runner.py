@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from farm import outputs, pack, processes
-from farm.errors import UsageError
+from farm.base import outputs, processes
+from farm.base import zipapps as pack
+from farm.base.errors import UsageError
+from farm.base.temporary import temporary_folder
+from farm.base.text import short, without_controls
 from farm.smoke.causes import find_causes
 from farm.smoke.emulation import find_emulator
 from farm.smoke.probe.package import signal_name
 from farm.smoke.report import Check, ProbeDocument, SmokeReport, Status, read_document
 from farm.smoke.variables import for_probe
-from farm.temporary import temporary_folder
-from farm.text import short, without_controls
 
 PROBE = "farm.smoke.probe.main:main"
 TAIL_BYTES = 16 << 10

@@ -1,4 +1,4 @@
-"""The environment of a smoke test: the same few variables as of a build on a host (`farm.processes.environment`).
+"""The environment of a smoke test: the same few variables as of a build on a host (`farm.base.processes.environment`).
 
 What the caller's environment says beyond that may force or hide code of a CPU or GPU: with `OPENBLAS_CORETYPE=Haswell`
 a wheel ends by SIGILL on an emulated Nehalem that it runs on.
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from farm import processes
-from farm.errors import UsageError
-from farm.yamlfile import Model, load
+from farm.base import processes
+from farm.base.errors import UsageError
+from farm.base.yamlfile import Model, load
 
 COMPILER = ("INCLUDE", "LIB", "LIBPATH", "VCINSTALLDIR", "VCToolsInstallDir", "WindowsSdkDir", "WindowsSDKVersion")
 """What a prompt of Visual Studio sets: torch.compile needs it on Windows, where cl.exe finds no header without it."""

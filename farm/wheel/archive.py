@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Protocol, Self, cast, overload
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.inflate import InflateErrors, crc32, inflater
 from farm.wheel.membernames import check_link, check_names
 from farm.wheel.zipformat import DEFLATED, STORED, Entry, read_directory, refuse

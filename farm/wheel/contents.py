@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from farm.errors import InfrastructureError, VerificationFailedError
+from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.wheel.archive import Archive, Spooled
 from farm.wheel.library import Library, magics, read_library
 from farm.wheel.magic import ELF_MAGIC

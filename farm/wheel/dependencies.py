@@ -10,9 +10,9 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from farm.digests import sha256_of
-from farm.errors import UsageError, VerificationFailedError
-from farm.requirement import read_requirement
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.hashes import sha256_of
+from farm.base.requirement import read_requirement
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import read_contents
 from farm.wheel.library import Library

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from farm import parsed
+from farm.base import yaml_cache as parsed
 
 
 class ElfLoader(NamedTuple):

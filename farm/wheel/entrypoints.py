@@ -6,7 +6,7 @@ Source: PyPA, "Entry points specification".
 import configparser
 import re
 
-from farm.text import printable
+from farm.base.text import printable
 
 _SCRIPTS = ("console_scripts", "gui_scripts")
 _GROUP = re.compile(r"\w+(\.\w+)*")

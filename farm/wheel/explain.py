@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.arch import number, order, runs_on
 from farm.wheel.explain_macos import macos_symbol, other_machine, unloaded_library
 from farm.wheel.explain_windows import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.folder import read_folder

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import View
 from farm.wheel.cubin import LOOKED_INTO, architecture, has_kernel, unpack
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.contents import Contents
 from farm.wheel.dllfolders import LONGEST, with_added_folders
 from farm.wheel.imports import search_folders

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import field_serializer
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.components import Component, components
 from farm.wheel.contents import read_contents

@@ -12,8 +12,8 @@ from packaging.requirements import InvalidRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.requirement import read_requirement, stated_name
-from farm.text import printable
+from farm.base.requirement import read_requirement, stated_name
+from farm.base.text import printable
 from farm.wheel.contents import Contents
 from farm.wheel.entrypoints import read_entry_points
 from farm.wheel.installed import Problem, check_tree

@@ -20,7 +20,7 @@ from functools import cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf, symbol_name
 from farm.wheel.elfcode import Functions, code_sections, function_symbols

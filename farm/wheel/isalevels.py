@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from farm import parsed
+from farm.base import yaml_cache as parsed
 
 
 @cache

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from farm.errors import InfrastructureError
-from farm.text import printable
+from farm.base.errors import InfrastructureError
+from farm.base.text import printable
 from farm.wheel.archive import Spooled
 from farm.wheel.library import Library, read_library
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import parse_wheel_name, read_dist_info, with_build, with_version
 from farm.wheel.record import read_record

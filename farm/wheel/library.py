@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.arch import order
 from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC

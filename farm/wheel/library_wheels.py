@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from farm.errors import InfrastructureError, VerificationFailedError
-from farm.temporary import temporary_folder
-from farm.text import plain
+from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.base.temporary import temporary_folder
+from farm.base.text import plain
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.imports import resolve

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import resources
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elf import read_elf
 from farm.wheel.library import Library

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.needs import LOADER, for_musl, is_musl_library
 
 _IN_MUSL = re.compile(r"lib(?:c|m|pthread|rt|dl|util|xnet)\.")  # musl's loader answers these itself (ldso/dynlink.c)

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.zipformat import Entry, refuse
 
 _MAX_NAME = 1024

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.text import before_download
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
-from farm.text import before_download
 from farm.wheel.archive import Archive
 
 _LIMIT = 4 << 20
@@ -163,7 +163,7 @@ def normal_requirement(requirement: str) -> str:
     """A requirement (PEP 508) in normal form, or `UsageError`."""
     from packaging.requirements import InvalidRequirement  # noqa: PLC0415 (slow to import, seldom needed)
 
-    from farm.requirement import read_requirement  # noqa: PLC0415 (as above)
+    from farm.base.requirement import read_requirement  # noqa: PLC0415 (as above)
 
     try:
         if not requirement.isprintable():

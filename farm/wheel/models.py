@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from farm.text import printable
+from farm.base.text import printable
 
 Printable = Annotated[str, AfterValidator(printable)]
 """Text out of a wheel, made safe for a terminal."""

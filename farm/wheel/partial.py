@@ -20,7 +20,7 @@ from contextlib import ExitStack, closing
 from itertools import chain, islice
 from typing import IO, overload
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.inflate import InflateErrors, inflater
 from farm.wheel.zipformat import DEFLATED, Entry

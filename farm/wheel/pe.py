@@ -8,7 +8,7 @@ import struct
 from contextlib import suppress
 from typing import NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import PE_MAGIC
 

@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elfcode import Functions
 from farm.wheel.initscan import DEPTH, InitScan, Walk

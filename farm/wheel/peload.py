@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.pe import Pe
 

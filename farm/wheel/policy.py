@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
-from farm import parsed
-from farm.errors import UsageError
+from farm.base import yaml_cache as parsed
+from farm.base.errors import UsageError
 from farm.platforms.facts import PLATFORMS
 from farm.wheel.isalevels import level_names
 from farm.wheel.models import Frozen, Printable

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from farm.base.yamlfile import load
 from farm.wheel.policy import Policy, Waiver
-from farm.yamlfile import load
 
 
 class PolicyFile(Policy):

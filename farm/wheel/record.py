@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive
 
 # 32 bytes are 43 digits, of which the last carries four bits.

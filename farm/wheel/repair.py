@@ -6,7 +6,7 @@ already and changes none; `farm.wheel.tools` has auditwheel or delvewheel change
 
 from pathlib import Path
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.archive import Limits
 from farm.wheel.vendor import RepairOptions, RepairResult, opened, vendor
 

@@ -9,9 +9,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
+from farm.base.requirement import read_requirement
 from farm.platforms.facts import DEFAULT, split_platform
-from farm.requirement import read_requirement
 from farm.wheel.contents import Contents
 from farm.wheel.metadata import DistInfo, same_name
 from farm.wheel.policy import Policy

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from farm.errors import UsageError, VerificationFailedError
-from farm.retrying import retry_while_open
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.retries import retry_while_open
 from farm.wheel.archive import Archive
 from farm.wheel.copying import copy_range
 from farm.wheel.deflate import BLOCK, deflate

@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.elf import Elf, read_elf
 from farm.wheel.fatbin import FATBIN_SECTION, UNUSED_SECTION, Container, Found, all_fatbins

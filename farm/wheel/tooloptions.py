@@ -10,7 +10,7 @@ import posixpath
 import re
 from typing import NamedTuple
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.platforms.facts import DEFAULT, PLATFORMS, WINDOWS
 from farm.wheel.archive import Archive
 from farm.wheel.needs import installed_path

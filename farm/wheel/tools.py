@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from farm.errors import InfrastructureError, VerificationFailedError
-from farm.temporary import temporary_folder
-from farm.text import plain
+from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.base.temporary import temporary_folder
+from farm.base.text import plain
 from farm.wheel.apart import for_another_machine, with_other_names
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
@@ -179,7 +179,7 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{tool} takes more than {_TIMEOUT_S} s") from error
     if done.returncode:
-        from farm.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
+        from farm.base.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
 
         lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
         said = list(_without_frames(lines))

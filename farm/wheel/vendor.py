@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from farm.errors import UsageError, VerificationFailedError
-from farm.text import printable
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.text import printable
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.contents import Contents, read_needs
 from farm.wheel.imports import Answer, Need, is_musl, resolve, system_needs

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
 
-from farm.digests import sha256_and_size
-from farm.errors import UsageError, VerificationFailedError
-from farm.tags import serves
+from farm.base.errors import UsageError, VerificationFailedError
+from farm.base.hashes import sha256_and_size
+from farm.base.tags import serves
 from farm.wheel.abi import SUFFIX, check_abi
 from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.contents import Contents, read_contents

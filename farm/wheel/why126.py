@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.dlls import resolve_dlls

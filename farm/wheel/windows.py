@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from farm import parsed
-from farm.errors import InfrastructureError
+from farm.base import yaml_cache as parsed
+from farm.base.errors import InfrastructureError
 from farm.wheel.archive import View
 
 Owner = Literal["driver", "python", "vc runtime", "system"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any, BinaryIO, NamedTuple, Never
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 
 STORED, DEFLATED = 0, 8
 LIMIT32 = 0xFFFFFFFF  # from here on a size or offset needs a ZIP64 field

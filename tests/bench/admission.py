@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farm.engines.admission import Admission, Running, Task, Worker, fits
-from farm.matrix import Build, load_matrix
+from farm.plan.matrix import Build, load_matrix
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 1.15

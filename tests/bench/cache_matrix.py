@@ -27,11 +27,12 @@ from rich.table import Table
 from farm.engines.base import Capacity, Job
 from farm.engines.docker import DockerEngine
 from farm.engines.reach import connect
-from farm.matrix import load_matrix
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.sources import gather
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.sources import gather
 
 ROOT = Path(__file__).parents[2]
 SMS, CPUS, PYTHONS = ("sm35", "sm37"), ("avx", "avx2"), ("py311", "py310")

@@ -22,17 +22,18 @@ from unittest import mock
 
 from farm.cli.main import main as farm
 from farm.engines.admission import Worker
-from farm.matrix import load_matrix
-from farm.pipeline import dispatch
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.report import Silent
-from farm.pipeline.run import request_for
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.runs import Journal, Request
-from farm.runs import journal as journal_module
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import dispatch
+from farm.run.dispatch import Dispatcher
+from farm.run.journal import Journal, Request
+from farm.run.journal import journal as journal_module
+from farm.run.report import Silent
+from farm.run.run import request_for
+from farm.run.workspace import Workspace, open_journal
 
 ROOT = Path(__file__).parents[2]
 CHANNEL = "kepler-2.0.1"

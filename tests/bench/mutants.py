@@ -1,4 +1,4 @@
-"""Do the tests notice when the code is wrong? `make mutants MODULES="farm/variant.py …"`, a Markdown table.
+"""Do the tests notice when the code is wrong? `make mutants MODULES="farm/plan/variant.py …"`, a Markdown table.
 
 cosmic-ray says how one thing in a module can be changed; `forks.py` runs the module's tests with each change, in a copy
 of the checkout: a mutant that they do not notice is printed. `tests/mutants.yaml` says which tests are a module's, and
@@ -183,7 +183,7 @@ def modules(given: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("modules", nargs="+", metavar="MODULE", help="such as farm/variant.py")
+    parser.add_argument("modules", nargs="+", metavar="MODULE", help="such as farm/plan/variant.py")
     parser.add_argument("--most", type=int, default=0, help="so many mutants of each module (default: all)")
     args = parser.parse_args()
     known = yaml.safe_load((ROOT / "tests" / "mutants.yaml").read_text())

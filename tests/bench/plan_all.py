@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from farm.matrix import Build, load_matrix
-from farm.plan import Selectors, resolve
-from farm.render import render
+from farm.plan.build import resolve
+from farm.plan.matrix import Build, load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
 
 ROOT = Path(__file__).parents[2]
 GOAL_S = 0.8

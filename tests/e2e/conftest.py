@@ -19,8 +19,8 @@ import docker
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from farm.base.errors import NoRunnerError
 from farm.engines.reach import connect
-from farm.errors import NoRunnerError
 from tests.e2e.wine import windows_python as windows
 from tests.servers import rgw
 from tests.servers.buckets import ISOLATED, KEYS

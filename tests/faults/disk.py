@@ -121,7 +121,7 @@ def jumping(jump):
     def now():
         return real() + jump.ahead
 
-    with failing(jump), mock.patch.object(time, "time", now), mock.patch("farm.runs.journal.datetime", Clock):
+    with failing(jump), mock.patch.object(time, "time", now), mock.patch("farm.run.journal.journal.datetime", Clock):
         yield
 
 

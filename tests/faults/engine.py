@@ -17,15 +17,16 @@ from farm.engines import transfer
 from farm.engines.admission import Worker
 from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
-from farm.pipeline import buildstep, dispatch, mainjob, run, smoke
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.settings import load_settings
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import buildstep, dispatch, mainjob, run, smoke
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 from farm.smoke import environment, runner
 from farm.smoke.emulation import Emulator
-from farm.variant import Variant
 
 ROOT = Path(__file__).parents[2]
 PACK = b"a pack of compiled objects" * 40
@@ -188,7 +189,7 @@ def install(patch, plan, engine):
     backend = SimpleNamespace(
         engine=engine, workers=lambda: [Worker("local")], close=lambda: None, builder=None, lock=threading.Lock()
     )
-    patch("farm.pipeline.backends.render", lambda *_: rendered)
+    patch("farm.run.backends.render", lambda *_: rendered)
     patch(buildstep, "toolchain", lambda *_: "toolchain:1")
     patch(buildstep, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):

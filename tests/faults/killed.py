@@ -15,9 +15,9 @@ import traceback
 from pathlib import Path
 from unittest import mock
 
-from farm.pipeline import run
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.workspace import open_journal
+from farm.run import run
+from farm.run.dispatch import Dispatcher
+from farm.run.workspace import open_journal
 from tests.faults.disk import Kill, failing
 from tests.faults.engine import Engine, Folder, install, the_plan, workspace_in
 

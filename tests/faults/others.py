@@ -16,11 +16,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from farm.errors import InfrastructureError
-from farm.pipeline import dispatch, run
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.workspace import open_journal
-from farm.runs import database
+from farm.base.errors import InfrastructureError
+from farm.run import dispatch, run
+from farm.run.dispatch import Dispatcher
+from farm.run.journal import database
+from farm.run.workspace import open_journal
 from tests.faults.disk import Stop, failing
 from tests.faults.engine import Engine, Folder, install, the_plan, workspace_in
 from tests.faults.killed import Patches, carry_out, in_a_copy

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import boto3
 
-from farm.errors import FarmError
+from farm.base.errors import FarmError
 from farm.index import multipart, s3
 from farm.index.backends import open_store
 from farm.index.publish import publish

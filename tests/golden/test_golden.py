@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from farm.matrix import Build, load_matrix
-from farm.plan import Plan, Selectors, resolve
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import Build, load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from farm.platforms.linux import COMMON_SCRIPTS, PYTHON_SCRIPTS, TOOLKIT_SCRIPTS
 from farm.platforms.windows.render import JOB_SCRIPTS, SCRIPTS
 from farm.platforms.windows.render import TOOLKIT_SCRIPTS as WINDOWS_TOOLKIT
-from farm.render import render
-from farm.variant import Variant
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

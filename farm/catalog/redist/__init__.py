@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Protocol, Self
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from farm import parsed
-from farm.errors import UsageError
-from farm.yamlfile import Loader
+from farm.base import yaml_cache as parsed
+from farm.base.errors import UsageError
+from farm.base.yamlfile import Loader
 
 Platform = Literal["linux-x86_64", "linux-sbsa", "linux-aarch64", "windows-x86_64"]
 

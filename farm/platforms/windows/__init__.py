@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from farm.compat import Stack
-from farm.errors import FarmError, InfrastructureError, NoRunnerError
-from farm.options import Value
+from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
+from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
 from farm.platforms.templates import Templates
 from farm.platforms.windows import toolchain
 from farm.platforms.windows.render import render
-from farm.recipe import Recipe
 
 FOLLOW = "/farm/scripts/follow_cmd.py"
 

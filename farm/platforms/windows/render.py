@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.source_tree import read_tree
 from farm.catalog import redist
-from farm.errors import UsageError
 from farm.plan.file import Plan, ToolkitPlan, WindowsPlan
 from farm.plan.inputs import source_folder
 from farm.platforms.base import Files
 from farm.platforms.templates import Templates
 from farm.platforms.windows.tools import windows_tools
-from farm.tree import read_tree
 
 JOB_TEMPLATES = ("build.cmd", "container.cmd", "prepare.cmd", "report.cmd", "tiers.cmake")
 IMAGE_TEMPLATES = ("get.cmd", "visual_studio.cmd", "install.cmd", "prove.cmd", "prepare.cmd")

@@ -6,14 +6,14 @@ slashes: CMake reads a backslash in a -D value as an escape.
 """
 
 from farm import catalog
-from farm.compat import Stack
-from farm.compat.host import msc_ver
-from farm.compat.torch import numpy_end
-from farm.options import Value
+from farm.plan.compat import Stack
+from farm.plan.compat.host import msc_ver
+from farm.plan.compat.torch import numpy_end
 from farm.plan.file import ToolPin, WheelPin, WindowsPlan
+from farm.plan.options import Value
+from farm.plan.recipe import Recipe
 from farm.platforms.base import Variables
 from farm.platforms.windows.tools import BuildTools, wheel, windows_tools
-from farm.recipe import Recipe
 
 ROOT = "C:/farm"
 MKL = ("intel-openmp", "mkl-include", "mkl-static")

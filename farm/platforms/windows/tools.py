@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from packaging.version import Version
 from pydantic import Field, model_validator
 
-from farm.errors import NotBuildableError
-from farm.yamlfile import Model, load
+from farm.base.errors import NotBuildableError
+from farm.base.yamlfile import Model, load
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Url = Annotated[str, Field(pattern=r"^https?://[!-~]{1,300}$")]

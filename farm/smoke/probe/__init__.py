@@ -1,9 +1,9 @@
 """The probe: does an installed torch, or a module that speaks its interface, work on this machine?
 
 A program of its own, for the standard library of Python 3.7 or newer and the module under test, on Windows and Linux.
-`farm.pack` makes one file of it, which is what runs (`farm smoke` does so by itself):
+`farm.base.zipapps` makes one file of it, which is what runs (`farm smoke` does so by itself):
 
-    python -m farm.pack farm.smoke.probe.main:main -o probe.pyz
+    python -m farm.base.zipapps farm.smoke.probe.main:main -o probe.pyz
     python probe.pyz --module torch --json report.json --junit report.xml --expect-cuda 11.8 --expect-arch sm_35
 
 Every check ends as passed, failed (with what was seen and what was expected) or not run (with the reason), and is

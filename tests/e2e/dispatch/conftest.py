@@ -22,10 +22,11 @@ from farm.engines.base_images import base_image
 from farm.engines.exchange import Exchange
 from farm.engines.images import Image, Toolchain, ensure_image
 from farm.engines.swarm import SwarmEngine
-from farm.pipeline.backends import push
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.backends import push
 from tests.e2e.conftest import wait
 from tests.e2e.dispatch import leftovers
 from tests.e2e.dispatch.leftovers import STORE_PORT

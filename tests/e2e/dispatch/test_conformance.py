@@ -18,16 +18,17 @@ from typing import Any
 
 import pytest
 
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
 from farm.engines.base import FINAL, Capacity, Engine, Job, Observation
 from farm.engines.docker import DockerEngine
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
 from farm.engines.host import HostEngine
 from farm.engines.output import RefusedOutputError
-from farm.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.plan import Selectors, resolve
-from farm.settings import load_github
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_github
+from farm.plan.variant import Variant
 from tests.e2e.wine.windows_host import WindowsHost
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn

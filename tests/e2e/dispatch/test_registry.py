@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.engines.reach import connect
-from farm.errors import InfrastructureError
-from farm.pipeline.backends import push
+from farm.run.backends import push
 from tests.e2e.dispatch.conftest import PUSH_PORT
 
 AT_ONCE = 6

@@ -10,11 +10,11 @@ import pytest
 from farm.cli.clean import remove_from_docker
 from farm.cli.main import main
 from farm.engines.images import PROJECT_LABEL
-from farm.pipeline.build import tree_volume
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.runs import Journal, Request
-from farm.settings import Settings
+from farm.plan.settings import Settings
+from farm.run.build import tree_volume
+from farm.run.journal import Journal, Request
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 REQUEST = Request(package="hello", variant="cpu-avx-py311", platform="linux", until="smoke", on="docker")
 

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from farm.index.backends import open_store
-from farm.pipeline.packs import KIND
-from farm.runs import Journal
+from farm.run.journal import Journal
+from farm.run.packs import KIND
 from tests.e2e.conftest import Farm, containers_of, make_project
 from tests.larger_canary import larger_canary
 from tests.servers import moto
@@ -44,7 +44,7 @@ def machine(tmp_path: Path, client: docker.DockerClient) -> Iterator[Machines]:
     def make(name: str, store: str | None) -> Farm:
         volume = f"farm-test-{name}-{uuid.uuid4().hex[:12]}"
         code = shutil.copytree(tmp_path / "code", tmp_path / f"code-{name}")
-        module = code / "farm/pipeline/build.py"
+        module = code / "farm/run/build.py"
         text = module.read_text()
         assert text.count('CACHE_VOLUME = "farm-ccache"') == 1
         module.write_text(text.replace('"farm-ccache"', f'"{volume}"'))
@@ -88,7 +88,7 @@ def build(farm: Farm) -> tuple[bytes, Counter[str], dict[str, Any] | None, str]:
 def counted_by_ccache(farm: Farm, client: docker.DockerClient) -> int:
     """How many files it believes to hold: what it does not know of it would never tidy up."""
     (image,) = {path.read_text() for path in (farm.project / "artifacts/runs").glob("*/image.id")}
-    text = (farm.code / "farm/pipeline/build.py").read_text()
+    text = (farm.code / "farm/run/build.py").read_text()
     volume = text.partition('CACHE_VOLUME = "')[2].partition('"')[0]
     mounted = {volume: {"bind": "/cache", "mode": "ro"}}
     command = ["ccache", "--dir", "/cache", "--print-stats"]

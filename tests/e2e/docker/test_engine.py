@@ -12,12 +12,12 @@ import docker
 import pytest
 
 from farm import catalog
+from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import FINAL, Capacity, Cause, Job, Observation
 from farm.engines.base_images import base_image
 from farm.engines.docker import DockerEngine
 from farm.engines.images import Toolchain, ensure_image
 from farm.engines.output import RefusedOutputError
-from farm.errors import BuildFailedError, InfrastructureError
 from tests.e2e.conftest import wait
 
 Start = Callable[..., str]

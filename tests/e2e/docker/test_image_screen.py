@@ -18,9 +18,10 @@ import pytest
 from farm import catalog
 from farm.engines.base_images import base_image
 from farm.engines.images import Toolchain, ensure_image
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 RELEASE = catalog.debian_releases()["debian-bookworm"]

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
+from farm.base.errors import VerificationFailedError
 from farm.cli.clean import trees_of
-from farm.errors import VerificationFailedError
-from farm.pipeline.report import Silent
-from farm.pipeline.run import submit
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.report import Silent
+from farm.run.run import submit
+from farm.run.workspace import Workspace
 from farm.smoke.environment import find_python, make_environment
 from farm.smoke.runner import Expectation, run_probe
-from farm.variant import Variant
 from tests.e2e.conftest import TIMEOUT_S
 
 HERE = Path(__file__).parent

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farm.runs import Journal
+from farm.run.journal import Journal
 from tests.e2e.workflow import carry_out, checkout, command, of_entry, outputs
 from tests.unit.wheel.conftest import build_wheel
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.pack import pack
+from farm.base.zipapps import pack
 from farm.smoke.environment import make_environment
 from farm.smoke.probe import matmul
 from farm.smoke.runner import PROBE, Expectation, run_probe

@@ -14,7 +14,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["farm", "packaging"]):
-    from farm.errors import VerificationFailedError
+    from farm.base.errors import VerificationFailedError
     from farm.wheel.archive import Archive
     from farm.wheel.cubin import has_kernel, unpack
     from farm.wheel.dllfolders import folders_added

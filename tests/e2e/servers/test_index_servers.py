@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import multipart, s3
 from farm.index.backends import open_store
 from farm.index.check import check

@@ -23,11 +23,11 @@ from playwright.sync_api import sync_playwright
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.publish import publish
-from farm.pipeline.release import pip_line, pip_source
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.runs.model import Request
-from farm.settings import load_settings
+from farm.plan.settings import load_settings
+from farm.run.journal.model import Request
+from farm.run.release import pip_line, pip_source
+from farm.run.report import Silent
+from farm.run.workspace import Workspace, open_journal
 from farm.site.offers import offers
 
 CHOICES = 50

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import NotBuildableError
-from farm.matrix import load_matrix
-from farm.plan import Plan, Selectors, resolve
-from farm.render import render
+from farm.base.errors import NotBuildableError
+from farm.plan.build import resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
 from tests.golden.test_golden import CASES, selectors
 
 ROOT = Path(__file__).parents[3]

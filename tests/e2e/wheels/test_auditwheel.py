@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import FarmError
+from farm.base.errors import FarmError
 from farm.wheel.repair import RepairOptions, repair
 
 TIMEOUT_S = 300

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.patches import Facts, plan_patches, write
-from farm.recipe import patches
+from farm.plan.patches import Facts, plan_patches, write
+from farm.plan.recipe import patches
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 TIMEOUT_S = 600

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from tests.e2e.conftest import wait
 from tests.e2e.wine.relay import ended, kill_all
 from tests.e2e.wine.windows_python import windows_path

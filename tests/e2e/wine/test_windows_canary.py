@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan import Selectors, resolve
-from farm.runs import EventKind, Journal
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.journal import EventKind, Journal
 from tests.e2e.conftest import TIMEOUT_S
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import site, windows_path

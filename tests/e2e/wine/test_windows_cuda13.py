@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from tests.e2e.wine.windows_host import ROOT
 from tests.e2e.wine.windows_python import GCC, windows_path
 from tests.e2e.wine.windows_toolchain import Toolchain

@@ -14,9 +14,10 @@ import zipfile
 import pytest
 
 from farm.catalog import cpu_levels
-from farm.matrix import load_matrix
-from farm.plan import Selectors, resolve
-from farm.render import render
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
 from tests.e2e.wheels.test_patches_on_debian_trees import TREES, sources  # noqa: F401 a fixture
 from tests.e2e.wine.windows_python import PARTS, pip, windows_path
 from tests.e2e.wine.windows_toolchain import ROOT

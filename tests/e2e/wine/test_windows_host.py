@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import NoRunnerError
 from farm.engines.base import FINAL, Cause, Job, Observation
-from farm.errors import NoRunnerError
 from tests.e2e.conftest import wait
 from tests.e2e.wine.windows_host import SECRET, WindowsHost, windows_path
 
@@ -217,7 +217,7 @@ def test_the_kernels_messages_about_a_job_arrive(windows_python, tmp_path):
     """Wine sends no message about memory: that of a new process comes the same way."""
     code = """
 import os
-from farm.processes import Tree, win32
+from farm.base.processes import Tree, win32
 new_process = 6  # JOB_OBJECT_MSG_NEW_PROCESS
 for number in (win32.MSG_JOB_MEMORY_LIMIT, new_process):
     win32.MSG_JOB_MEMORY_LIMIT = number

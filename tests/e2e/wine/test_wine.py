@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from farm import pack as packer
+from farm.base import zipapps as packer
 from farm.smoke.causes import find_causes
 from farm.smoke.report import Check, SmokeReport
 from farm.smoke.runner import PROBE

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from farm import errors
+from farm.base import errors
 from farm.engines import output
 from farm.engines.base import Capacity, Cause, Job, Observation
 from farm.engines.host import HostEngine

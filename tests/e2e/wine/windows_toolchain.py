@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pefile
 
-from farm.compat.host import msc_ver
-from farm.plan import Plan
-from farm.render import render
+from farm.plan.compat.host import msc_ver
+from farm.plan.file import Plan
+from farm.plan.render import render
 from tests.e2e.wine.windows_python import GCC, TIMEOUT_S, WindowsPython, pip, windows_path
 
 ROOT = Path(__file__).parents[3]

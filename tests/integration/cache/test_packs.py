@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.engines.docker import DockerEngine
 from farm.engines.swarm import SwarmEngine
-from farm.errors import InfrastructureError
 from farm.index.backends import open_store
-from farm.pipeline import packs
-from farm.pipeline.build import CACHE_VOLUME
-from farm.pipeline.packs import Pack, PackOutcome, chosen, collect_packs, prepare, push, scope, stored, wanted
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import packs
+from farm.run.build import CACHE_VOLUME
+from farm.run.packs import Pack, PackOutcome, chosen, collect_packs, prepare, push, scope, stored, wanted
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 SCOPE = "canary-0.1.0-x86_64-debian-bookworm"

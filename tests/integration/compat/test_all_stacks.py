@@ -2,8 +2,8 @@
 
 from itertools import product
 
-from farm.compat import Stack, check
-from farm.variant import Variant, gpus
+from farm.plan.compat import Stack, check
+from farm.plan.variant import Variant, gpus
 
 
 def test_every_cuda_torch_and_cudnn_for_every_gpu():

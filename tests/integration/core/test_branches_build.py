@@ -7,16 +7,18 @@ from collections import Counter
 import pytest
 
 from farm import catalog
+from farm.base.errors import NoRunnerError, UsageError
 from farm.engines.images import check_machine
-from farm.errors import NoRunnerError, UsageError
-from farm.matrix import load_matrix
-from farm.pipeline.report import Silent
-from farm.pipeline.run import submit
-from farm.pipeline.workspace import Workspace
-from farm.plan import Plan, Selectors, judge, resolve
-from farm.render import render
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import judge, resolve
+from farm.plan.file import Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.report import Silent
+from farm.run.run import submit
+from farm.run.workspace import Workspace
 
 BASES = {"py311": "debian-bookworm", "py312": "ubuntu-noble", "py313": "debian-trixie"}
 

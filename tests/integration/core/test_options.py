@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from farm.options import OPTIONS, Choice, from_arguments
+from farm.plan.options import OPTIONS, Choice, from_arguments
 from tools.options_page import OUT, PAGE, markdown
 
 NEW = """

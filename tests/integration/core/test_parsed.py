@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from farm import catalog, parsed, recipe, yamlfile
+from farm import catalog
+from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
+from farm.base.yamlfile import Model, load, load_facts, record
 from farm.catalog import gpus, models
-from farm.detect import hardware
-from farm.yamlfile import Model, load, load_facts, record
+from farm.machine.detect import hardware
+from farm.plan import recipe
 
 FACTS = {
     "architectures": models.Architectures,

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from farm import failures
+from farm.base import failures
 from tests.servers.threads import answered_by
 
 # --- install_debian_cuda.py -----------------------------------------------------------------------

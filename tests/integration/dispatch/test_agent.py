@@ -13,14 +13,14 @@ import time
 
 import pytest
 
+from farm.base.errors import UsageError
+from farm.base.processes import started
+from farm.base.zipapps import pack
 from farm.engines import transfer
 from farm.engines.exchange import Exchange
 from farm.engines.swarm import AGENT
-from farm.errors import UsageError
-from farm.pack import pack
-from farm.processes import started
-from farm.standalone.agent import store
-from farm.standalone.agent.main import UPLOAD_FAILED
+from farm.run.standalone.agent import store
+from farm.run.standalone.agent.main import UPLOAD_FAILED
 from tests.pythons import python
 
 

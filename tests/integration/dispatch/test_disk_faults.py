@@ -23,13 +23,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import FarmError
+from farm.base.errors import FarmError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.probe import keep_proof
-from farm.pipeline import run
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.workspace import open_journal
+from farm.run import run
+from farm.run.dispatch import Dispatcher
+from farm.run.workspace import open_journal
 from tests.faults.disk import Disk, below, failing, texts
 from tests.faults.engine import Engine, from_publish_on, install, install_smoke, the_plan, workspace_in
 

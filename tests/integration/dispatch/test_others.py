@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from farm.pipeline import run
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.workspace import open_journal
+from farm.run import run
+from farm.run.dispatch import Dispatcher
+from farm.run.workspace import open_journal
 from tests.faults.disk import Jump, jumping
 from tests.faults.engine import Engine, install, the_plan, workspace_in
 from tests.integration.dispatch.test_disk_faults import ROOT, SHARE

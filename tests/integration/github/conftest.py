@@ -7,9 +7,10 @@ import yaml
 from farm.engines.base import Capacity, Job
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi
-from farm.plan import Selectors, resolve
-from farm.settings import load_github
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_github
+from farm.plan.variant import Variant
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Clock, Fake, serve
 
 ROOT = WORKFLOWS.parents[1]

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
+from farm.base.errors import InfrastructureError, UsageError
 from farm.engines.github_api import GithubApi
-from farm.errors import InfrastructureError, UsageError
 from tests.integration.github.conftest import BUILDER
 from tests.integration.github.fake import REPOSITORY, TOKEN
 

@@ -8,15 +8,15 @@ from datetime import timedelta
 
 import pytest
 
+from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
 from farm.engines.base import Capacity
 from farm.engines.github import GithubEngine
 from farm.engines.github_api import GithubApi, connect
 from farm.engines.output import RefusedOutputError
-from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError, UsageError
-from farm.pipeline.build import follow, judge, make_job
-from farm.plan import Plan
-from farm.render import render
-from farm.settings import load_github
+from farm.plan.file import Plan
+from farm.plan.render import render
+from farm.plan.settings import load_github
+from farm.run.build import follow, judge, make_job
 from tests.integration.github.conftest import BUILDER, K40, ROOT, later
 from tests.integration.github.fake import REPOSITORY, TOKEN
 
@@ -322,7 +322,7 @@ def test_an_artifact_with_another_digest_expired_or_absent(fake, engine, job, bu
 
 
 def test_a_hostile_log_is_bounded_and_comes_as_it_is(fake, engine, job, builder, monkeypatch):
-    """Terminal control is taken out where a log is shown (`farm.text.plain`); the archive keeps the bytes."""
+    """Terminal control is taken out where a log is shown (`farm.base.text.plain`); the archive keeps the bytes."""
     monkeypatch.setattr("farm.engines.github.MAX_LOG", 1 << 20)
     handle = engine.submit(job())
     fake.finish(int(handle), log=b"\x1b]0;owned\x07" + b"A" * (5 << 20))

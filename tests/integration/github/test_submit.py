@@ -12,10 +12,10 @@ import yaml
 from farm.cli import followed, status
 from farm.cli.main import main
 from farm.engines.github import GithubEngine
-from farm.pipeline import backends, dispatch
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.settings import load_settings
+from farm.plan.settings import load_settings
+from farm.run import backends, dispatch
+from farm.run.report import Silent
+from farm.run.workspace import Workspace, open_journal
 from tests.integration.github.conftest import BUILDER, K40, ROOT
 from tests.integration.github.fake import REPOSITORY, TOKEN
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.cli.main import main
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import pages
 from farm.index.adopting import adopt, in_folder, in_index
 from farm.index.backends import open_store

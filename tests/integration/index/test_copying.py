@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
+from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
-from farm.errors import VerificationFailedError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index import html, pages
 from farm.index.backends import open_store
 from farm.index.check import check

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
-from farm.errors import PublishRefusedError, UsageError
 from farm.index import html, pages
 from farm.index.backends import open_store
 from farm.index.check import check

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index import multipart, s3
 from farm.index.backends import open_store
 from farm.index.pieces import Meter, Piece, spans

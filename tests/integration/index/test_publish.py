@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import farm
-from farm.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import html, pages
 from farm.index.backends import open_store
 from farm.index.check import check

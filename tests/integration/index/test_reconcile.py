@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index

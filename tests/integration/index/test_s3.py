@@ -12,7 +12,7 @@ import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import answers
 from farm.index.backends import open_store
 from farm.index.probe import probe

@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.backends import open_store
 from farm.index.serve import server
 from tests.indexes.fixtures import build_wheel, publish_wheel

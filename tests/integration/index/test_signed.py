@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tuf.api.metadata import Metadata
 
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError, VerificationFailedError
 from farm.index import html, pages, roles
 from farm.index import keys as roots
 from farm.index.backends import open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
 from farm.index.catalogue import CATALOGUE_KEY
 from farm.index.probe import probe, prove

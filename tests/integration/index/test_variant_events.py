@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
-from farm.errors import PublishRefusedError, UsageError
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.copying import copy_index

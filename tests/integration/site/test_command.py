@@ -8,13 +8,14 @@ import yaml
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.pipeline.report import Silent
-from farm.pipeline.smoke import keep_report
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.report import Silent
+from farm.run.smoke import keep_report
+from farm.run.workspace import Workspace
 from farm.smoke.report import Check, SmokeReport
-from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from farm.errors import InfrastructureError, SmokeFailedError, UsageError
+from farm.base.errors import InfrastructureError, SmokeFailedError, UsageError
 from farm.smoke.environment import install, make_environment
 from farm.smoke.runner import Expectation, run_probe
 from tests import fakemod

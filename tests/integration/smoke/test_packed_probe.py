@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.pack import pack
+from farm.base.zipapps import pack
 from farm.smoke.runner import PROBE, Expectation, run_probe
 from tests.pythons import python
 

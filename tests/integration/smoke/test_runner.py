@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.smoke import runner
 from farm.smoke.report import SmokeReport
 from farm.smoke.runner import Expectation, clean, run_probe

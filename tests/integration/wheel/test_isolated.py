@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_contents
 from farm.wheel.library import read_library

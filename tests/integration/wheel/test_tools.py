@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.cli.main import main
-from farm.errors import UsageError, VerificationFailedError
-from farm.pipeline.repair import repair_built
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.repair import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.repair import RepairOptions, repair

@@ -4,12 +4,14 @@ import re
 
 import pytest
 
-from farm import catalog, parsed, yamlfile
+from farm import catalog
+from farm.base import yaml_cache as parsed
+from farm.base import yamlfile
+from farm.base.errors import UsageError
+from farm.base.yamlfile import load
 from farm.catalog import models
-from farm.compat.stack import number
-from farm.errors import UsageError
-from farm.variant import PYTHONS
-from farm.yamlfile import load
+from farm.plan.compat.stack import number
+from farm.plan.variant import PYTHONS
 
 TABLES = {
     "architectures.yaml": models.Architectures,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.base.errors import UsageError
 from farm.catalog import redist
-from farm.errors import UsageError
 
 WINDOWS = {
     ("11.4.4", "cuda_nvcc"): (

@@ -1,7 +1,7 @@
 import pytest
 
-from farm.compat import Reason, Stack, reasons
-from farm.variant import Variant
+from farm.plan.compat import Reason, Stack, reasons
+from farm.plan.variant import Variant
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 
 from farm import catalog
-from farm.compat import check, solve
-from farm.compat.host import parse_msvc
-from farm.variant import Variant
+from farm.plan.compat import check, solve
+from farm.plan.compat.host import parse_msvc
+from farm.plan.variant import Variant
 
 RTX_5070 = 120
 

@@ -9,7 +9,7 @@ PROJECT = Path(__file__).parents[3]
 
 
 def test_every_rule_is_on_the_page():
-    sources = "".join(path.read_text() for path in (PROJECT / "farm" / "compat").glob("*.py"))
+    sources = "".join(path.read_text() for path in (PROJECT / "farm" / "plan" / "compat").glob("*.py"))
     rules = set(re.findall(r'Reason\(\s*"([a-z0-9-]+)"', sources))
     rules |= {f"switch-{name[4:].lower().replace('_', '-')}" for name in catalog.switches()}
     page = (PROJECT / "docs" / "compatibility.md").read_text()

@@ -5,8 +5,8 @@ import pytest
 from farm import catalog
 from farm.catalog import gpus
 from farm.catalog.binary import ptx_compiles, sass_runs
-from farm.compat import Stack, check, official
-from farm.variant import Variant
+from farm.plan.compat import Stack, check, official
+from farm.plan.variant import Variant
 
 PLATFORMS = ("linux", "windows")
 LINUX = "linux-x86_64"

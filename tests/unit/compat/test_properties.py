@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
+from farm.base.errors import UsageError
 from farm.catalog.binary import is_integrated
 from farm.catalog.gpus import without_variant
-from farm.compat import Stack, check, objects, solve
-from farm.compat.nearest import difference, nearest
-from farm.errors import UsageError
-from farm.variant import PYTHONS, Variant, cpus, gpus
+from farm.plan.compat import Stack, check, objects, solve
+from farm.plan.compat.nearest import difference, nearest
+from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 from tests.examples import examples
 
 PLATFORMS = ("linux", "windows", "macos")

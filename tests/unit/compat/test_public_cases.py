@@ -8,8 +8,8 @@ H = crt/host_config.h of the toolkit ("unsupported GNU version", "unsupported Mi
 import pytest
 
 from farm import catalog
-from farm.compat import check
-from farm.compat.host import parse_msvc
+from farm.plan.compat import check
+from farm.plan.compat.host import parse_msvc
 
 ERRORS = [
     # variant, fields, the rule that says no

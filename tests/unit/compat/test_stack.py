@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.compat.host import compiler, msc_ver, parse_msvc, toolset
-from farm.compat.stack import Entry, entries, reaches, spell
-from farm.errors import UsageError
+from farm.base.errors import UsageError
+from farm.plan.compat.host import compiler, msc_ver, parse_msvc, toolset
+from farm.plan.compat.stack import Entry, entries, reaches, spell
 
 
 def test_entries_of_an_arch_list(stack):

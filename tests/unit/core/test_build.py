@@ -2,12 +2,13 @@
 
 import pytest
 
+from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.errors import BuildFailedError, InfrastructureError
-from farm.pipeline.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
-from farm.pipeline.report import Outcomes, Silent
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.build import NINJA, follow, judge, kept, log_end, make_job, the_wheel
+from farm.run.report import Outcomes, Silent
 
 
 @pytest.fixture

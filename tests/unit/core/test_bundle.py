@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError
-from farm.pack import pack
-from farm.pipeline import bundle
-from farm.pipeline.bundle import RUNNER, write_bundle
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.settings import Settings
-from farm.sources import gather
-from farm.standalone.bundle.build import failure
-from farm.variant import Variant
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.zipapps import pack
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
+from farm.run import bundle
+from farm.run.bundle import RUNNER, write_bundle
+from farm.run.report import Silent
+from farm.run.sources import gather
+from farm.run.standalone.bundle.build import failure
+from farm.run.workspace import Workspace
 from tests.pythons import python
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from farm.cli.clean import trees_of
 from farm.cli.main import main
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.runs import Journal, Request
-from farm.settings import load_settings
+from farm.plan.settings import load_settings
+from farm.run.journal import Journal, Request
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 DAY_S = 86400
 

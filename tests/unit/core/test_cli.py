@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from farm.base.errors import UsageError
+from farm.base.text import duration
 from farm.cli import columns as narrow
 from farm.cli import show, watchers
 from farm.cli.main import COMMANDS, GROUPS, TEXT_ONLY, command_parser, main, parse, parser
-from farm.errors import UsageError
-from farm.pipeline.report import Outcomes, Step
-from farm.text import duration
+from farm.run.report import Outcomes, Step
 from tests.answers import CANARY, HOSTILE, control, failed
 from tests.faults.disk import Disk, failing
 
@@ -296,7 +296,7 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
 
 def test_a_log_says_how_far_a_step_is_where_nothing_else_is_said(capsys, monkeypatch):
     """Between two lines of a log are at most ten seconds; here `Pulse` waits for none of them."""
-    monkeypatch.setattr("farm.pulse.TICK_S", 0.001)
+    monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
     monkeypatch.setattr(watchers, "ALIVE_S", 0.0)
     said = threading.Event()
     monkeypatch.setattr(watchers, "note", lambda text: (print(text, file=sys.stderr), said.set()))

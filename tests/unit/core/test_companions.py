@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.errors import NotBuildableError
-from farm.options import Choice
-from farm.plan import Selectors, resolve
-from farm.recipe import GitSource, names, recipe
-from farm.render import render
-from farm.variant import Variant
+from farm.base.errors import NotBuildableError
+from farm.plan.build import resolve
+from farm.plan.options import Choice
+from farm.plan.recipe import GitSource, names, recipe
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.matrix import load_matrix
-from farm.plan import Selectors, judge, resolve
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import judge, resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 CHANNELS = {"debian-2.6.0": "py311", "debian-2.6.0-cu124": "py313"}

@@ -4,8 +4,8 @@ import ast
 from pathlib import Path
 from typing import get_args
 
-from farm.pipeline.backends import ENGINES
-from farm.settings import FOUND_BY, Runner
+from farm.plan.settings import FOUND_BY, Runner
+from farm.run.backends import ENGINES
 
 ROOT = Path(__file__).parents[3]
 OTHERS = ("form",)

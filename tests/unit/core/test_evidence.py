@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
-from farm.evidence import FILE, load_evidence
-from farm.matrix import load_matrix
-from farm.options import Choice
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.evidence import FILE, load_evidence
+from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from tools.channel_table import OUT, table, written
 
 ROOT = Path(__file__).parents[3]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import failures
-from farm.failures import CONTEXT, WIDTH
+from farm.base import failures
+from farm.base.failures import CONTEXT, WIDTH
 
 NO_NETWORK = """\
 Step 3/8 : RUN apt-get update && apt-get install -y gcc

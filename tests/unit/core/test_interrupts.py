@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from farm.interrupts import held
+from farm.base.interrupts import held
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.errors import NotBuildableError, UsageError
-from farm.options import Choice
-from farm.plan import Selectors, judge, resolve
-from farm.variant import PYTHONS, Variant, cpus, gpus
+from farm.base.errors import NotBuildableError, UsageError
+from farm.plan.build import judge, resolve
+from farm.plan.options import Choice
+from farm.plan.selectors import Selectors
+from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 from tests.examples import examples
 
 ROOT = Path(__file__).parents[3]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from farm import outputs
-from farm.errors import InfrastructureError
+from farm.base import outputs
+from farm.base.errors import InfrastructureError
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])

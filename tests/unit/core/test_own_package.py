@@ -13,27 +13,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm import shipped
+from farm.base import resources as shipped
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.source_tree import tree_files
 from farm.cli import selected
 from farm.cli.main import main
-from farm.compat import Stack
-from farm.doctor import common
-from farm.doctor.findings import GB, Patient
-from farm.errors import InfrastructureError, UsageError
-from farm.matrix import load_matrix
-from farm.options import Choice
-from farm.pipeline.needs import published
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
+from farm.machine.doctor import common
+from farm.machine.doctor.findings import GB, Patient
+from farm.plan.build import resolve
+from farm.plan.compat import Stack
 from farm.plan.inputs import build_requires
+from farm.plan.matrix import load_matrix
+from farm.plan.options import Choice
+from farm.plan.recipe import names, recipe, use_project
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
 from farm.platforms.facts import facts
-from farm.recipe import names, recipe, use_project
-from farm.render import render
-from farm.settings import Settings
-from farm.sources import _pack
-from farm.tree import tree_files
-from farm.variant import Variant
+from farm.run.needs import published
+from farm.run.report import Silent
+from farm.run.sources import _pack
+from farm.run.workspace import Workspace, open_journal
 from tests.faults.disk import full_at
 from tests.schemas import valid
 

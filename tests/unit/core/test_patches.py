@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.patches import Facts, PatchError, compiler_name, not_needed, plan_patches, write
-from farm.recipe import patches
+from farm.plan.patches import Facts, PatchError, compiler_name, not_needed, plan_patches, write
+from farm.plan.recipe import patches
 
 INTEL = Facts("windows", 80, 4, "icx")
 PINNED = Facts("windows", 72, 3, "cl")
@@ -176,7 +176,7 @@ def test_names_of_compilers():
 
 def test_the_copied_script_does_the_same_without_the_farm(tree, tmp_path):
     """As a build runs it: one file, standard library, isolated Python."""
-    from farm import patches as module
+    from farm.plan import patches as module
 
     script, declared = tmp_path / "patches.py", tmp_path / "patches.json"
     script.write_text(Path(module.__file__).read_text())

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from farm import catalog
-from farm.errors import NotBuildableError, UsageError
-from farm.matrix import load_matrix
-from farm.options import from_environment
-from farm.plan import MAX_PLAN_BYTES, Plan, Selectors, arch_list, judge, resolve, wheel_version
-from farm.recipe import names
-from farm.render import render
-from farm.tree import tree_digest
-from farm.variant import PYTHONS, Variant, cpus, gpus
+from farm.base.errors import NotBuildableError, UsageError
+from farm.base.source_tree import tree_digest
+from farm.plan.build import judge, resolve
+from farm.plan.environment import arch_list, wheel_version
+from farm.plan.file import MAX_PLAN_BYTES, Plan
+from farm.plan.matrix import load_matrix
+from farm.plan.options import from_environment
+from farm.plan.recipe import names
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 
 
 def select(variant, package="canary", channel=None, options=None, **overrides):

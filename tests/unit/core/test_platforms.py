@@ -10,25 +10,26 @@ from pathlib import Path
 import pytest
 from packaging.tags import platform_tags
 
-from farm.errors import NoRunnerError, UsageError
-from farm.pipeline.backends import ENGINES, check_engine
-from farm.pipeline.host_toolchain import this_machine
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
+from farm.base.errors import NoRunnerError, UsageError
+from farm.base.project import LOCAL
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_runners, load_settings
+from farm.plan.variant import Variant
 from farm.platforms.facts import PLATFORMS, facts, here, named, of_tag
 from farm.platforms.registry import platform
-from farm.project import LOCAL
-from farm.settings import load_runners, load_settings
-from farm.variant import Variant
+from farm.run.backends import ENGINES, check_engine
+from farm.run.host_toolchain import this_machine
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 NAMES = re.compile(
     r"(linux|windows|macos|darwin|win32)(_.*)?|.*\b(linux\|windows|windows\|macos|linux\|macos)\b.*", re.IGNORECASE
 )
-SINGLE_FILES = {"patches.py"}  # copied to machines without the farm: it imports nothing of it
+SINGLE_FILES = {"plan/patches.py"}  # copied to machines without the farm: it imports nothing of it
 FOREIGN = {  # words of other formats that look like a platform's name
-    ("doctor/unix.py", "linux"),  # what Docker calls the system of its containers
+    ("machine/doctor/unix.py", "linux"),  # what Docker calls the system of its containers
     ("wheel/manylinux.py", "linux"),  # auditwheel's policy that promises nothing
     ("wheel/machines.py", "win32"),  # what a DLL of 32 bits is for
     ("wheel/metadata.py", "win32"),  # the wheel tag of 32-bit Windows
@@ -36,7 +37,7 @@ FOREIGN = {  # words of other formats that look like a platform's name
     ("wheel/pe.py", "win32"),
     ("wheel/vendor.py", "linux_"),  # how the platform tag of a wheel that is not repaired yet begins
 }
-SINGLE_FOLDERS = ("recipes/", "standalone/", "smoke/probe")
+SINGLE_FOLDERS = ("recipes/", "run/standalone/", "smoke/probe")
 
 
 def literals(path):
@@ -139,7 +140,7 @@ def test_an_unknown_platform_is_refused_with_the_nearest():
 def mac(monkeypatch):
     """Python as it is on a Mac with Apple silicon, as far as the farm asks it."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr("farm.pipeline.host_toolchain.machine", lambda: "arm64")
+    monkeypatch.setattr("farm.run.host_toolchain.machine", lambda: "arm64")
 
 
 @pytest.fixture(scope="module")

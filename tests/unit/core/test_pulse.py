@@ -3,7 +3,7 @@
 import threading
 import time
 
-from farm.pulse import ASK_S, Pulse, megabytes
+from farm.base.heartbeat import ASK_S, Pulse, megabytes
 
 
 def pulse(ask=lambda _: None):
@@ -57,7 +57,7 @@ def test_what_came_while_it_asked_is_newer():
 
 
 def test_an_engine_that_fails_to_answer_does_not_end_the_work(monkeypatch):
-    monkeypatch.setattr("farm.pulse.TICK_S", 0.001)
+    monkeypatch.setattr("farm.base.heartbeat.TICK_S", 0.001)
     asked = threading.Event()
 
     def fails(silent):

@@ -6,11 +6,21 @@ import sys
 
 import pytest
 
-from farm.project import journal_path
-from farm.runs import Journal, Request
-from farm.settings import load_settings
+from farm.base.project import journal_path
+from farm.plan.settings import load_settings
+from farm.run.journal import Journal, Request
 
-SLOW = ("pydantic", "rich", "jinja2", "docker", "boto3", "packaging", "farm.settings", "farm.catalog", "farm.recipe")
+SLOW = (
+    "pydantic",
+    "rich",
+    "jinja2",
+    "docker",
+    "boto3",
+    "packaging",
+    "farm.plan.settings",
+    "farm.catalog",
+    "farm.plan.recipe",
+)
 """Each takes between a tenth and the whole of what `farm status` may take (0.3 s of CPU time)."""
 
 PROGRAM = """
@@ -65,7 +75,7 @@ def test_repair_imports_hardly_more(project):
 
 
 def test_verify_of_a_wheel_needs_no_plan(project):
-    assert not {"farm.plan", "farm.settings", "rich"} & set(loaded(project, "verify", "--help")[1])
+    assert not {"farm.plan.build", "farm.plan.settings", "rich"} & set(loaded(project, "verify", "--help")[1])
 
 
 def test_status_reads_the_journal_that_submit_writes(project):
@@ -105,8 +115,8 @@ def test_settings_that_are_wrong_are_named_as_ever(tmp_path, text, capsys):
 
 
 def test_a_file_without_end_is_not_read_for_one_key(tmp_path, monkeypatch):
-    """It is `farm.settings` that says what is wrong with it, within its own bounds."""
+    """It is `farm.plan.settings` that says what is wrong with it, within its own bounds."""
     (tmp_path / "ci").mkdir()
     (tmp_path / "ci" / "farm.yaml").write_text("retention: [" + "{keep: 1}, " * 10_000 + "]\n")
-    monkeypatch.setattr("farm.project._values", lambda *_: pytest.fail("parsed"))
+    monkeypatch.setattr("farm.base.project._values", lambda *_: pytest.fail("parsed"))
     assert journal_path(tmp_path) is None

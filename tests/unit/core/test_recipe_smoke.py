@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.recipe import names, recipe
+from farm.plan.recipe import names, recipe
 
 
 @pytest.mark.parametrize("name", names())

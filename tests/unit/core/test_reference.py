@@ -5,10 +5,10 @@ import tomllib
 
 import pytest
 
+from farm.base.errors import EXITS, ExitCode
 from farm.cli.help import PAGES, sections
 from farm.cli.main import COMMANDS, main
-from farm.errors import EXITS, ExitCode
-from farm.settings import Settings
+from farm.plan.settings import Settings
 from tools.reference import OUT, written
 
 

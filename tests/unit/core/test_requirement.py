@@ -9,10 +9,10 @@ import pytest
 from packaging.requirements import InvalidRequirement
 
 import farm
-from farm.requirement import MAX_LENGTH, read_requirement
+from farm.base.requirement import MAX_LENGTH, read_requirement
 
 FARM = Path(farm.__file__).parent
-OWN_TEXT = {"requirement.py", "pipeline/needs.py"}  # the latter reads what a recipe's model has checked
+OWN_TEXT = {"base/requirement.py", "run/needs.py"}  # the latter reads what a recipe's model has checked
 
 
 def test_a_requirement_is_read():

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from farm.errors import UsageError
-from farm.matrix import load_matrix
-from farm.project import find_project
-from farm.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
-from farm.variant import Variant
+from farm.base.errors import UsageError
+from farm.base.project import find_project
+from farm.plan.matrix import load_matrix
+from farm.plan.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
+from farm.plan.variant import Variant
 
 
 def change(path, **values):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.zipapps import ROOT, pack
 from farm.engines.swarm import AGENT
-from farm.pack import ROOT, pack
-from farm.pipeline.bundle import CARRIED, RUNNER
+from farm.run.bundle import CARRIED, RUNNER
 from farm.smoke.runner import PROBE
 from tests.pythons import python
 

@@ -15,13 +15,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from farm import sources
-from farm.errors import BuildFailedError, InfrastructureError, UsageError
-from farm.plan import Selectors, resolve
+from farm.base.errors import BuildFailedError, InfrastructureError, UsageError
+from farm.base.source_tree import tree_digest
+from farm.plan.build import resolve
 from farm.plan.file import PartPlan, SourcePlan
-from farm.sources import fetch, gather
-from farm.tree import tree_digest
-from farm.variant import Variant
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run import sources
+from farm.run.sources import fetch, gather
 from tests.servers.threads import answered_by
 
 

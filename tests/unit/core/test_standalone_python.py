@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
-from farm.errors import NotBuildableError
-from farm.options import Choice
-from farm.plan import Selectors, judge, resolve
+from farm.base.errors import NotBuildableError
+from farm.plan.build import judge, resolve
 from farm.plan.file import Plan
-from farm.render import render
-from farm.variant import PYTHONS, Variant
+from farm.plan.options import Choice
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import PYTHONS, Variant
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "dockerfiles" / "scripts" / "install_python.py"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.tags import python_of, serves
-from farm.variant import PYTHONS
+from farm.base.tags import python_of, serves
+from farm.plan.variant import PYTHONS
 
 
 @pytest.mark.parametrize("python", PYTHONS)

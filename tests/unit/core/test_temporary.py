@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import InfrastructureError
-from farm.outputs import temporary_file
-from farm.temporary import temporary_folder
+from farm.base.errors import InfrastructureError
+from farm.base.outputs import temporary_file
+from farm.base.temporary import temporary_folder
 
 PROGRAM = """
 import os, signal, sys
-from farm.temporary import temporary_folder
+from farm.base.temporary import temporary_folder
 moment, number, parent = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 seen = 0
 def hook(event, arguments):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.text import MAX_LINE, json_lines, plain
+from farm.base.text import MAX_LINE, json_lines, plain
 
 
 @pytest.mark.parametrize(

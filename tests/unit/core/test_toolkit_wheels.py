@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from farm import catalog
+from farm.base.errors import BuildFailedError, NotBuildableError
 from farm.engines.images import _take
-from farm.errors import BuildFailedError, NotBuildableError
-from farm.options import Choice
-from farm.pipeline.build_inputs import BuildInputs
-from farm.pipeline.check import Report
-from farm.pipeline.provenance import predicate
-from farm.plan import Selectors, resolve
-from farm.recipe import recipe
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.options import Choice
+from farm.plan.recipe import recipe
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.build_inputs import BuildInputs
+from farm.run.check import Report
+from farm.run.provenance import predicate
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "dockerfiles" / "scripts"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from farm.base.errors import InfrastructureError
 from farm.engines import transfer
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.transfer import MAX_HEADER, MAX_MEMBERS, unpack, unpack_zip
-from farm.errors import InfrastructureError
 
 LIMIT = 1 << 20
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import NotBuildableError, UsageError
-from farm.variant import PYTHONS, Variant, cpus, gpus
+from farm.base.errors import NotBuildableError, UsageError
+from farm.plan.variant import PYTHONS, Variant, cpus, gpus
 
 VARIANTS = st.builds(Variant, st.sampled_from(gpus()), st.sampled_from(cpus()), st.sampled_from(PYTHONS))
 

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from farm.errors import UsageError
-from farm.pipeline.wheel_pieces import join
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.base.errors import UsageError
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.wheel_pieces import join
 
 DATA = bytes(range(256)) * 300
 NAME = "canary-0.1.0+cpu.avx-cp37-abi3-linux_x86_64.whl"

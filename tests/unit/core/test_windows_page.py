@@ -6,9 +6,10 @@ import re
 import pytest
 
 from farm.cli.main import GROUPS, main, parser
-from farm.plan import Selectors, resolve
-from farm.render import render
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 CODE = re.compile(r"```console\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FARM = re.compile(r"^(?:[>$] )?farm ([a-z].*?)(?: *[#>].*)?$")

@@ -16,16 +16,17 @@ import pytest
 import yaml
 
 from farm import catalog
+from farm.base.errors import NotBuildableError, UsageError
 from farm.cli.main import main
-from farm.compat import Stack
-from farm.errors import NotBuildableError, UsageError
-from farm.matrix import load_matrix
-from farm.plan import Selectors, resolve
+from farm.plan.build import resolve
+from farm.plan.compat import Stack
+from farm.plan.matrix import load_matrix
+from farm.plan.render import render
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from farm.platforms.windows.render import cmd_text
 from farm.platforms.windows.toolchain import floating, visual_studio
 from farm.platforms.windows.tools import wheel, windows_tools
-from farm.render import render
-from farm.variant import Variant
 
 
 def zipped(files):

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from farm import yamlfile
-from farm.errors import UsageError
-from farm.text import nearest
-from farm.yamlfile import Model, load
+from farm.base import yamlfile
+from farm.base.errors import UsageError
+from farm.base.text import nearest
+from farm.base.yamlfile import Model, load
 
 
 class PathLike(Model):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from farm.detect.choose import Recommendation, choose
-from farm.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
-from farm.detect.readings import Readings, take
+from farm.machine.detect.choose import Recommendation, choose
+from farm.machine.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
+from farm.machine.detect.readings import Readings, take
 
 FOLDER = Path(__file__).parent / "readings"
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farm import catalog
-from farm.detect.choose import Offer, choose
-from farm.detect.hardware import compatible, cpu_levels, levels
-from farm.detect.readings import Cpu, Gpu, Missing, Os, Python, Readings
-from farm.variant import PYTHONS, Variant
+from farm.machine.detect.choose import Offer, choose
+from farm.machine.detect.hardware import compatible, cpu_levels, levels
+from farm.machine.detect.readings import Cpu, Gpu, Missing, Os, Python, Readings
+from farm.plan.variant import PYTHONS, Variant
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
 ROOT = Path(__file__).parents[3]

@@ -10,21 +10,21 @@ import pytest
 
 from farm.cli.main import main, parser
 from farm.cli.selected import selectors_of
-from farm.detect.choose import Offer as ChannelOffer
-from farm.detect.choose import choose
-from farm.detect.published import with_published
 from farm.index.backends import open_store
 from farm.index.publish import publish
 from farm.index.standing import KEY
-from farm.matrix import load_matrix
-from farm.plan import resolve
-from farm.runs import Phase
-from farm.settings import load_settings
+from farm.machine.detect.choose import Offer as ChannelOffer
+from farm.machine.detect.choose import choose
+from farm.machine.detect.published import with_published
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.journal import Phase
 from farm.site import build
 from farm.site.offers import Offer
 from farm.site.state import STATES, Known, RunView, wheels
 from farm.site.tested import Smoke
-from farm.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 

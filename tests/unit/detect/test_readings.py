@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.detect.machine import MAX_TEXT, NoReadingError, ThisMachine
-from farm.detect.readings import Readings, parse_cpuinfo, parse_launcher, parse_os_release, parse_smi, take
+from farm.machine.detect.machine import MAX_TEXT, NoReadingError, ThisMachine
+from farm.machine.detect.readings import Readings, parse_cpuinfo, parse_launcher, parse_os_release, parse_smi, take
 
 NAMES = sorted(path.stem for path in (Path(__file__).parent / "readings").glob("*.json"))
 
@@ -213,7 +213,7 @@ def test_programs_are_bounded():
     endless = "while True: print('x' * 4096)"
     machine = ThisMachine()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("farm.detect.machine.TIMEOUT_S", 0.5)
+        patch.setattr("farm.machine.detect.machine.TIMEOUT_S", 0.5)
         with pytest.raises(NoReadingError, match="did not answer"):
             machine.run(sys.executable, "-c", endless)
     many = f"import sys; sys.stdout.write('x' * {MAX_TEXT + 1000})"

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.engines.admission import Worker
-from farm.errors import InfrastructureError
-from farm.pipeline import dispatch
-from farm.pipeline.context import CancelledError, StillRunningError
-from farm.pipeline.report import Silent
-from farm.pipeline.run import request_for
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import dispatch
+from farm.run.context import CancelledError, StillRunningError
+from farm.run.report import Silent
+from farm.run.run import request_for
+from farm.run.workspace import Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,20 +8,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.status import summary
 from farm.engines.admission import Worker
-from farm.errors import BuildFailedError, NoRunnerError
-from farm.pipeline import dispatch
-from farm.pipeline.context import CancelledError, StillRunningError
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.dispatch_lock import AlreadyDispatchingError, exclusive
-from farm.pipeline.lengths import Lengths
-from farm.pipeline.report import Silent
-from farm.pipeline.run import cancel, request_for
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.runs import EventKind, Request
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run import dispatch
+from farm.run.context import CancelledError, StillRunningError
+from farm.run.dispatch import Dispatcher
+from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.run.journal import EventKind, Request
+from farm.run.lengths import Lengths
+from farm.run.report import Silent
+from farm.run.run import cancel, request_for
+from farm.run.workspace import Workspace
 from tests.unit.dispatch.conftest import ROOT, Backend, attempts, lost
 
 
@@ -269,7 +270,7 @@ def built(journal, monkeypatch):
     def go(variant, minutes, result="success"):
         start = datetime(2026, 11, 1, tzinfo=UTC)
         with monkeypatch.context() as patch:
-            patch.setattr("farm.runs.journal._now", lambda: start.isoformat(timespec="milliseconds"))
+            patch.setattr("farm.run.journal.journal._now", lambda: start.isoformat(timespec="milliseconds"))
             made = journal.create_run("0" * 64, Request("canary", variant, until="publish", detached=True), {})
             attempt = journal.create_attempt(journal.create_job(made.id, "build").id, "swarm", "a")
             journal.set_state(attempt.id, "starting")
@@ -314,6 +315,6 @@ def test_there_is_one_dispatcher(tmp_path, monkeypatch):
     with exclusive(tmp_path, 0), pytest.raises(AlreadyDispatchingError), exclusive(tmp_path, 0):
         pass
     waits = []
-    monkeypatch.setattr("farm.pipeline.dispatch_lock.time.sleep", waits.append)
+    monkeypatch.setattr("farm.run.dispatch_lock.time.sleep", waits.append)
     with exclusive(tmp_path, 5):
         assert waits == []

@@ -2,12 +2,12 @@
 
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.engines.admission import Worker
-from farm.errors import InfrastructureError
-from farm.pipeline import dispatch
-from farm.pipeline.dispatch import Dispatcher
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
+from farm.run import dispatch
+from farm.run.dispatch import Dispatcher
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 from tests.unit.dispatch.conftest import Build, attempts
 
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import NoRunnerError
-from farm.pipeline.host_toolchain import prove_host
-from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.base.errors import NoRunnerError
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.host_toolchain import prove_host
+from farm.run.report import Outcomes, Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 

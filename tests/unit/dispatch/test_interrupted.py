@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from farm.engines.base import Capacity, Observation, Traits
-from farm.pipeline import build, buildstep
-from farm.pipeline.backends import Backend
-from farm.pipeline.mainjob import MainJob
-from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.run import request_for
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import build, buildstep
+from farm.run.backends import Backend
+from farm.run.mainjob import MainJob
+from farm.run.report import Outcomes, Silent
+from farm.run.run import request_for
+from farm.run.workspace import Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 TRACED = (buildstep.__file__, build.__file__, __file__)

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.processes import started as process_started
 from farm.cli import followed, status
 from farm.cli.main import main, parser
-from farm.pipeline.report import Silent
-from farm.pipeline.run import request_for
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.processes import started as process_started
-from farm.runs import Request
-from farm.runs.owner import this_process
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.journal import Request
+from farm.run.journal.owner import this_process
+from farm.run.report import Silent
+from farm.run.run import request_for
+from farm.run.workspace import Workspace, open_journal
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]
@@ -166,7 +167,7 @@ def test_logs_say_that_nobody_goes_on_with_the_run(project, journal, dead, capsy
 
 @pytest.mark.parametrize("why", [None, "the source is being fetched"])
 def test_cancel_names_the_process_that_does_not_end_its_run(project, journal, run, capsys, monkeypatch, why):
-    monkeypatch.setattr("farm.pipeline.run.CANCEL_S", 0.0)
+    monkeypatch.setattr("farm.run.run.CANCEL_S", 0.0)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:  # it hears of nothing
         owner = replace(this_process(), pid=other.pid, start=process_started(other.pid))
         with journal._writing():
@@ -247,7 +248,7 @@ def test_a_run_that_succeeds_before_it_is_cancelled_says_so(project, journal, ru
         journal.finish_run(name, "success", 0)
         return journal.run(name)
 
-    monkeypatch.setattr("farm.pipeline.run.cancel", late)
+    monkeypatch.setattr("farm.run.run.cancel", late)
     assert farm(project, "cancel", run.id) == 0
     assert capsys.readouterr().out == f"run {run.id} has ended before it was cancelled: success\n"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from farm.base.errors import UsageError
 from farm.engines.base import Capacity, Job
 from farm.engines.swarm_nodes import Node, Task, constraints, nodes_of, observation, plain_labels
-from farm.errors import UsageError
 
 
 def node(**changes):

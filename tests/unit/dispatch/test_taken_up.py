@@ -6,18 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.base.errors import BuildFailedError, InfrastructureError
 from farm.engines.base import Observation
 from farm.engines.output import LocalDiskError, RefusedOutputError
 from farm.engines.swarm import SwarmEngine
-from farm.errors import BuildFailedError, InfrastructureError
-from farm.pipeline.context import StillRunningError
-from farm.pipeline.mainjob import MainJob
-from farm.pipeline.report import Outcomes, Silent
-from farm.pipeline.run import request_for
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run.context import StillRunningError
+from farm.run.mainjob import MainJob
+from farm.run.report import Outcomes, Silent
+from farm.run.run import request_for
+from farm.run.workspace import Workspace, open_journal
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import BuildFailedError, InfrastructureError, NoRunnerError
 from farm.engines.base import Capacity, Cause, Observation
-from farm.errors import BuildFailedError, InfrastructureError, NoRunnerError
-from farm.pipeline import build
-from farm.pipeline.backends import ENGINES, check_engine
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import load_settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import load_settings
+from farm.plan.variant import Variant
+from farm.run import build
+from farm.run.backends import ENGINES, check_engine
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from farm.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
-from farm.detect.readings import take
-from farm.doctor.examine import examine
-from farm.doctor.windows import VSWHERE
-from farm.errors import NoRunnerError
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.base.errors import NoRunnerError
+from farm.machine.detect.machine import Answer, CpuId, NoReadingError, Nvml, NvmlDevice, Uname
+from farm.machine.detect.readings import take
+from farm.machine.doctor.examine import examine
+from farm.machine.doctor.windows import VSWHERE
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 ROOT = Path(__file__).parents[3]
 BUILD_TOOLS = r"C:\Program Files (x86)\Microsoft Visual Studio\2019\BuildTools"

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import NoRunnerError
 from farm.cli.main import main
-from farm.doctor.site import ThisSite
-from farm.doctor.windows import VSWHERE
-from farm.errors import NoRunnerError
-from farm.plan import Selectors, resolve
-from farm.variant import Variant
+from farm.machine.doctor.site import ThisSite
+from farm.machine.doctor.windows import VSWHERE
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 
 VS = f"{VSWHERE} -utf8 -nologo -products *"
 CPP = "-requires Microsoft.VisualStudio.Component.VC.Tools.x86.x64"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from farm.cli.main import main
-from farm.doctor.project import examine_project
+from farm.machine.doctor.project import examine_project
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 def project(tmp_path):
     where = tmp_path / "my wheels"
     for part in ("ci", "recipes"):
-        shutil.copytree(ROOT / "farm/example" / part, where / part)
+        shutil.copytree(ROOT / "farm/cli/example" / part, where / part)
     return where
 
 

@@ -9,8 +9,8 @@ from hashlib import sha256
 
 import pytest
 
+from farm.base.errors import NoRunnerError
 from farm.engines import reach
-from farm.errors import NoRunnerError
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ BY_SSH = """
 import sys
 sys.modules["paramiko"] = None  # as where it is not installed
 from farm.engines import reach
-from farm.errors import NoRunnerError
+from farm.base.errors import NoRunnerError
 try:
     reach.connect()
 except NoRunnerError as error:

@@ -8,8 +8,8 @@ import docker
 import pytest
 import requests
 
+from farm.base.errors import InfrastructureError
 from farm.engines.docker import DockerEngine, guard
-from farm.errors import InfrastructureError
 from tests.servers.threads import answered_by
 
 

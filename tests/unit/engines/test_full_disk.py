@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.engines import images
 from farm.engines.base import Capacity, Job
 from farm.engines.docker import DockerEngine
-from farm.errors import InfrastructureError
 
 
 def test_the_inputs_of_a_job(tmp_path, monkeypatch):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import InfrastructureError, NoRunnerError
 from farm.engines import supervise
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.host import HostEngine
 from farm.engines.output import RefusedOutputError
-from farm.errors import InfrastructureError, NoRunnerError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc to see what became of processes")
 
@@ -294,7 +294,7 @@ def test_a_release_that_was_interrupted_keeps_no_machine(engine, start, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("farm.processes.remove", interrupted)
+        patch.setattr("farm.base.processes.remove", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.release(handle)
     assert engine.observe(handle).state == "lost"

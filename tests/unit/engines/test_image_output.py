@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.base.errors import BuildFailedError, InfrastructureError
+from farm.base.heartbeat import Pulse
 from farm.engines.images import _follow
 from farm.engines.package_counts import PackageCounts
-from farm.errors import BuildFailedError, InfrastructureError
-from farm.pulse import Pulse
 
 TEXT = "Step 1/2 : FROM base\n\nStep 2/2 : RUN make\nfirst\r\nsecond\n"
 

@@ -6,7 +6,7 @@ import pytest
 from packaging.metadata import Metadata
 from packaging.version import Version
 
-from farm.errors import PublishRefusedError
+from farm.base.errors import PublishRefusedError
 from farm.index.admission import PYPI_RULES, Admission, check_metadata, check_name
 from farm.index.records import metadata_inside
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import answers
 from farm.index.pages import File, Hashes
 from farm.index.reader import open_reader

@@ -11,14 +11,14 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.index import pages, simple
 from farm.index.backends import open_store
 from farm.index.check import check
 from farm.index.dependencies import link_dependencies, stacks
 from farm.index.publish import publish
-from farm.pipeline.dependencies import link_missing
-from farm.pipeline.report import Outcomes, Watcher
+from farm.run.dependencies import link_missing
+from farm.run.report import Outcomes, Watcher
 from tests.servers.threads import answered_by
 
 NAME = "torch-2.6.0+cu118.sm35.avx-cp311-cp311-linux_x86_64.whl"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import farm
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index import directory
 from farm.index.directory import DirectoryStore
 
@@ -233,10 +233,10 @@ def test_a_copy_tells_how_far_it_is(tmp_path):
 
 
 def test_posix_locks_are_imported_by_one_module_only():
-    """On Windows there is no fcntl: `farm.locks` has the other way."""
+    """On Windows there is no fcntl: `farm.base.locks` has the other way."""
     folder = Path(farm.__file__).parent
     locking = [path.relative_to(folder) for path in folder.rglob("*.py") if "fcntl.flock" in path.read_text("utf-8")]
-    assert locking == [Path("locks.py")]
+    assert locking == [Path("base/locks.py")]
 
 
 @pytest.mark.parametrize(

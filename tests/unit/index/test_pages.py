@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from farm.errors import InfrastructureError, PublishRefusedError, UsageError
+from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import html as html_of
 from farm.index import naming, pages
 from farm.index.pages import File, Hashes

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.errors import InfrastructureError, PublishRefusedError
+from farm.base.errors import InfrastructureError, PublishRefusedError
 from farm.index import traits
 from farm.index.catalogue import CATALOGUE_KEY, parse_catalogue
 from farm.index.directory import DirectoryStore

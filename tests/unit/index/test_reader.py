@@ -6,7 +6,7 @@ import http.server
 
 import pytest
 
-from farm.errors import InfrastructureError
+from farm.base.errors import InfrastructureError
 from farm.index import reader as module
 from farm.index.reader import open_reader
 from tests.servers.threads import answered_by

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from farm.errors import FarmError, InfrastructureError, PublishRefusedError, UsageError
+from farm.base.errors import FarmError, InfrastructureError, PublishRefusedError, UsageError
 from farm.index.admission import Admission, check_name
 from farm.index.records import describe, parse_record
 

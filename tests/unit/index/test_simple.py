@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError, VerificationFailedError
+from farm.base.errors import InfrastructureError, UsageError, VerificationFailedError
 from farm.index import simple
 from farm.index.adopting import in_index
 from farm.index.pages import File, Hashes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.index.backends import open_store
 from farm.index.directory import DirectoryStore
 from farm.index.s3 import S3Store

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.matrix import Matrix, load_matrix
+from farm.plan.matrix import Matrix, load_matrix
 
 PROJECT = Path(__file__).parents[3]
 

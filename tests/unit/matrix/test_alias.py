@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
-from farm.matrix import load_matrix
+from farm.plan.matrix import load_matrix
 
 ROOT = Path(__file__).parents[3]
 ALIAS = "pytorch-python311-cuda12_9-sm103-avx512"

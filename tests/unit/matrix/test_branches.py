@@ -8,7 +8,7 @@ import pytest
 from packaging.version import Version
 
 from farm import catalog
-from farm.variant import Variant
+from farm.plan.variant import Variant
 
 SEED = (Path(__file__).parent / "seed004.txt").read_text(encoding="utf-8")
 NAME = re.compile(r"\b(?:pytorch|torchvision|torchaudio)-python3\d+-[a-z0-9_-]+[a-z0-9](?![-*\w])")

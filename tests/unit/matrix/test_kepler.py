@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.errors import UsageError
-from farm.variant import Variant
+from farm.base.errors import UsageError
+from farm.plan.variant import Variant
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import jsonschema
 import pytest
 import yaml
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
-from farm.matrix import Build
-from farm.matrix.workflow import CHUNK, workflow_matrix
-from farm.settings import Github, load_github
-from farm.variant import Variant
+from farm.plan.matrix import Build
+from farm.plan.matrix.workflow import CHUNK, workflow_matrix
+from farm.plan.settings import Github, load_github
+from farm.plan.variant import Variant
 from tools.matrix_schema import schema
 
 WANTED = ("sm90-armv9-py311", "12.8")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from farm.errors import UsageError
-from farm.matrix import load_matrix
+from farm.base.errors import UsageError
+from farm.plan.matrix import load_matrix
 
 CHANNEL = """channels:
   one:

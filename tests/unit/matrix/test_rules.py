@@ -6,9 +6,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from farm.matrix.channel import Channel, RuleError
-from farm.matrix.shape import AXES, ChannelText
-from farm.variant import SPECIAL_GPUS, Variant
+from farm.plan.matrix.channel import Channel, RuleError
+from farm.plan.matrix.shape import AXES, ChannelText
+from farm.plan.variant import SPECIAL_GPUS, Variant
 from tests.examples import examples
 
 WORDS = {

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.errors import BuildFailedError
-from farm.pipeline import packs
-from farm.pipeline.build_inputs import MAX_BYTES, BuildInputs, actions, noted, read
+from farm.base.errors import BuildFailedError
+from farm.run import packs
+from farm.run.build_inputs import MAX_BYTES, BuildInputs, actions, noted, read
 
 ROOT = Path(__file__).parents[3]
 CI = {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import VerificationFailedError
 from farm.cli.main import main
-from farm.errors import VerificationFailedError
 from farm.wheel import contents
 from farm.wheel.inspect import inspect
 

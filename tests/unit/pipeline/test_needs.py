@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
-from farm.errors import InfrastructureError, UsageError
 from farm.index.backends import open_store
 from farm.index.pages import wheel_key
 from farm.index.publish import publish
-from farm.pipeline import needs
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import Settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
+from farm.run import needs
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 VARIANT = "sm61-avx-py313"

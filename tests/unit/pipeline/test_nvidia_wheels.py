@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from farm.pipeline.library_wheels import library_wheels
-from farm.pipeline.report import Silent
-from farm.pipeline.workspace import Workspace
-from farm.plan import Selectors, resolve
-from farm.settings import Settings
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
+from farm.run.library_wheels import library_wheels
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 

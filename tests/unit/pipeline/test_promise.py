@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farm.base.errors import BuildFailedError
 from farm.cli.main import main
-from farm.errors import BuildFailedError
-from farm.matrix import load_matrix
-from farm.pipeline.mainjob import without_a_build
-from farm.pipeline.repair import repair_built
-from farm.plan import Selectors, resolve
-from farm.recipe import recipe
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.recipe import recipe
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
+from farm.run.mainjob import without_a_build
+from farm.run.repair import repair_built
 from farm.wheel.policy import defaults
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from farm.errors import PublishRefusedError, UsageError, VerificationFailedError
+from farm.base.errors import PublishRefusedError, UsageError, VerificationFailedError
 from farm.index.backends import open_store
 from farm.index.keys import remember_online, start
 from farm.index.reader import open_reader
@@ -16,19 +16,20 @@ from farm.index.records import parse_record, record_key
 from farm.index.roles import UNSIGNED
 from farm.index.signing import load_public, load_signer, new_key, opened
 from farm.index.verify import verify_index
-from farm.options import Choice
-from farm.pipeline.build_inputs import BuildInputs
-from farm.pipeline.check import refusal
-from farm.pipeline.published import find_published, use_published, was_tested
-from farm.pipeline.release import publish_wheel
-from farm.pipeline.report import Silent
-from farm.pipeline.run import take_up
-from farm.pipeline.workspace import Workspace, open_journal
-from farm.plan import Selectors, resolve
-from farm.runs.model import Request
-from farm.settings import Settings
+from farm.plan.build import resolve
+from farm.plan.options import Choice
+from farm.plan.selectors import Selectors
+from farm.plan.settings import Settings
+from farm.plan.variant import Variant
+from farm.run.build_inputs import BuildInputs
+from farm.run.check import refusal
+from farm.run.journal.model import Request
+from farm.run.published import find_published, use_published, was_tested
+from farm.run.release import publish_wheel
+from farm.run.report import Silent
+from farm.run.run import take_up
+from farm.run.workspace import Workspace, open_journal
 from farm.smoke.report import SmokeReport
-from farm.variant import Variant
 from farm.wheel.policy import Policy, Waiver
 from farm.wheel.report import Check, Finding, Report, waive
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.compat.stack import Stack
 from farm.engines.ask import Reported, differences
 from farm.engines.runners import Needs, fits, needs_of, stranded, untaken
-from farm.matrix import load_matrix
-from farm.settings import Runner, load_github, load_runners
-from farm.variant import Variant, cpus
+from farm.plan.compat.stack import Stack
+from farm.plan.matrix import load_matrix
+from farm.plan.settings import Runner, load_github, load_runners
+from farm.plan.variant import Variant, cpus
 
 ROOT = Path(__file__).parents[3]
 LABELS = ("self-hosted", "linux", "x64", "farm-smoke", "gpu", "sm35", "avx")

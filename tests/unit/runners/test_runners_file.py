@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
-from farm.settings import load_github, load_runners
+from farm.plan.settings import load_github, load_runners
 from tools.runners_schema import schema
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.runs import Journal
+from farm.run.journal import Journal
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,7 +27,7 @@ def python(path):
     started = []
 
     def start(code):
-        head = "from pathlib import Path; from farm.runs import Journal, Request\n"
+        head = "from pathlib import Path; from farm.run.journal import Journal, Request\n"
         head += f"journal = Journal(Path({str(path)!r}))\n"
         process = subprocess.Popen(
             [sys.executable, "-c", head + code],

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
-from farm.runs.cache import MAX_BYTES, Row, lines, read_counts
+from farm.run.journal.cache import MAX_BYTES, Row, lines, read_counts
 from tests.schemas import valid
 
 ROOT = Path(__file__).parents[3]

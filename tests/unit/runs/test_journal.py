@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from farm.errors import InfrastructureError, UsageError
-from farm.runs import Journal, Request
+from farm.base.errors import InfrastructureError, UsageError
+from farm.run.journal import Journal, Request
 
 
 def test_a_run_from_beginning_to_end(journal):
@@ -289,7 +289,7 @@ def test_what_is_being_written_is_read_by_one_who_may_not_write(path, journal, m
 
 def test_it_can_be_opened_while_another_process_writes(path, journal, monkeypatch):
     run = journal.create_run("d", Request(), {})
-    monkeypatch.setattr("farm.runs.database.BUSY_S", 0.0)
+    monkeypatch.setattr("farm.run.journal.database.BUSY_S", 0.0)
     with journal._writing(), Journal(path) as reader:
         assert reader.runs() == (run,)
 
@@ -302,7 +302,7 @@ def test_on_a_full_disk_it_can_be_read(path):
     code = f"""
 import resource
 from pathlib import Path
-from farm.runs import Journal
+from farm.run.journal import Journal
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # of each file that is written
 with Journal(Path({str(path)!r})) as journal:
     print(journal.runs()[0].id)

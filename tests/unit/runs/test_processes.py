@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from farm.runs import Journal, Request
-from farm.runs.owner import Process, is_dead, this_process
+from farm.run.journal import Journal, Request
+from farm.run.journal.owner import Process, is_dead, this_process
 
 WRITER = """
 run = journal.create_run("d", Request(), {})

@@ -1,7 +1,7 @@
 """How far a build is, by the events that it left."""
 
-from farm.runs.model import Event
-from farm.runs.progress import progress
+from farm.run.journal.model import Event
+from farm.run.journal.progress import progress
 
 
 def noted(*entries):

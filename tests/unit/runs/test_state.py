@@ -3,9 +3,9 @@
 import pytest
 
 from farm.cli.status import summary
-from farm.runs import EventKind, Phase, Reason, Request, state_of
-from farm.runs.model import Run
-from farm.runs.owner import Process
+from farm.run.journal import EventKind, Phase, Reason, Request, state_of
+from farm.run.journal.model import Run
+from farm.run.journal.owner import Process
 from farm.site.state import runs as site_runs
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1", "platform": "linux"}
@@ -105,7 +105,7 @@ def test_an_older_journal_is_read(tmp_path):
     """Schema 1 kept the request in a column `selectors`; nothing of its rows is lost."""
     import sqlite3
 
-    from farm.runs import Journal
+    from farm.run.journal import Journal
 
     path = tmp_path / "old.db"
     with Journal(path) as made:

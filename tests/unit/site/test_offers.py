@@ -1,6 +1,6 @@
 """What the farm offers, as the site reads it from the matrix."""
 
-from farm.matrix import load_matrix
+from farm.plan.matrix import load_matrix
 
 
 def find(offered, **wanted):

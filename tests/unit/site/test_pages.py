@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
+from farm.base.errors import InfrastructureError
 from farm.cli.main import main
 from farm.cli.site import _to_folder
-from farm.errors import InfrastructureError
-from farm.runs import Phase
+from farm.run.journal import Phase
 from farm.site import build
 from farm.site.charts import badge, bar, duration
 from farm.site.feed import NAMESPACE, feed

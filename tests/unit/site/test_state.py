@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from farm.base.text import MAX_SHORT, short
 from farm.index.lifecycle import record_event
-from farm.runs import Journal, Request
+from farm.run.journal import Journal, Request
 from farm.site.state import Known, runs, wheels
 from farm.site.tested import kept_tests
-from farm.text import MAX_SHORT, short
 
 PLAN = {"package": "torch", "variant": "sm35-avx-py311", "version": "2.0.1+cu117.sm35.avx", "platform": "linux"}
 KEY = "torch|2.0.1+cu117.sm35.avx|py311|linux"
@@ -168,7 +168,7 @@ TORCH = "torch-2.0.1+cu117.sm35.avx-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 @pytest.fixture
 def keep(store):
-    """Puts reports about a wheel into the index, as `farm.pipeline.smoke.keep_report` does."""
+    """Puts reports about a wheel into the index, as `farm.run.smoke.keep_report` does."""
 
     def make(filename, *reports):
         for number, (time, report) in enumerate(reports):

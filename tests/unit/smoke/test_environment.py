@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from packaging import tags
 
-from farm.errors import InfrastructureError, UsageError
+from farm.base.errors import InfrastructureError, UsageError
 from farm.smoke import environment
 from farm.smoke.environment import find_python, install, make_environment, other_platform
 

@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from farm import catalog
+from farm.base.yamlfile import load
 from farm.catalog import models
-from farm.yamlfile import load
 from tests.unit.wheel.conftest import build_elf, fat_container, fat_entry
 from tools import refresh_catalogue
 

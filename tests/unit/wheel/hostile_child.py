@@ -14,7 +14,7 @@ from pathlib import Path
 
 import iced_x86  # noqa: F401 (what is loaded before the fork does not count)
 
-from farm.errors import FarmError
+from farm.base.errors import FarmError
 from farm.wheel.inspect import inspect
 from farm.wheel.manylinux import policies
 from farm.wheel.policy import Policy

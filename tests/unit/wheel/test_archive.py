@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive, Limits
 from farm.wheel.zipformat import (
     DOS_EPOCH,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.policy import Policy
 from farm.wheel.verify import verify
 

@@ -9,7 +9,7 @@ from elftools.elf import elffile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel import symbols
 from farm.wheel.elf import read_elf, section_ranges, symbol_name
 from farm.wheel.elfcode import function_symbols

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.elf import read_elf
 from farm.wheel.library import read_library
 from farm.wheel.symbols import read_symbols

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from farm.base.errors import UsageError
 from farm.cli.main import main
-from farm.errors import UsageError
 from farm.wheel.explain import explain
 from farm.wheel.explained import known
 from tests.differential.libraries import pe_at, put

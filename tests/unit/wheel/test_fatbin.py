@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel import fatbin
 from farm.wheel.fatbin import find_fatbins, read_fatbins
 from farm.wheel.library import read_library

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.policy import Policy
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.verify import verify

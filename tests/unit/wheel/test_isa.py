@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel import isa, isalevels
 from farm.wheel.elf import read_elf
 from farm.wheel.isa import scan_isa

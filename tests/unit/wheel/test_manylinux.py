@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.imports import system_needs
 from farm.wheel.library import Library, read_library
 from farm.wheel.manylinux import (

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.index import naming
 from farm.wheel.archive import Archive
 from farm.wheel.metadata import (

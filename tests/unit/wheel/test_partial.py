@@ -3,7 +3,7 @@ import zipfile
 
 import pytest
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel import partial as module
 from farm.wheel.archive import Archive
 from farm.wheel.partial import PartialMember, TooFarInsideError, _with_start

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel.contents import read_library
 from farm.wheel.pe import read_pe
 from farm.wheel.policy import Policy

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.policy import Policy, Waiver, parse_waiver
 from farm.wheel.report import Check, Finding, Report
 from farm.wheel.verify import verify

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from farm.errors import UsageError
+from farm.base.errors import UsageError
 from farm.wheel.policyfile import load_policy
 from tools.policy_schema import schema
 

@@ -3,8 +3,8 @@ import zipfile
 
 import pytest
 
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.cli.main import main
-from farm.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.policy import Policy
 from farm.wheel.record import compare_record, parse_record

@@ -3,7 +3,7 @@ import zipfile
 
 import pytest
 
-from farm.errors import UsageError, VerificationFailedError
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel import zipformat
 from farm.wheel.archive import Archive
 from farm.wheel.record import parse_record

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from farm.errors import VerificationFailedError
+from farm.base.errors import VerificationFailedError
 from farm.wheel import archive as archive_module
 from farm.wheel import contents, streamed
 from farm.wheel.archive import Archive

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from farm.errors import InfrastructureError, VerificationFailedError
-from farm.failures import read
+from farm.base.errors import InfrastructureError, VerificationFailedError
+from farm.base.failures import read
 from farm.wheel.tools import _run
 
 

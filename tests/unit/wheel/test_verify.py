@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.contents import components
 from farm.cli.main import main
-from farm.errors import InfrastructureError, UsageError
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.report import CheckId, Report

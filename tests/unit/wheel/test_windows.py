@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from farm.base.errors import UsageError, VerificationFailedError
 from farm.catalog import cpu_levels
-from farm.errors import UsageError, VerificationFailedError
-from farm.plan import Selectors, resolve
-from farm.recipe import recipe
-from farm.variant import Variant
+from farm.plan.build import resolve
+from farm.plan.recipe import recipe
+from farm.plan.selectors import Selectors
+from farm.plan.variant import Variant
 from farm.wheel.inspect import inspect
 from farm.wheel.policy import Policy
 from farm.wheel.record import parse_record

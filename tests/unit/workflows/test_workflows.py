@@ -13,16 +13,16 @@ import yaml
 from farm.cli.main import main, parser
 from farm.cli.selected import selectors_of
 from farm.engines.github import OUTPUT, WORK, WORKFLOWS
-from farm.matrix import load_matrix
-from farm.matrix.workflow import workflow_matrix
-from farm.plan import resolve
-from farm.settings import load_github, load_settings
+from farm.plan.build import resolve
+from farm.plan.matrix import load_matrix
+from farm.plan.matrix.workflow import workflow_matrix
+from farm.plan.settings import load_github, load_settings
 from tests.unit.workflows.conftest import ACTIONS, ROOT, Workflow, farm_commands
 from tests.unit.workflows.conftest import WORKFLOWS as FILES
 from tools import workflow_plan
 
 BIN = Path(sys.executable).parent
-EXAMPLE = ROOT / "farm/example"
+EXAMPLE = ROOT / "farm/cli/example"
 VALUES = {"PLATFORM": "linux", "VARIANT": "sm35-avx-py311", "PACKAGE": "canary", "CHANNEL": "kepler-2.0.1"}
 
 

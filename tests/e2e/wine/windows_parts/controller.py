@@ -11,10 +11,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from farm import processes
+from farm.base import processes
+from farm.base.errors import FarmError
 from farm.engines.base import Capacity, Job
 from farm.engines.host import HostEngine
-from farm.errors import FarmError
 
 
 class Controller:

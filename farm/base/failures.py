@@ -1,0 +1,103 @@
+"""Why a step failed, read from its log: the tool's own first error, the cause where it is known, and what to do.
+
+The patterns stand in `failures.yaml`. A log is untrusted text: it is only searched, and printed through `plain`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from farm.base.text import plain
+from farm.base.yamlfile import Model, load
+
+CONTEXT = 6
+"""Lines that are shown from the first error on."""
+WIDTH = 300
+"""Characters of one such line: a compiler's command has thousands."""
+_NINJA_STEP = re.compile(r"\[\d+/\d+\] ")
+
+
+class Pattern(Model):
+    """`in_build`: the advice for a build, which has no network. `recipe`: the recipe is at fault, not a machine.
+
+    `id`: for `line_that_says`.
+    """
+
+    pattern: str
+    cause: str
+    advice: str
+    id: str | None = None
+    in_build: str | None = None
+    recipe: bool = False
+
+
+class Patterns(Model):
+    """`failures.yaml`."""
+
+    errors: list[str]
+    causes: list[Pattern]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a log says: the lines from its first error on (its last lines where no error is found), and why.
+
+    `recipe`: what the recipe names is at fault, so that another try would fail as well.
+    """
+
+    lines: tuple[str, ...]
+    cause: str | None = None
+    advice: str | None = None
+    recipe: bool = False
+
+    @property
+    def text(self) -> str:
+        """The lines, indented, and the cause, for an error's message."""
+        shown = [f"    {line}" for line in self.lines]
+        return "\n".join([*shown, f"  cause: {self.cause}"] if self.cause else shown)
+
+    def hint(self, log: Path) -> str:
+        """What to do next, and where the rest is."""
+        return f"{self.advice}; the whole log: {log}" if self.advice else f"the whole log: {log}"
+
+
+def read(log: Sequence[str], *, build: bool = False) -> Failure:
+    """The failure in the lines of a log. Where Ninja stopped (`FAILED: `), what other steps printed is not looked at.
+
+    Ninja prints a step's output below that line, but for steps in its console pool (CMake's install): they write
+    themselves, above it and below their own `[n/m]` line.
+
+    Args:
+        log: Its lines.
+        build: It is a build's, which has no network on purpose; else that of an image or a download.
+    """
+    lines = [plain(line).rstrip() for line in log]
+    failed = next((i for i, line in enumerate(lines) if line.startswith("FAILED: ")), 0)
+    step = next((i for i in range(failed - 1, -1, -1) if _NINJA_STEP.match(lines[i])), failed)
+    first = next((i for i in range(step, len(lines)) if _errors().search(lines[i])), None)
+    if first is None:
+        first = failed if failed else max(0, len(lines) - CONTEXT)
+    after = lines[first:]
+    shown = tuple(line[:WIDTH] + (" […]" if len(line) > WIDTH else "") for line in after if line)[:CONTEXT]
+    for known in _patterns().causes:
+        if any(re.search(known.pattern, line) for line in after):
+            return Failure(shown, known.cause, (build and known.in_build) or known.advice, known.recipe)
+    return Failure(shown)
+
+
+def line_that_says(identity: str, log: Sequence[str]) -> str | None:
+    """The last line with which a tool names the cause of this `id`."""
+    [known] = [cause for cause in _patterns().causes if cause.id == identity]
+    return next((line for line in reversed(log) if re.search(known.pattern, line)), None)
+
+
+@cache
+def _patterns() -> Patterns:
+    return load(Path(__file__).with_name("failures.yaml"), Patterns)
+
+
+@cache
+def _errors() -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in _patterns().errors))

@@ -1,0 +1,165 @@
+"""What a command writes into a folder that its caller names: whole, or nothing of it."""
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from farm.base.errors import InfrastructureError, UsageError
+from farm.base.retries import retry_while_open
+from farm.base.temporary import temporary_folder
+
+ROOM = "make room there, or set TMPDIR"
+
+_OF_THE_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+"""Why a folder cannot be made, or a file not be written, although the caller names a good one."""
+
+
+def make_folder(folder: Path, made: list[Path]) -> None:
+    """Make a folder and those above it, each noted in `made`.
+
+    Raises:
+        UsageError: There can be no such folder: something else is in the way, or the system has none there.
+        OSError: The machine has no room for it.
+    """
+    for part in (*reversed(folder.parents), folder):
+        if part.is_dir():
+            continue
+        try:
+            part.mkdir()
+        except OSError as error:
+            if error.errno in _OF_THE_MACHINE:
+                raise
+            raise UsageError(
+                f"{part}: this folder cannot be made: {error.strerror}", hint="name another folder"
+            ) from error
+        made.append(part)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError inside becomes an error that names `path`: of a write, the system's names no file, or what is read.
+
+    Raises:
+        InfrastructureError: `path` cannot be written, such as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InfrastructureError(f"{path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def writing(path: Path, hint: str | None = None) -> Iterator[None]:
+    """A full or broken disk, an error that names no file where something is written, becomes one that names `path`.
+
+    Raises:
+        InfrastructureError: `path` cannot be written, such as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        # Others are not of the disk: a connection that is reset while a file is sent or fetched.
+        if error.filename or error.errno not in _OF_THE_MACHINE:
+            raise
+        raise InfrastructureError(f"{path}: {error.strerror}", hint=hint) from error
+
+
+@contextlib.contextmanager
+def temporary_file() -> Iterator[IO[bytes]]:
+    """A new file without a name, in the system's folder for temporary files; an error of writing it names the folder.
+
+    Raises:
+        InfrastructureError: It cannot be written.
+    """
+    folder = Path(tempfile.gettempdir())
+    with writing(folder, ROOM), tempfile.TemporaryFile(dir=folder) as file:
+        yield file
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, or into the nearest one above it that is there; None: it can be.
+
+    By writing: a mode says nothing of a disk that is mounted read-only, and on Windows of nothing else either.
+    """
+    place = _there(folder)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+    return None
+
+
+def runs_nothing(folder: Path) -> bool:
+    """Whether the file system of a folder, or of the one that it will be in, is mounted noexec."""
+    statvfs = getattr(os, "statvfs", None)  # not on Windows
+    return statvfs is not None and bool(statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0))
+
+
+def _there(folder: Path) -> Path:
+    # Not `Path.exists`: it raises where a folder above may not be read.
+    return next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))  # noqa: PTH110
+
+
+def write(dest: Path, files: Mapping[Path, bytes]) -> None:
+    """Write `files` below `dest`, whole and all of them; where one cannot be written, `dest` is as it was.
+
+    Raises:
+        UsageError: `dest` cannot be a folder, or a folder is where a file goes.
+        InfrastructureError: The machine has no room.
+    """
+    made: list[Path] = []
+    try:
+        make_folder(dest, made)
+        with temporary_folder(".farm-", dest) as part:
+            for file, data in files.items():
+                new = part / "new" / file
+                with naming(dest / file):
+                    new.parent.mkdir(parents=True, exist_ok=True)
+                    new.write_bytes(data)
+            _put(part / "new", files, dest, part / "old", made)
+    except BaseException:
+        remove(made)
+        raise
+
+
+def _put(new: Path, files: Iterable[Path], dest: Path, old: Path, made: list[Path]) -> None:
+    """Move `files` from below `new` to below `dest`, all or none; what is made there is noted in `made`.
+
+    Meanwhile those whose places they take are below `old`, on the same file system.
+
+    Raises:
+        UsageError: A folder is where a file goes, or a file where a folder goes.
+    """
+    added: list[Path] = []
+    kept: list[Path] = []
+    try:
+        for file in files:
+            target = dest / file
+            make_folder(target.parent, added)
+            if target.is_dir():
+                raise UsageError(f"{target} is a folder, and a file goes there", hint="name another folder")
+            if os.path.lexists(target):
+                (old / file).parent.mkdir(parents=True, exist_ok=True)
+                kept.append(file)
+                retry_while_open(target.replace, old / file)
+            added.append(target)
+            retry_while_open((new / file).replace, target)
+    except BaseException:
+        remove(added)
+        for file in kept:
+            with contextlib.suppress(FileNotFoundError):  # Ctrl-C before it was moved
+                retry_while_open((old / file).replace, dest / file)
+        raise
+    made += added
+
+
+def remove(made: list[Path]) -> None:
+    """Take away what a command made, the last first; a folder that holds something of others stays."""
+    for path in reversed(made):
+        with contextlib.suppress(OSError):
+            path.rmdir() if path.is_dir() else path.unlink()

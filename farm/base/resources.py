@@ -1,0 +1,29 @@
+"""The files that come with the farm: channels, templates and scripts; a project's own stand before them.
+
+In a checkout they stand at its root, where they are edited; a wheel of the farm carries them inside the package
+(`setup.py` puts them there).
+"""
+
+import os
+from pathlib import Path
+
+_IN_WHEEL = Path(__file__).parents[1] / "_shipped"
+ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
+"""The folder that has `ci/matrix.yaml` and `dockerfiles/`."""
+
+FOLDER = Path(__file__).parents[1]
+"""The package `farm`; `cli/schemas/` says what `--json` prints."""
+EXAMPLE = FOLDER / "cli" / "example"
+"""What `farm init` copies. Its `ci/farm.yaml` and `ci/runners.yaml` are also the defaults of a project without them."""
+
+
+def path(project: Path, relative: str) -> Path:
+    """The project's own file or folder where it has one, else the farm's; a link that leads nowhere is one, too."""
+    own = project / relative
+    return own if os.path.lexists(own) else ROOT / relative
+
+
+def default(project: Path, relative: str) -> Path:
+    """The project's own configuration file where it has one, else that of the example; a link as in `path`."""
+    own = project / relative
+    return own if os.path.lexists(own) else EXAMPLE / relative

@@ -1,0 +1,34 @@
+"""Temporary folders that go away whenever Ctrl-C comes."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ParamSpec
+
+from farm.base import processes
+
+P = ParamSpec("P")
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str = "farm-", parent: Path | None = None) -> Iterator[Path]:
+    """A new folder below `parent` (None: the system's for temporary files) that is removed at the end.
+
+    `tempfile.TemporaryDirectory` keeps a folder where Ctrl-C comes while it removes it, and on Windows its 3.11 tries
+    without end to remove one that a hung process holds; here that one stays.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
+    finally:
+        to_its_end(processes.remove, folder)
+
+
+def to_its_end(removal: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Removes something, also where Ctrl-C comes meanwhile: then `removal` is begun again."""
+    try:
+        removal(*args, **kwargs)
+    except KeyboardInterrupt:
+        removal(*args, **kwargs)
+        raise

@@ -1,0 +1,299 @@
+"""YAML files read into checked models; an error names the file, the line and the likely intended key.
+
+YAML is untrusted: only plain data is built, files and their nesting are bounded, aliases (which can blow up when
+copied) and duplicate keys (where the last one silently wins) are refused.
+"""
+
+import re
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from functools import cache, partial
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
+
+from farm.base import yaml_cache as parsed
+from farm.base.errors import UsageError
+from farm.base.text import nearest, short
+from farm.base.yaml_errors import MEANINGS, explain, find
+
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 50
+"""Levels of nesting; libyaml's composer recurses on the C stack and would crash the process."""
+
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = frozenset(_TAG + name for name in ("map", "seq", "str", "int", "float", "bool", "null"))
+
+
+class Model(BaseModel):
+    """Base of everything that is read from a file: immutable, unknown keys refused, no silent conversion.
+
+    Validators are made when a model is first used: a command needs few of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+
+    @classmethod
+    def completed(cls, data: Any) -> Any:
+        """What is read for a record, with what the file states once for all of its kind."""
+        return data
+
+
+def pattern(expression: str, meaning: str) -> Any:
+    """A field's pattern, and what an error says of a value that does not match: `'…' is not` and the meaning."""
+    MEANINGS[expression] = meaning
+    return Field(pattern=expression)
+
+
+def word_of(
+    kind: str, known: Callable[[], Sequence[str]], meant: Callable[[str], Sequence[str]] = lambda _: ()
+) -> WrapValidator:
+    """Refuses a word that is none of `known`; the nearest are named. An unquoted 3.5 is a word, too: of `sm35`.
+
+    `meant` gives the known words that another name stands for.
+    """
+
+    def check(value: Any, handler: ValidatorFunctionWrapHandler) -> str:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        word = str(value) if number else handler(value)
+        names = list(known())
+        if word in names:
+            return word
+        digits = re.sub(r"\D", "", word)
+        near = (
+            list(meant(word))
+            or [name for name in names if digits and re.sub(r"\D", "", name) == digits]
+            or nearest(word, names)
+        )
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
+        raise PydanticCustomError("unknown_word", "{text}", {"text": f"unknown {kind} {word!r}; {hint}"})
+
+    return WrapValidator(check)
+
+
+M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=Model)
+
+
+def load(path: Path, model: type[M]) -> M:
+    """Read the YAML file `path` into `model`.
+
+    Raises:
+        UsageError: The file is absent, not YAML, or does not have the model's shape.
+    """
+    raw = _content(path)
+    kept = parsed.read(path, raw)
+    if kept is not None:
+        try:
+            return model.model_validate(kept)
+        except ValidationError:
+            pass  # the error is raised below
+    return _checked(path, raw, model)
+
+
+def load_facts(path: Path, model: type[R]) -> R:
+    """The same for a file of the catalogue: once it was checked, its records are made without a check.
+
+    Raises:
+        UsageError: As above.
+    """
+    raw = _content(path)
+    kept = parsed.read(path, raw)
+    if kept is not None:
+        try:
+            return record(model, kept)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass  # kept by another version of the farm
+    return _checked(path, raw, model)
+
+
+def record(model: type[R], data: Mapping[str, Any]) -> R:
+    """A model of data that it was checked with before: nothing is checked again.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: The data are of another shape.
+    """
+    data = model.completed(data)
+    if unknown := data.keys() - _fields(model).keys():
+        raise KeyError(min(unknown))
+    values = {}
+    for name, (make, default) in _fields(model).items():
+        if name in data:
+            values[name] = make(data[name]) if make else data[name]
+        elif default is None:
+            raise KeyError(name)
+        else:
+            values[name] = default()
+    made = model.__new__(model)
+    # As pickle makes it: without validation, which is what takes the time.
+    made.__setstate__(
+        {
+            "__dict__": values,
+            "__pydantic_fields_set__": set(data),
+            "__pydantic_extra__": None,
+            "__pydantic_private__": None,
+        }
+    )
+    return made
+
+
+@cache
+def _fields(model: type[BaseModel]) -> dict[str, tuple[Callable[[Any], Any] | None, Callable[[], Any] | None]]:
+    """By name of field: what makes its value of plain data (None: it is one), what makes its default (None: none)."""
+    return {
+        name: (
+            _maker(field.annotation),
+            None if field.is_required() else partial(field.get_default, call_default_factory=True),
+        )
+        for name, field in model.model_fields.items()
+    }
+
+
+def _maker(kind: Any) -> Callable[[Any], Any] | None:
+    """What makes a value of type `kind` of plain data; None: the data are the value."""
+    if isinstance(kind, type) and issubclass(kind, Model):
+        return partial(record, kind)
+    if kind is date:
+        return date.fromisoformat
+    parts = get_args(kind)
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _maker(parts[0])
+    if origin is list and (make := _maker(parts[0])):
+        return lambda items: [make(item) for item in items]
+    if origin is dict:
+        key = int if parts[0] is int else None
+        value = _maker(parts[1])
+        if key or value:
+            return lambda items: {
+                key(name) if key else name: value(item) if value else item for name, item in items.items()
+            }
+    if origin in (Union, UnionType) and any(map(_maker, parts)):
+        (other,) = (part for part in parts if part is not type(None))  # a record or none; ValueError: a choice of them
+        make_other = _maker(other)
+        return lambda item: None if item is None or make_other is None else make_other(item)
+    return None
+
+
+def _content(path: Path) -> bytes:
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the system says it
+            raise UsageError(f"{path}: a pipe or a device, not a file")  # it may never end
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_BYTES >> 20} MiB")
+    return raw
+
+
+def _checked(path: Path, raw: bytes, model: type[M]) -> M:
+    if parsed.is_own(path):
+        try:
+            data = yaml.load(raw, Loader=Loader)  # noqa: S506 a safe loader
+            found = model.model_validate(data)
+            parsed.keep(path, raw, data)
+        except (yaml.YAMLError, ValidationError, ValueError):
+            pass  # the error is raised below
+        else:
+            return found
+    try:
+        text = raw.decode("utf-8")
+        data, node = document(text, path)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        if isinstance(error, yaml.reader.ReaderError):
+            line = ":" + str(text.count("\n", 0, error.position) + 1)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+        if mark and text[mark.index : mark.index + 1] == "\t":
+            problem = "a tab; indent with spaces"
+        raise UsageError(f"{path}{line}: not valid YAML: {problem}") from error
+    except UnicodeDecodeError as error:
+        line_number = raw.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{path}:{line_number}: not UTF-8 text") from error
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise UsageError("\n".join(explain(path, node, model, error))) from error
+
+
+def document(text: str, path: Path) -> tuple[Any, yaml.Node]:
+    """Plain data out of YAML text, and the node that it came from, for the lines of what a model refuses.
+
+    Raises:
+        UsageError: It is empty, or has aliases, duplicate keys, deep nesting or values that JSON does not have.
+        yaml.YAMLError: It is not YAML.
+    """
+    _check_events(text, path)
+    loader = Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+            raise UsageError(f"{path}: empty")
+        _check_nodes(node, path, loader)
+        return loader.construct_document(node), node
+    finally:
+        loader.dispose()
+
+
+def where(path: Path, *loc: int | str) -> str:
+    """`file:line` of what stands at `loc` in a file that `load` took, for checks that a model cannot make."""
+    loader = Loader(path.read_bytes().decode("utf-8"))
+    try:
+        return f"{path}:{find(loader.get_single_node(), loc)[0]}"
+    finally:
+        loader.dispose()
+
+
+def _check_events(text: str, path: Path) -> None:
+    """Refuse aliases and deep nesting, before anything recurses."""
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        line = event.start_mark.line + 1 if event.start_mark else "?"
+        if isinstance(event, yaml.AliasEvent):
+            raise UsageError(f"{path}:{line}: YAML aliases are not supported")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise UsageError(f"{path}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _check_nodes(node: yaml.Node, path: Path, loader: Any) -> None:
+    """Refuse duplicate keys, keys that are no words, and every kind of value that JSON does not have."""
+    line = node.start_mark.line + 1
+    if node.tag not in _PLAIN:
+        kind = node.tag.removeprefix(_TAG)
+        raise UsageError(f"{path}:{line}: a value of kind {kind!r} is not supported; write text in quotes")
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{path}:{line}: a key must be a word")
+            if key.value in seen:
+                raise UsageError(f"{path}:{line}: key {key.value!r} appears twice (first on line {seen[key.value]})")
+            seen[key.value] = line
+            _check_nodes(key, path, loader)
+            _check_nodes(value, path, loader)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_nodes(item, path, loader)
+    else:
+        if "\0" in node.value:  # written as "\0": neither paths nor variables can hold it
+            raise UsageError(f"{path}:{line}: a character 0 is in the text {short(node.value)!r}")
+        try:
+            loader.construct_object(node)
+        except (ValueError, KeyError) as error:  # such as `0b_`, which looks like a number and is none
+            kind = node.tag.removeprefix(_TAG)
+            raise UsageError(f"{path}:{line}: {node.value[:40]!r} is not a valid {kind}") from error

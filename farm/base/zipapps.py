@@ -1,0 +1,60 @@
+"""Packs a package of the farm into one file that runs on a machine without the farm: `python FILE.pyz …`.
+
+    python -m farm.base.zipapps farm.smoke.probe.main:main -o probe.pyz
+
+The file is a zip application (PEP 441, https://docs.python.org/3/library/zipapp.html). The package must need the
+standard library only and import its own modules relatively, since it has another name inside. The same sources give
+the same bytes. Members are not compressed: a Python without zlib reads them as well. This module itself runs on
+Python 3.7 and needs nothing of the farm, so that a checkout on any machine can pack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHEBANG = b"#!/usr/bin/env python3\n"
+OLDEST = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
+MAIN = "import sys\n\nfrom {package}.{module} import {function}\n\nsys.exit({function}())\n"
+
+
+def pack(entry: str) -> bytes:
+    """The file for an entry point such as `farm.smoke.probe.main:main`: package, module and function to call.
+
+    Folders inside the package go along, as do files of data; compiled Python does not.
+    """
+    path, _, function = entry.partition(":")
+    package, _, module = path.rpartition(".")
+    folder = ROOT / package.replace(".", "/")
+    name = "farm_" + folder.name
+    members = {
+        f"{name}/{file.relative_to(folder).as_posix()}": file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    members["__main__.py"] = MAIN.format(package=name, module=module, function=function).encode()
+    packed = io.BytesIO()
+    packed.write(SHEBANG)
+    # A zip is read from its end, so a line for the shell may stand before it.
+    with zipfile.ZipFile(packed, "a") as archive:
+        for inside, data in sorted(members.items()):
+            archive.writestr(zipfile.ZipInfo(inside, OLDEST), data)
+    return packed.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m farm.base.zipapps", description="One file for a machine without the farm."
+    )
+    parser.add_argument("entry", metavar="PACKAGE.MODULE:FUNCTION", help="such as farm.smoke.probe.main:main")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+    args = parser.parse_args()
+    args.output.write_bytes(pack(args.entry))
+    args.output.chmod(0o755)
+
+
+if __name__ == "__main__":
+    main()

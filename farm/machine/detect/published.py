@@ -1,0 +1,153 @@
+"""Which published wheel installs on this machine: the pip line is resolved against the index before it is shown."""
+
+import re
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from farm.base.errors import FarmError
+from farm.base.tags import serves
+from farm.index.catalogue import without_rebuild
+from farm.index.pages import File, json_key, parse_page
+from farm.index.reader import Reader, open_reader
+from farm.index.standing import WITHDRAWN, standing, withdrawn
+from farm.machine.detect.choose import Recommendation
+from farm.machine.detect.hardware import driver_problem
+from farm.machine.detect.readings import OTHER, Os, Readings
+from farm.plan.variant import Variant
+from farm.platforms.facts import DEFAULT, of_tag
+
+PACKAGE = "torch"
+UNTOLD = "published; the index does not say what was tested (farm site build writes that)"
+_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+_CUDA = re.compile(r"cu(\d+)(\d)(?:\.|$)")
+_NO_GLIBC = (99, 0)
+# The names of the first three policies (PEPs 513, 571, 599).
+_OLD_NAMES = {"manylinux1_": (2, 5), "manylinux2010_": (2, 12), "manylinux2014_": (2, 17)}
+
+
+def with_published(found: Recommendation, readings: Readings, index: str) -> Recommendation:
+    """The recommendation with a pip line for a wheel that is there, or with the reason why there is none.
+
+    `index`: the root of the index, as `farm.index.reader.open_reader` takes it.
+    """
+    if found.variant is None or found.pip is None:
+        return found
+    reasons, submit = list(found.reasons), _submit(found, readings)
+    try:
+        reader = open_reader(index)
+        # The best variant first: another one is only proposed where that has no wheel yet.
+        names = [found.variant, *(other.variant for other in found.alternatives)]
+        there = [
+            (name, newest(reader, Variant.parse(name), readings, submit, _limit(found, name)))
+            for name in dict.fromkeys(names)
+        ]
+    except FarmError as error:
+        reasons.append(f"the index cannot be asked, so there is no pip command: {error}")
+        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+    chosen = next(((name, wheel) for name, (wheel, _) in there if wheel is not None), None)
+    (_, why) = there[0][1]
+    if chosen is None or chosen[0] != found.variant:
+        reasons.append(why or f"no wheel for {found.variant} is published; it is built by: {submit}")
+    if chosen is None:
+        return found.model_copy(update={"pip": None, "reasons": tuple(reasons)})
+    name, wheel = chosen
+    if name != found.variant:
+        reasons.append(f"the command below installs {name}, which is published and runs here too")
+    group = Variant.parse(name).group
+    # The address as pip sees it: the index itself may be asked under another one, such as s3://.
+    root = found.pip.partition(" --index-url ")[2].partition("/whl/")[0]
+    pip = f"pip install {PACKAGE}=={parse_wheel_filename(wheel.filename)[1]} --index-url {root}/whl/{group}/simple/"
+    said = standing(reader, wheel.filename)
+    state = said.state if said else UNTOLD
+    tests = tuple(f"{test.date}, {test.where}: {test.outcome}" for test in said.tests) if said else ()
+    return found.model_copy(update={"pip": pip, "reasons": tuple(reasons), "state": state, "tests": tests})
+
+
+def _submit(found: Recommendation, readings: Readings) -> str:
+    channel = f" --channel {found.channel}" if found.channel else ""
+    platform = "" if readings.os.system in (DEFAULT, OTHER) else f" --platform {readings.os.system}"
+    return f"farm submit --variant {found.variant}{platform}{channel}"
+
+
+def _limit(found: Recommendation, name: str) -> Version | None:
+    """The release that `choose` pinned for the machine's driver: a wheel that does not say its CUDA is no newer."""
+    pin = re.match(rf"pip install {PACKAGE}==(\S+) ", found.pip or "")
+    return Version(pin[1]) if pin and name == found.variant else None
+
+
+def newest(
+    reader: Reader, variant: Variant, readings: Readings, submit: str, limit: Version | None = None
+) -> tuple[File | None, str | None]:
+    """The newest wheel of the variant that this system and its driver take; else None, and why if some are there.
+
+    `submit`: the command that builds one. `limit`: the newest release for the driver, of wheels without a label.
+    """
+    os = readings.os
+    key = json_key(variant.group, PACKAGE)
+    data = reader.get(key)
+    if data is None:
+        return None, None
+    page = parse_page(data, key)
+    rising = sorted(
+        (file for file in page.entries.values() if _for_python(file, variant)),
+        key=lambda file: parse_wheel_filename(file.filename)[1],
+    )
+    offered = [file for file in rising if withdrawn(file, page) is None]
+    fitting = [file for file in offered if _installs(file, os)]
+    running = [file for file in fitting if _driver_refuses(file, readings, limit) is None]
+    if running:
+        return running[-1], None
+    if fitting:
+        return None, f"{fitting[-1].filename}: {_driver_refuses(fitting[-1], readings, limit)}"
+    if offered and os.libc:
+        return None, f"{offered[-1].filename} needs a newer C library than this machine's {os.libc}"
+    if gone := [file for file in rising if _installs(file, os)]:
+        why = f"{gone[-1].filename}: {WITHDRAWN}: {withdrawn(gone[-1], page)}"
+        return None, f"{why}; its successor is built by: {submit} --rebuild {_next_rebuild(gone[-1])}"
+    return None, None
+
+
+def _driver_refuses(file: File, readings: Readings, limit: Version | None) -> str | None:
+    """Why the driver does not run the wheel; its version says for which CUDA it was built: `2.10.0+cu130.sm75.avx2`."""
+    version = parse_wheel_filename(file.filename)[1]
+    label = _CUDA.match(version.local or "")
+    if label:
+        return driver_problem(f"{label[1]}.{label[2]}", readings.driver, readings.os.system)
+    if limit is not None and Version(version.public) > limit:
+        return f"torch {limit} is the newest release that the channels offer for the driver {readings.driver}"
+    return None
+
+
+def _next_rebuild(file: File) -> int:
+    version = str(parse_wheel_filename(file.filename)[1])
+    number = version.removeprefix(without_rebuild(version)).removeprefix(".")
+    return int(number or 0) + 1
+
+
+def _for_python(file: File, variant: Variant) -> bool:
+    return any(serves(tag.interpreter, tag.abi, variant.python) for tag in parse_wheel_filename(file.filename)[3])
+
+
+def _installs(file: File, os: Os) -> bool:
+    """Whether one of the wheel's platforms is this system's; a glibc that is older than the tag's refuses it."""
+    tags = {tag.platform for tag in parse_wheel_filename(file.filename)[3]}
+    return any(of_tag(tag) is os.platform is not None and _floor(tag) <= glibc(os) for tag in tags)
+
+
+def glibc(os: Os) -> tuple[int, int]:
+    """`(2, 17)`; `(0, 0)` for another C library."""
+    if not os.libc or not os.libc.startswith("glibc "):
+        return 0, 0
+    release = Version(os.libc.split()[1]).release
+    return release[0], release[1] if len(release) > 1 else 0
+
+
+def _floor(platform: str) -> tuple[int, int]:
+    """The oldest glibc of a platform tag; one that names none takes any, and a wheel for musl takes no glibc."""
+    if platform.startswith("musllinux"):
+        return _NO_GLIBC
+    match = _GLIBC.match(platform)
+    if match:
+        return int(match[1]), int(match[2])
+    return next((version for name, version in _OLD_NAMES.items() if platform.startswith(name)), (0, 0))

@@ -1,0 +1,353 @@
+"""Readings of a machine: GPUs, driver, CPU, operating system, Pythons; and a reason for each that cannot be had."""
+
+import csv
+import re
+from collections.abc import Callable
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from farm.base.text import without_controls
+from farm.base.yamlfile import Model
+from farm.machine.detect.machine import CpuId, Machine, NoReadingError, Uname
+from farm.plan.variant import PYTHONS
+from farm.platforms.facts import DEFAULT, PLATFORMS, Facts, named
+from farm.platforms.shape import PlatformName
+
+MAX_LENGTH = 300
+Text = Annotated[str, Field(max_length=MAX_LENGTH), AfterValidator(without_controls)]
+Capability = Annotated[str, Field(pattern=r"^\d{1,2}\.\d$")]
+T = TypeVar("T")
+OTHER = "other"
+"""The system of a machine that no wheel is for."""
+_SMI_FIELDS = ("name", "compute_cap", "driver_version", "memory.total")
+
+
+class Gpu(Model):
+    """One NVIDIA GPU. `capability` is the compute capability as the driver gives it, None if it does not."""
+
+    name: Text
+    capability: Capability | None
+    memory_mb: int | None
+    source: Literal["nvml", "nvidia-smi", "device tree"]
+
+
+class Cpu(Model):
+    """`machine` is x86_64, aarch64, arm64 (macOS) or what else the system calls it; `features` in Linux's words."""
+
+    machine: Text
+    name: Text | None
+    microarchitecture: Text | None
+    features: Annotated[tuple[Text, ...], Field(max_length=2000)]
+
+
+class Os(Model):
+    """`libc` is `glibc 2.36` on Linux, None elsewhere or where it is another one."""
+
+    system: PlatformName | Literal["other"]
+    name: Text
+    version: Text
+    libc: Text | None
+
+    @property
+    def platform(self) -> Facts | None:
+        """What is known of the system; None: no wheel is for it."""
+        return PLATFORMS.get(self.system)
+
+
+class Python(Model):
+    name: Annotated[str, Field(pattern=r"^py3\d{1,2}t?$")]
+    path: Text
+
+
+class Missing(Model):
+    """A reading that could not be had, and why."""
+
+    what: Text
+    why: Text
+
+
+class Readings(Model):
+    """Everything that is known of a machine, as JSON or Python values.
+
+    `unclaimed_gpus` counts NVIDIA display devices on the PCI bus that no driver reported; `translated` is true for a
+    process under Rosetta 2; `inside` says what stands between this system and the hardware.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    os: Os
+    cpu: Cpu
+    gpus: Annotated[tuple[Gpu, ...], Field(max_length=64)]
+    driver: Text | None
+    unclaimed_gpus: int
+    pythons: tuple[Python, ...]
+    running_python: Annotated[str, Field(pattern=r"^py\d{2,4}t?$")]
+    translated: bool
+    inside: Literal["wsl", "container"] | None = None
+    missing: tuple[Missing, ...]
+
+    def to_json(self) -> str:
+        """As JSON text; `Readings.model_validate_json` reads it back."""
+        return self.model_dump_json(by_alias=True, indent=1)
+
+
+def take(machine: Machine) -> Readings:
+    """Take every reading. Never fails: what cannot be had is in `missing`."""
+    return _Taker(machine).take()
+
+
+def clean(text: str) -> str:
+    """One line of text from outside: no control characters, no runs of spaces, bounded."""
+    return without_controls(" ".join(text[: 4 * MAX_LENGTH].split())).strip()[:MAX_LENGTH]
+
+
+class _Taker:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.uname: Uname = machine.uname()
+        self.platform = named(self.uname.system)
+        self.missing: list[Missing] = []
+
+    def take(self) -> Readings:
+        source = self._source
+        gpus, driver = self._gpus()
+        cpu = self._cpu()
+        pythons = self._pythons()
+        return Readings(
+            os=self._os(),
+            cpu=cpu,
+            gpus=gpus,
+            driver=driver,
+            unclaimed_gpus=self._unclaimed() if source == "proc" and not gpus else 0,
+            pythons=pythons,
+            running_python=self.machine.running_python(),
+            translated=source == "sysctl" and self._sysctl("sysctl.proc_translated") == "1",
+            inside=self._inside() if source == "proc" else None,
+            missing=tuple(self.missing),
+        )
+
+    @property
+    def _source(self) -> str | None:
+        """Where this system tells what the machine is; None: nobody knows."""
+        return self.platform.hardware_from if self.platform else None
+
+    def _try(self, what: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except NoReadingError as error:
+            self._miss(what, str(error))
+            return None
+
+    def _miss(self, what: str, why: str) -> None:
+        self.missing.append(Missing(what=what, why=clean(why)))
+
+    # --- GPUs ---------------------------------------------------------------------------------------------------
+
+    def _gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
+        if self.platform and not self.platform.cuda:
+            return (), None
+        # NVML first: it starts no process.
+        nvml = self._try("GPUs by NVML", self.machine.nvml)
+        if nvml is not None:
+            found = tuple(
+                Gpu(name=clean(d.name), capability=_capability(d.capability), memory_mb=d.memory_mb, source="nvml")
+                for d in nvml.devices[:64]
+            )
+            if not found:
+                self._miss("GPUs by NVML", "the driver sees no GPU")
+            return found, clean(nvml.driver)
+        answer = self._try("GPUs by nvidia-smi", self._ask_smi)
+        if answer is not None:
+            return answer
+        return self._jetson(), None
+
+    def _ask_smi(self) -> tuple[tuple[Gpu, ...], str | None]:
+        fields: tuple[str, ...] = _SMI_FIELDS
+        # With the line of headers: columns are found by their names, not by their order.
+        answer = self.machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv")
+        if answer.code != 0 and "compute_cap" in answer.text:
+            self._miss(
+                "compute capability", "nvidia-smi of this driver does not tell it; the name is looked up instead"
+            )
+            fields = tuple(field for field in fields if field != "compute_cap")
+            answer = self.machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv")
+        if answer.code != 0:
+            raise NoReadingError(f"nvidia-smi ended with {answer.code}: {answer.text}")
+        gpus, driver = parse_smi(answer.text)
+        if not gpus:
+            raise NoReadingError(f"nvidia-smi named no GPU: {answer.text}")
+        return gpus, driver
+
+    def _jetson(self) -> tuple[Gpu, ...]:
+        if self.uname.machine != "aarch64":
+            return ()
+        # A Jetson's GPU is not on the PCI bus, and older boards have neither NVML nor nvidia-smi.
+        model = self._try("Jetson board", lambda: self.machine.read("/proc/device-tree/model"))
+        name = clean((model or "").replace("\0", ""))
+        if not re.search(r"nvidia|jetson", name, re.IGNORECASE):
+            return ()
+        return (Gpu(name=name, capability=None, memory_mb=None, source="device tree"),)
+
+    def _unclaimed(self) -> int:
+        # Class 03 of the PCI code and ID assignment is a display controller; 10de is NVIDIA.
+        devices = self._try("PCI devices", self.machine.pci) or ()
+        return sum(1 for device in devices if re.fullmatch(r"10de:[0-9a-f]{4} 03[0-9a-f]{4}", device))
+
+    def _inside(self) -> Literal["wsl", "container"] | None:
+        if "microsoft" in self.uname.release.lower():
+            return "wsl"
+        for marker in ("/.dockerenv", "/run/.containerenv"):  # of Docker, of Podman
+            try:
+                self.machine.read(marker)
+            except NoReadingError:
+                continue
+            return "container"
+        return None
+
+    # --- CPU ----------------------------------------------------------------------------------------------------
+
+    def _cpu(self) -> Cpu:
+        known = self._try("microarchitecture", self.machine.cpuid)
+        machine = (self.platform or PLATFORMS[DEFAULT]).machine(self.uname.machine)
+        name: str | None
+        if self._source == "proc":
+            text = self._try("CPU", lambda: self.machine.read("/proc/cpuinfo"))
+            name, features = parse_cpuinfo(text or "")
+            if text is not None and not features:
+                self._miss("CPU features", "/proc/cpuinfo has no line flags or Features")
+            # The kernel's word first: it leaves out what it does not let programs use, which CPUID still shows.
+            features = features or (known.features if known else ())
+        elif self._source == "sysctl":
+            name = self._sysctl("machdep.cpu.brand_string")
+            # To a process under Rosetta 2 the machine looks like x86_64.
+            machine = "arm64" if self._sysctl("hw.optional.arm64") == "1" else machine
+            features = known.features if known else ()
+        else:
+            name, features = self._windows_cpu(known)
+        return Cpu(
+            machine=clean(machine),
+            name=clean(name) if name else None,
+            microarchitecture=clean(known.microarchitecture) if known else None,
+            features=tuple(clean(word) for word in features[:2000]),
+        )
+
+    def _windows_cpu(self, known: CpuId | None) -> tuple[str | None, tuple[str, ...]]:
+        if known is not None and not known.features:
+            self._miss("CPU features", "archspec reads them on x86-64 only")
+        key = r"HKLM\HARDWARE\DESCRIPTION\System\CentralProcessor\0"
+        answer = self._try("CPU name", lambda: self.machine.run("reg", "query", key, "/v", "ProcessorNameString"))
+        match = re.search(r"ProcessorNameString\s+REG_SZ\s+(.+)", answer.text) if answer else None
+        return (match[1].strip() if match else None), (known.features if known else ())
+
+    def _sysctl(self, name: str) -> str | None:
+        try:
+            answer = self.machine.run("sysctl", "-n", name)
+        except NoReadingError as error:
+            self._miss(name, str(error))
+            return None
+        return answer.text.strip() if answer.code == 0 else None  # an unknown name is an answer: not there
+
+    # --- operating system, Pythons --------------------------------------------------------------------------------
+
+    def _os(self) -> Os:
+        name, version, libc = self.uname.system, self.uname.release, None
+        if self._source == "proc":
+            release = parse_os_release(self._try("distribution", lambda: self.machine.read("/etc/os-release")) or "")
+            name, version = release.get("NAME", name), release.get("VERSION_ID", "")
+            libc = self._try("C library", self.machine.libc)
+        elif self.platform and self._source == "sysctl":
+            answer = self._try("macOS version", lambda: self.machine.run("sw_vers", "-productVersion"))
+            name, version = self.platform.title, answer.text if answer and answer.code == 0 else ""
+        elif self._source == "registry":
+            version = f"{self.uname.release} ({self.uname.version})"
+        system = self.platform.name if self.platform else OTHER
+        return Os(system=system, name=clean(name), version=clean(version), libc=clean(libc) if libc else None)
+
+    def _pythons(self) -> tuple[Python, ...]:
+        found: dict[str, str] = {}
+        reasons = []
+        for name in PYTHONS:
+            try:
+                found[name] = self.machine.python(name)
+            except NoReadingError as error:
+                reasons.append(str(error))
+        if self._source == "registry":
+            answer = self._try("Pythons of the launcher", lambda: self.machine.run("py", "-0p"))
+            launched = parse_launcher(answer.text) if answer and answer.code == 0 else {}
+            # In the order of PYTHONS again; what stands on the PATH comes before what the launcher knows.
+            found = {name: path for name in PYTHONS if (path := found.get(name) or launched.get(name))}
+        if not found:
+            self._miss("Pythons", "; ".join(reasons))
+        return tuple(Python(name=name, path=clean(path)) for name, path in found.items())
+
+
+def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str | None]:
+    """GPUs and driver version from `nvidia-smi --query-gpu=… --format=csv`; the line from `name` on has the columns.
+
+    Warnings may stand before it, as of the loader about LD_PRELOAD, or of a damaged infoROM.
+    """
+    rows = list(csv.reader(text.splitlines()[:100], skipinitialspace=True))
+    head = next((place for place, row in enumerate(rows) if len(row) > 1 and row[0] == "name"), len(rows))
+    columns = [column.split(" [")[0].strip() for row in rows[head : head + 1] for column in row]
+    gpus, driver = [], None
+    for row in rows[head + 1 :]:
+        cells = dict(zip(columns, (clean(cell) for cell in row), strict=False))
+        if not cells.get("name") or len(row) != len(columns):
+            continue
+        memory = re.fullmatch(r"(\d{1,9}) MiB", cells.get("memory.total", ""))
+        gpus.append(
+            Gpu(
+                name=cells["name"],
+                capability=_capability(cells.get("compute_cap")),
+                memory_mb=int(memory[1]) if memory else None,
+                source="nvidia-smi",
+            )
+        )
+        driver = cells.get("driver_version") or driver
+    return tuple(gpus[:64]), driver
+
+
+def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:
+    """Name and features from /proc/cpuinfo; where CPUs differ (big and little), what all of them have."""
+    name: str | None = None
+    features: list[str] | None = None
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            name = name or clean(value)
+        elif key.strip() in ("flags", "Features"):
+            words = value.split()
+            if features is None:
+                features = words
+            # Only what every core has: a thread may move from one to another at any moment.
+            elif words != features:
+                has = set(words)
+                features = [word for word in features if word in has]
+    return name, tuple(features or ())
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    """The assignments of an os-release file (freedesktop.org), without their quotes."""
+    found = {}
+    for line in text.splitlines()[:200]:
+        match = re.fullmatch(r"([A-Z0-9_]+)=(.*)", line.strip())
+        if match:
+            found[match[1]] = match[2].strip("\"'")
+    return found
+
+
+def parse_launcher(text: str) -> dict[str, str]:
+    """64-bit interpreters by name from the launcher's `py -0p`.
+
+    Lines are ` -V:3.11 *  <path>`, or ` -3.11-64  <path>` of launchers before Python 3.11.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines()[:200]:
+        match = re.fullmatch(r"\s*-(?:V:)?3\.(\d{1,2})(?:-64)?\s+(?:\*\s+)?(\S.*?)\s*\*?", line)
+        if match:
+            found.setdefault(f"py3{match[1]}", match[2])
+    return found
+
+
+def _capability(text: str | None) -> str | None:
+    return text if text and re.fullmatch(r"\d{1,2}\.\d", text, re.ASCII) else None

@@ -1,0 +1,78 @@
+"""Can it be built? Each rule gives the reason why not, the fact it rests on, and the nearest that would work.
+
+A reason is an error (it cannot be built) or a warning (it can, but not as the name says, or nobody knows). A fact
+that the catalogue marks as unconfirmed gives a warning. No error is a yes.
+
+The way through: `stack` is what is judged; `gpu`, `host` and `torch` hold the rules; `nearest` looks for what would
+work instead, `settle` lets defaults give way; `official` answers for PyTorch's own wheels.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from farm.plan.compat import gpu, host, torch
+from farm.plan.compat.nearest import difference, nearest
+from farm.plan.compat.settle import settle
+from farm.plan.compat.stack import Reason, Rule, Stack
+
+__all__ = ["RULES", "Reason", "Stack", "advise", "check", "difference", "objects", "reasons", "settle", "solve"]
+
+RULES: tuple[Rule, ...] = (*gpu.RULES, *host.RULES, *torch.RULES)
+MAX_ROUNDS = 8
+
+
+def check(stack: Stack) -> list[Reason]:
+    """What the rules hold against the stack, in their order, without looking for what would work instead."""
+    return list(_check(stack))
+
+
+# The search for the nearest stack judges the same ones again and again.
+@lru_cache(maxsize=1 << 14)
+def _check(stack: Stack) -> tuple[Reason, ...]:
+    found = []
+    for rule in RULES:
+        for reason in rule(stack):
+            _GIVERS.setdefault(reason.rule, set()).add(rule)
+            found.append(reason)
+    return tuple(found)
+
+
+_GIVERS: dict[str, set[Rule]] = {}
+"""The rules that have given a reason of a name so far."""
+
+
+def objects(stack: Stack, name: str) -> bool:
+    """Whether `check` finds a reason called `name`: most changes leave the reason, which its own rule tells alone."""
+    if any(reason.rule == name for rule in _GIVERS.get(name, ()) for reason in rule(stack)):
+        return True
+    return any(reason.rule == name for reason in check(stack))
+
+
+def advise(stack: Stack, found: list[Reason]) -> list[Reason]:
+    """The reasons with the nearest that would do away with each."""
+    explained = []
+    for reason in found:
+        other = nearest(stack, reason, check, objects, found) if reason.change else None
+        explained.append(replace(reason, nearest=difference(stack, other) or None) if other else reason)
+    return explained
+
+
+def reasons(stack: Stack) -> list[Reason]:
+    """Everything that the rules hold against the stack, each with the nearest that would do away with it."""
+    return advise(stack, check(stack))
+
+
+def solve(stack: Stack) -> Stack | None:
+    """The nearest stack without any error, one reason done away with after the other; None: none was found."""
+    for _ in range(MAX_ROUNDS):
+        found = check(stack)
+        errors = [reason for reason in found if reason.severity != "warning"]
+        if not errors:
+            return stack
+        options = (nearest(stack, reason, check, objects, found) for reason in errors if reason.change)
+        # One reason at a time: doing away with it often does away with others.
+        better = next((other for other in options if other), None)
+        if better is None:
+            return None
+        stack = better
+    return None

@@ -1,0 +1,194 @@
+"""The nearest stack that a rule no longer objects to: small changes to what was asked, judged by the same rules.
+
+Only what was asked or chosen is changed, never the card, the platform or what is None. A change counts only if no
+rule that was content before objects now; of several, the one with the fewest errors left, the fewest new warnings, the
+fewest reasons left against the value that was changed; then the closest.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from farm import catalog
+from farm.plan.compat.host import msc_ver, toolset
+from farm.plan.compat.stack import Reason, Stack, arch_list, number, spell, targets
+from farm.plan.variant import PYTHONS
+from farm.platforms.facts import facts
+
+Check = Callable[[Stack], list[Reason]]
+Objects = Callable[[Stack, str], bool]
+MAX_CHANGES = 3
+NEWEST_GCC = 15
+
+
+def _by_distance(known: list[str], current: str) -> list[str]:
+    """The other values, closest first; where two are equally close, the older one."""
+    if current in known:
+        place = float(known.index(current))
+    else:
+        digits = [part for part in current.split(".") if part.isascii() and part.isdecimal()]
+        # Between its neighbours: half a place from each.
+        place = sum(number(value) < tuple(int(part[:6]) for part in digits) for value in known) - 0.5
+    return [value for _, value in sorted((abs(n - place), value) for n, value in enumerate(known) if value != current)]
+
+
+def _toolsets() -> list[int]:
+    products = catalog.msvc().products.values()
+    return [version for p in products for version in range(msc_ver(p.first), msc_ver(p.last) + 1)]
+
+
+def _drivers(stack: Stack) -> list[str]:
+    # Where some toolkit or card begins or ends: between two of these the rules say the same.
+    floors = [toolkit.driver(stack.platform) for toolkit in catalog.toolkits().values()]
+    cards = catalog.architectures().architectures.values()
+    last = {branch for card in cards for branch in (card.last_driver, card.first_driver, card.wanted_driver)}
+    known = {floor for floor in floors if floor} | {str(branch) for branch in last if branch}
+    near = number(str(stack.driver))[0]
+    return sorted(known, key=lambda text: (abs(number(text)[0] - near), number(text)))
+
+
+def _options(stack: Stack, field: str) -> Iterator[tuple[str, Any]]:
+    """Fields of the stack with other values, to get another `field`, closest first."""
+    variant = stack.variant
+    if field == "python":
+        near = PYTHONS.index(variant.python)
+        # Who asks for a free-threaded Python is served by another one of them first, and the other way round.
+        closest = sorted(PYTHONS, key=lambda name: abs(PYTHONS.index(name) - near))
+        for python in sorted(closest, key=lambda name: name[-1:].isdigit() != variant.python[-1:].isdigit()):
+            yield "variant", replace(variant, python=python)
+    elif field == "cpu":
+        # Levels of the same machine: another machine is another wheel, not a smaller demand.
+        alike = [name for name, level in catalog.cpu_levels().items() if level.machine == variant.machine]
+        near = alike.index(variant.cpu)
+        for cpu in sorted(alike, key=lambda name: abs(alike.index(name) - near)):
+            yield "variant", replace(variant, cpu=cpu)
+    elif field == "cpu_of_arm":
+        for cpu, level in catalog.cpu_levels().items():
+            if level.machine == "aarch64" and level.machine in facts(stack.platform).built_on:
+                yield "variant", replace(variant, cpu=cpu)
+    elif field == "gpu_of_variant":
+        if f"sm{stack.gpu}" in catalog.architectures().architectures:
+            yield "variant", replace(variant, gpu=f"sm{stack.gpu}")
+    elif field == "arch_list":
+        if stack.arch_list is not None:
+            # First without PTX, which is the smaller change; then the list that the cards need.
+            yield "arch_list", arch_list(stack).replace("+PTX", "")
+            yield "arch_list", spell(targets(stack))
+    elif field == "ptx":
+        yield "ptx", False
+    elif field == "toolkit":
+        yield "toolkit", "nvidia"
+    elif field == "switches":
+        for name in sorted(stack.switches):
+            yield "switches", stack.switches - {name}
+    elif getattr(stack, field) is not None:
+        for value in _values(stack, field):
+            yield field, value
+
+
+def _values(stack: Stack, field: str) -> list[Any]:
+    current = getattr(stack, field)
+    known: dict[str, Callable[[], list[Any]]] = {
+        "cuda": lambda: _by_distance(list(catalog.toolkits()), current),
+        "torch": lambda: _by_distance(list(catalog.torch_releases()), current),
+        "cudnn": lambda: _by_distance(list(catalog.cudnn_releases()), current),
+        "numpy": lambda: catalog.pythons().numpy_choices,
+        "driver": lambda: _drivers(stack),
+        "msvc": lambda: sorted(_toolsets(), key=lambda value: abs(value - current)),
+        "blas": lambda: ["openblas"],
+        "base": lambda: list(catalog.debian_releases()),
+        "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
+    }
+    return known[field]()
+
+
+def _with(stack: Stack, field: str, value: Any) -> Stack:
+    """The stack with another value, which is of the catalogue: unlike `replace`, nothing is checked."""
+    changed = object.__new__(Stack)
+    changed.__dict__.update(stack.__dict__)
+    changed.__dict__[field] = value
+    return changed
+
+
+def _rules(found: list[Reason], severity: str) -> set[str]:
+    return {reason.rule for reason in found if reason.severity == severity}
+
+
+def _blockers(found: list[Reason]) -> set[str]:
+    return {reason.rule for reason in found if reason.severity != "warning"}
+
+
+def nearest(
+    stack: Stack,
+    reason: Reason,
+    check: Check,
+    objects: Objects,
+    before: list[Reason],
+    only: frozenset[str] | None = None,
+) -> Stack | None:
+    """The nearest stack without the reason and without new errors; None: there is none within three changes.
+
+    Args:
+        stack: What was asked for.
+        reason: One of `before`. A warning is only worth one change, and no new warning.
+        check: The rules.
+        objects: Whether a stack has a reason of this name against it, as `check` finds, but sooner.
+        before: What they hold against `stack`.
+        only: The fields that may be changed; None: every field of the stack.
+    """
+    errors, warnings = _blockers(before), _rules(before, "warning")
+    level = [(stack, reason.change)]
+    tried: set[tuple[str, Stack]] = set()  # in the same way: what was of no use then is of none now
+    for _ in range(1 if reason.severity == "warning" else MAX_CHANGES):
+        best: tuple[tuple[int, ...], Stack] | None = None
+        further: list[tuple[Stack, tuple[str, ...]]] = []
+        fields_ = ((start, f) for start, change in level for f in change if only is None or f in only)
+        options = ((f, _with(start, *other)) for start, f in fields_ for other in _options(start, f))
+        for field, changed in options:
+            if (field, changed) in tried:
+                continue
+            tried.add((field, changed))
+            # The reason is still there: this change is of no use, alone or with others. Most changes end here.
+            if changed == stack or objects(changed, reason.rule):
+                continue
+            after = check(changed)
+            new = [found for found in after if found.severity != "warning" and found.rule not in errors]
+            # It trades one reason for another: worth a second change, from there.
+            if new:
+                further.append((changed, new[0].change))
+                continue
+            fresh = len(_rules(after, "warning") - warnings)
+            if reason.severity == "warning" and fresh:
+                continue
+            errors_left = sum(found.severity != "warning" for found in after)
+            same_field = sum(field in found.change for found in after)
+            cost = (errors_left, fresh, same_field)
+            # Options come closest first: nothing that follows can be better than one without any cost.
+            if not any(cost):
+                return changed
+            if best is None or cost < best[0]:
+                best = (cost, changed)
+        if best is not None:
+            return best[1]
+        level = further
+    return None
+
+
+def difference(stack: Stack, other: Stack) -> str:
+    """What to type to get from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
+    words = []
+    for field in fields(Stack):
+        before, after = getattr(stack, field.name), getattr(other, field.name)
+        if before == after or field.name == "base":  # a plan chooses the base image itself
+            continue
+        if field.name == "switches":
+            words += [f"--no-{name.removeprefix('USE_').lower().replace('_', '-')}" for name in sorted(before - after)]
+        elif field.name == "ptx":
+            words.append("--ptx" if after else "--no-ptx")
+        elif field.name == "arch_list":
+            words.append(f"--arch-list '{after}'")
+        elif field.name == "msvc":
+            words.append(f"--msvc {toolset(after)}")
+        else:
+            words.append(f"--{field.name} {after}")
+    return " ".join(words)

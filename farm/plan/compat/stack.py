@@ -1,0 +1,251 @@
+"""What is judged (a stack), what a rule answers (a reason), and the readings of a stack that rules share."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Literal
+
+from farm import catalog
+from farm.base.errors import UsageError
+from farm.catalog.binary import MAJOR, ptx_compiles, sass_runs
+from farm.plan.variant import Variant
+
+NUMBERS = re.compile(r"\d{1,6}(\.\d{1,6}){0,4}")
+_ENTRY = re.compile(r"(\d{1,2})\.(\d)([af]?)(?:\(\d{1,2}\.\d\))?")
+MAX_ARCH_LIST = 300
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a build would use, and what else was asked about; None: not asked, or not used by this build.
+
+    Args:
+        base: The base image's name in the catalogue (Linux).
+        gpu: The SM of the card that must run the wheel; `gpu_name` is what the user called it.
+        arch_list: TORCH_CUDA_ARCH_LIST; without it, the one that follows from the variant and `ptx`.
+        msvc: `_MSC_VER` of the host compiler on Windows.
+        gcc: Major version of the host compiler on Linux; without it, the base image's.
+        driver: The driver's version; a branch alone (`470`) means its newest release.
+        switches: PyTorch's switches that must be on (`USE_FLASH_ATTENTION`).
+        components: What the recipe takes of a toolkit.
+        standalone: The packages that the build imports, where its Python is not the base image's but a standalone one.
+
+    Raises:
+        UsageError: A version is not one, or the arch list is too long.
+    """
+
+    package: str
+    variant: Variant
+    platform: str
+    base: str | None = None
+    toolkit: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    cudnn: str | None = None
+    ptx: bool = False
+    gpu: int | None = None
+    gpu_name: str | None = None
+    arch_list: str | None = None
+    msvc: int | None = None
+    gcc: int | None = None
+    driver: str | None = None
+    numpy: str | None = None
+    switches: frozenset[str] = frozenset()
+    components: tuple[str, ...] = ()
+    blas: str | None = None
+    standalone: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        # Of these two every version may be asked about, whether the catalogue has it or not.
+        for name in ("driver", "numpy"):
+            value = getattr(self, name)
+            if value is not None:
+                _require_version(name, value)
+        if self.arch_list is not None and len(self.arch_list) > MAX_ARCH_LIST:
+            raise UsageError(f"the arch list is longer than {MAX_ARCH_LIST} characters")
+        unknown = self.switches - set(catalog.switches())
+        if unknown:
+            raise UsageError(f"unknown switch {min(unknown)!r}", hint=f"known: {', '.join(catalog.switches())}")
+
+
+_EXAMPLES = {"driver": "470.82.01", "numpy": "1.26.4"}
+
+
+def _require_version(name: str, value: str) -> None:
+    if not NUMBERS.fullmatch(value):
+        raise UsageError(f"{name} {value!r} is not a version", hint=f"an example: {_EXAMPLES[name]}")
+
+
+def parse_driver(text: str) -> str:
+    """The version of a driver as people name it: `470.82.01`, or a branch: `470`, `R470`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    version = text.strip().lower().removeprefix("r")
+    _require_version("driver", version if NUMBERS.fullmatch(version) else text)
+    return version
+
+
+def parse_gcc(text: str) -> int:
+    """The major version of a gcc as people name it: `13`, `13.2.0`, `gcc-13`, `g++-13`.
+
+    Raises:
+        UsageError: It is none.
+    """
+    match = re.fullmatch(r"(?:(?:gcc|g\+\+)[- ]?)?([1-9]\d?)(?:\.\d{1,6}){0,3}", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise UsageError(f"{text!r} is no version of gcc", hint="an example: --gcc 13")
+    return int(match[1])
+
+
+Severity = Literal["error", "unpinned", "warning"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a rule holds against a stack.
+
+    An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to build it with. A
+    `warning`: it can be built, but read this.
+
+    Args:
+        rule: The rule's name, stable.
+        text: What does not go together, as users read it.
+        fact: What the reason rests on.
+        source: Where the fact stands.
+        nearest: The options that would do away with the reason, as they are typed.
+        change: The fields of the stack that may be changed to get there, best first.
+    """
+
+    rule: str
+    text: str
+    fact: str
+    source: str
+    nearest: str | None = None
+    severity: Severity = "error"
+    change: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text + (f"; nearest that can: {self.nearest}" if self.nearest else "")
+
+    def to_json(self) -> dict[str, str | None]:
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "text": self.text,
+            "fact": self.fact,
+            "source": self.source,
+            "nearest": self.nearest,
+        }
+
+
+Rule = Callable[[Stack], Iterator[Reason]]
+
+
+def doubted(doubt: str | None) -> Severity:
+    """A fact that is in doubt only warns."""
+    return "warning" if doubt else "error"
+
+
+def with_doubt(fact: str, doubt: str | None) -> str:
+    return f"{fact} (unconfirmed: {doubt})" if doubt else fact
+
+
+@cache
+def number(version: str) -> tuple[int, ...]:
+    """`(12, 8)` for `12.8`; numbers compare as versions do."""
+    return tuple(map(int, version.split(".")))
+
+
+def reaches(driver: str, floor: str) -> bool:
+    """Whether a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
+    have = number(driver)
+    # Only as many numbers as were given: `450` is not below 450.80.02.
+    return have >= number(floor)[: len(have)]
+
+
+def sm_name(sm: int) -> str:
+    """`sm35 (Kepler, Tesla K40)`."""
+    card = catalog.architectures().architectures.get(f"sm{sm}")
+    return f"sm{sm} ({card.name}, {card.example})" if card else f"sm{sm}"
+
+
+def targets(stack: Stack) -> list[int]:
+    """The SMs that must run the wheel, lowest first: the variant's, or the card's that was asked about."""
+    return sorted(stack.variant.sms if stack.gpu is None else {stack.gpu})
+
+
+def compiled(stack: Stack) -> list[int]:
+    """The SMs that must be compiled for: the variant's, and a card's that no entry of the arch list runs on."""
+    listed = entries(stack)
+    # A card that was asked about needs code of its own only where nothing on the list serves it.
+    extra = [sm for sm in targets(stack) if not any(entry.runs_on(sm) or entry.compiles_on(sm) for entry in listed)]
+    return sorted({*stack.variant.sms, *extra})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of TORCH_CUDA_ARCH_LIST: SASS for `sm`, and PTX as well where `ptx`. `suffix`: "", "a" or "f"."""
+
+    sm: int
+    suffix: str
+    ptx: bool
+
+    def runs_on(self, sm: int) -> bool:
+        """Whether its SASS runs on `sm`."""
+        return sass_runs(self.sm, sm, self.suffix)
+
+    def compiles_on(self, sm: int) -> bool:
+        """Whether a driver can compile its PTX for `sm`."""
+        return self.ptx and ptx_compiles(self.sm, sm, self.suffix)
+
+
+def spell(sms: list[int], *, ptx: bool = False) -> str:
+    """`3.5;3.7` for SMs, with `+PTX` on the highest where PTX is wanted."""
+    words = [f"{sm // MAJOR}.{sm % MAJOR}" for sm in sms]
+    if words and ptx:
+        words[-1] += "+PTX"
+    return ";".join(words)
+
+
+def arch_list(stack: Stack) -> str:
+    """TORCH_CUDA_ARCH_LIST as asked, or as it follows from the variant; empty without CUDA."""
+    if stack.arch_list is not None:
+        return stack.arch_list
+    return spell(sorted(stack.variant.sms), ptx=stack.ptx) if stack.cuda else ""
+
+
+def words(text: str) -> list[str]:
+    """The entries of an arch list as they are written."""
+    return [word for word in re.split(r"[;\s]+", text) if word]
+
+
+@cache
+def names_of(torch: str | None) -> dict[str, list[str]]:
+    """The architecture names that this PyTorch takes in an arch list, with the entries they stand for."""
+    found = {}
+    for name, by_release in catalog.arch_list_grammar().names.items():
+        # The last that counts: releases stand in ascending order, and a name may mean more in a later one.
+        usable = [values for since, values in by_release.items() if torch is None or number(since) <= number(torch)]
+        if usable:
+            found[name] = usable[-1]
+    return found
+
+
+def entries(stack: Stack) -> list[Entry]:
+    """The entries of the arch list that can be read; the rule on its grammar reports the others."""
+    return list(_entries(arch_list(stack), stack.torch if stack.torch in catalog.torch_releases() else None))
+
+
+@lru_cache(maxsize=1 << 12)
+def _entries(text: str, torch: str | None) -> tuple[Entry, ...]:
+    known, found = names_of(torch), []
+    for word in words(text):
+        plain = word.removesuffix("+PTX")
+        for item in known.get(plain, [plain]):
+            match = _ENTRY.fullmatch(item)
+            if match:
+                found.append(Entry(int(match[1]) * MAJOR + int(match[2]), match[3], word.endswith("+PTX")))
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""What has been proved of channels: wheels that were built to their end, and where they ran (`ci/evidence.yaml`).
+
+An entry counts for one build alone, and only while the build is what the entry says; nothing is concluded from it for
+other variants of the channel.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from farm.base import resources as shipped
+from farm.base.yamlfile import Model, load
+from farm.plan.file import Plan
+from farm.plan.matrix.shape import MatrixText
+from farm.plan.options import Value
+from farm.platforms.shape import PlatformName
+
+FILE = "ci/evidence.yaml"
+_MATRIX = "ci/matrix.yaml"
+_CARD: dict[str, str] = {"native": "natively", "jit": "by JIT of its PTX"}
+
+Date = Annotated[str, Field(pattern=r"^20\d\d-\d\d-\d\d$")]
+Line = Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class Built(Model):
+    date: Date
+    where: Line
+
+
+class Ran(Model):
+    """One run. `card`: the GPU part ran, with the wheel's machine code or by JIT of its PTX; None: no GPU part ran."""
+
+    date: Date
+    where: Line
+    what: Line
+    card: Literal["native", "jit"] | None = None
+
+    @property
+    def text(self) -> str:
+        how = f", {_CARD[self.card]}" if self.card else ""
+        return f"{self.where}{how}, {self.date}: {self.what}"
+
+
+class ProvedWheel(Model):
+    """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an address.
+
+    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept. `mended`: what is
+    wrong in this wheel and was mended after it; no build since then is proved by it.
+    """
+
+    channel: Line
+    package: Line
+    platform: PlatformName
+    variant: Line
+    version: Line
+    options: dict[str, Value]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
+    built: Built
+    runs: list[Ran]
+    not_run: list[Line]
+    mended: list[Line] = []
+    page: Annotated[str, Field(pattern=r"^(https://[!-~]{1,300}|[A-Za-z0-9._/-]{1,200})$")]
+
+    @property
+    def state(self) -> str:
+        """How far the proof goes, in a few words."""
+        on_card = [run for run in self.runs if run.card]
+        if on_card:
+            return f"built and run on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
+        return "built and run without a card" if self.runs else "built, not run"
+
+    def is_of(self, plan: Plan) -> bool:
+        """Whether it is the wheel of this plan."""
+        mine = (self.channel, self.package, self.platform, self.variant, self.version)
+        same = mine == (plan.channel, plan.package, plan.platform, plan.variant, plan.version)
+        return same and not self.differs(plan)
+
+    def differs(self, plan: Plan) -> list[str]:
+        """The options of the proof that are not the plan's: `ptx=True`."""
+        return [f"{name}={value}" for name, value in self.options.items() if plan.options.get(name) != value]
+
+
+class _File(Model):
+    wheels: list[ProvedWheel]
+
+
+class Evidence:
+    """The proofs that hold in a project."""
+
+    def __init__(self, wheels: Sequence[ProvedWheel]) -> None:
+        self.wheels = tuple(wheels)
+
+    def of(self, plan: Plan) -> list[ProvedWheel]:
+        """The proofs of exactly this build."""
+        return [wheel for wheel in self.wheels if wheel.is_of(plan)]
+
+    def of_channel(self, channel: str, package: str) -> list[ProvedWheel]:
+        """The proofs of a channel's package, whatever the variant."""
+        return [wheel for wheel in self.wheels if (wheel.channel, wheel.package) == (channel, package)]
+
+    def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
+        """(what, text, where it is described) for a table: what is proved of a build, and what was not run."""
+        if own := self.of(plan):
+            return [row for wheel in own for row in _rows(wheel)]
+        if others := self.of_channel(plan.channel, plan.package):
+            named = dict.fromkeys(_named(wheel, plan) for wheel in others)  # one that was built again counts once
+            text = f"nothing of this build; of its channel: {', '.join(named)}"
+        else:
+            text = _nothing(plan.package, plan.channel)
+        return [("proved", text, FILE)]
+
+    def told(self, channel: str, package: str, platform: str, variant: str) -> str:
+        """What is proved of a build that is not planned yet, in one line."""
+        theirs = [wheel for wheel in self.of_channel(channel, package) if wheel.platform == platform]
+        own = [wheel for wheel in theirs if wheel.variant == variant]
+        named = ", ".join(dict.fromkeys(f"{wheel.variant} ({wheel.state})" for wheel in own or theirs))
+        if not named:
+            return f"proved: {_nothing(package, channel)}"
+        return (
+            f"proved of this variant: {named}" if own else f"proved: nothing of this variant; of its channel: {named}"
+        )
+
+    def line(self, plan: Plan) -> str:
+        """The same in one line; empty where nothing of this build is proved."""
+        return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
+
+
+def _nothing(package: str, channel: str) -> str:
+    return f"nothing: no build of {package} from channel {channel} has been run to its end"
+
+
+def _named(wheel: ProvedWheel, plan: Plan) -> str:
+    other = f" with {', '.join(wheel.differs(plan))}" if wheel.variant == plan.variant else ""
+    return f"{wheel.variant}{other} ({wheel.state})"
+
+
+def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:
+    sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
+    rows = [("built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page)]
+    rows += [("run", run.text, wheel.page) for run in wheel.runs]
+    rows += [("mended since", fault, wheel.page) for fault in wheel.mended]
+    return [*rows, ("not run", ", ".join(wheel.not_run) or "nothing known", wheel.page)]
+
+
+def load_evidence(project: Path) -> Evidence:
+    """The proofs of a project's channels: its own file, and the farm's for those channels that come with the farm.
+
+    Raises:
+        UsageError: A file is wrong.
+    """
+    own, matrix = project / FILE, project / _MATRIX
+    theirs = shipped.ROOT / FILE
+    wheels = load(own, _File).wheels if own.is_file() else []
+    # In the farm's own checkout both are one file: its proofs count once.
+    if not own.is_file() or not own.samefile(theirs):
+        written = load(matrix, MatrixText).channels if matrix.is_file() else {}
+        # A channel that the project writes itself is another stack: the farm's proofs are not of it.
+        wheels = [*wheels, *(wheel for wheel in load(theirs, _File).wheels if wheel.channel not in written)]
+    return Evidence(wheels)

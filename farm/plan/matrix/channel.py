@@ -1,0 +1,270 @@
+"""A channel after inheritance: its builds, and the options that each build gets."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from farm import catalog
+from farm.plan.matrix.possible import problems
+from farm.plan.matrix.shape import AXES, Axes, ChannelText, Deviation, Rule
+from farm.plan.options import Value
+from farm.plan.recipe import VerifyRules, is_replaced, recipe
+from farm.plan.variant import SPECIAL_GPUS, Variant
+from farm.platforms.facts import facts
+
+Key = tuple[str, str, str, str, str, str | None]
+"""One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or `mps`."""
+
+Named = tuple[tuple[int, frozenset[str | None]], ...]
+"""What a rule names: the place of the axis in a key, and the words."""
+
+
+class RuleError(Exception):
+    """A channel contradicts itself. `loc` is where: a key of the channel, and what follows below it."""
+
+    def __init__(self, text: str, *loc: int | str) -> None:
+        super().__init__(text)
+        self.loc = loc
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What a channel pins for one build.
+
+    `base` is the image of Linux builds, by their Python where it pins none. `options` has what the channel says of
+    each option of the table that it has a key for, and `cuda`.
+    """
+
+    base: str | None
+    options: dict[str, Value]
+    switches: dict[str, bool]
+    recipe: str
+    verify: VerifyRules | None
+
+
+@dataclass(frozen=True)
+class Build:
+    """One entry of the matrix."""
+
+    channel: str
+    package: str
+    variant: Variant
+    platform: str
+    cuda: str | None
+
+    @property
+    def alias(self) -> str:
+        """Its name in the style of `pytorch-python313-cuda12_8-sm80-avx512`; unique in a channel."""
+        name = "pytorch" if self.package == "torch" else self.package
+        parts = [name, self.variant.python.replace("py", "python")]
+        platform = facts(self.platform)
+        parts += [platform.in_alias] if platform.in_alias else []
+        parts += [f"cuda{self.cuda.replace('.', '_')}"] if self.cuda else []
+        parts.append(self.variant.gpu)
+        if self.variant.gpu not in platform.gpus:  # every Mac that is built for has the same CPU level
+            parts.append(self.variant.cpu)
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A pinned stack and what it offers: (the product of its axes + its includes) - its excludes."""
+
+    name: str
+    text: ChannelText
+
+    def __post_init__(self) -> None:
+        self._check_words()
+        self._check_rules()
+        self._check_possible()
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        return self._words("packages")
+
+    @cached_property
+    def platforms(self) -> tuple[str, ...]:
+        return self._words("platforms")
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        return self._words("gpus")
+
+    @cached_property
+    def cpus(self) -> tuple[str, ...]:
+        return self._words("cpus")
+
+    @cached_property
+    def cuda(self) -> tuple[str, ...]:
+        return self._words("cuda")
+
+    @cached_property
+    def builds(self) -> tuple[Build, ...]:
+        """Every build: in the order of the file, the axes first, then the includes."""
+        return tuple(
+            Build(self.name, package, Variant(gpu, cpu, python), platform, cuda)
+            for package, platform, gpu, cpu, python, cuda in self._offered
+        )
+
+    @cached_property
+    def _offered(self) -> tuple[Key, ...]:
+        """The same as keys."""
+        return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
+
+    def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:
+        """The CUDA versions that it is offered for, the default first; (None,) without an SM, () if not offered."""
+        versions: tuple[str | None, ...] = (None,) if variant.gpu in SPECIAL_GPUS else self.cuda
+        found = []
+        for cuda in versions:
+            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
+            offered = any(_matches(self.text, block, key) for block in self._blocks)
+            if offered and not self._excluded(key):
+                found.append(cuda)
+        return tuple(found)
+
+    def pins(self, package: str, variant: Variant, platform: str, cuda: str | None = None) -> Pins:
+        """The options of a build; also of one that the channel does not offer, for the rules to judge.
+
+        Args:
+            package: What is built.
+            variant: What it is built for.
+            platform: The operating system that it is built for.
+            cuda: The version that was asked for; None: the channel's default for the build.
+        """
+        # A build that is not offered gets the channel's first CUDA: the rules need one to judge.
+        cuda = cuda or next(iter(self.cudas(package, variant, platform)), next(iter(self.cuda), None))
+        options: dict[str, Value] = {"cuda": cuda, **self.text.options}
+        # In the order of the file: where two say something of one option, the later one wins.
+        for exception in self.text.exceptions:
+            key = (package, platform, variant.gpu, variant.cpu, variant.python, cuda)
+            if _names(_named(exception), key):
+                options |= exception.options
+        return Pins(
+            base=(self.text.base or catalog.base_of(variant.python)) if facts(platform).in_images else None,
+            options=options,
+            switches=self.text.switches,
+            recipe={str(name): other for name, other in self.text.recipes.items()}.get(package, package),
+            verify=self.text.verify,
+        )
+
+    @cached_property
+    def _blocks(self) -> tuple[Axes, ...]:
+        return (Axes(), *self.text.include)
+
+    def _words(self, axis: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(word for part in (self.text, *self.text.include) for word in getattr(part, axis)))
+
+    def _excluded(self, key: Key) -> bool:
+        return any(_names(rule, key) for rule in self._excludes)
+
+    @cached_property
+    def _excludes(self) -> tuple[Named, ...]:
+        return tuple(map(_named, self.text.exclude))
+
+    def _check_words(self) -> None:
+        """No word twice in a list, and none in a rule that can never match.
+
+        Raises:
+            RuleError: There is one.
+        """
+        lists: list[tuple[Axes, tuple[int | str, ...]]] = [(self.text, ())]
+        for key in ("include", "exclude", "exceptions"):
+            rules: list[Rule] = getattr(self.text, key)
+            lists += [(rule, (key, index)) for index, rule in enumerate(rules)]
+        for axes, loc in lists:
+            for axis in AXES:
+                words, known = getattr(axes, axis), self._words(axis)
+                for index, word in enumerate(words):
+                    if word in words[:index]:
+                        raise RuleError(f"{word!r} is there twice: a duplicate variant", *loc, axis, index)
+                    if word not in known:
+                        text = f"the channel has no {word!r} to match; its {axis}: {', '.join(known)}"
+                        raise RuleError(text, *loc, axis, index)
+
+    def _check_rules(self) -> None:
+        """Each include adds something new, each exclude and each exception takes hold of something.
+
+        Raises:
+            RuleError: One does not.
+        """
+        before: set[Key] = set()
+        offered: set[Key] = set()
+        # From -1: block -1 is the channel's own axes, so that an include has its number in the file.
+        for index, block in enumerate(self._blocks, start=-1):
+            keys = set(_keys(self.text, block))
+            new = {key for key in keys if not self._excluded(key)}
+            if index >= 0 and (again := new & offered):
+                example = min(Build(self.name, k[0], Variant(k[2], k[3], k[4]), k[1], k[5]).alias for k in again)
+                text = f"duplicate variant: {example} is offered without this rule ({len(again)} in all)"
+                raise RuleError(text, "include", index)
+            if index >= 0 and not new:
+                raise RuleError("the rule adds nothing: all of it is excluded", "include", index)
+            before |= keys
+            offered |= new
+        # An exclude must hit what the axes make, an exception what is left after the excludes.
+        self._check_hold("exclude", self.text.exclude, before, "excludes nothing")
+        self._check_hold("exceptions", self.text.exceptions, offered, "matches no build")
+
+    def _check_possible(self) -> None:
+        """Nothing that is offered is impossible by the catalogue.
+
+        Raises:
+            RuleError: A version is unknown, or a GPU, CPU, Python or CUDA cannot go with the rest.
+        """
+        names = {
+            package: self.text.recipes.get(package, package) for package in dict.fromkeys(k[0] for k in self._offered)
+        }
+        recipes = {package: recipe(name) for package, name in names.items() if not is_replaced(name)}
+        for package, platform in dict.fromkeys((key[0], key[1]) for key in self._offered if key[0] in recipes):
+            if platform not in (able := recipes[package].platforms):
+                raise RuleError(f"{package} is built for {', '.join(able)}, not for {platform}", "platforms")
+        chosen = [_named(rule) for rule in self.text.exceptions if "blas" in rule.options]
+        for key in self._offered if self.text.options.get("blas") == "mkl" else ():
+            if key[0] == "torch" and facts(key[1]).in_images and not any(_names(named, key) for named in chosen):
+                raise RuleError(f"{key[1]} images have OpenBLAS, not MKL", "blas")
+        own = catalog.debian_releases()[self.text.base].python if self.text.base else None
+        linux = (key for key in self._offered if own and key[0] in recipes and facts(key[1]).in_images)
+        for package, python in dict.fromkeys((key[0], key[4]) for key in linux):
+            # A standalone Python needs wheels of what the build imports, which only some recipes name.
+            if python != own and not recipes[package].wheels:
+                text = (
+                    f"{self.text.base} has {own}, not {python}, and {package} is built with its Python alone; "
+                    "without `base` in the channel each Python gets the image that has it"
+                )
+                at = self.text.pythons.index(python) if python in self.text.pythons else 0
+                raise RuleError(text, "pythons", at)
+        for text, name, word in problems(self._offered, self.text.options, self.text.base):
+            words = getattr(self.text, name)
+            # With the word's place in its list the error names the line of the word, else that of the key.
+            place = (name, words.index(word)) if isinstance(words, list) and word in words else (name,)
+            raise RuleError(text, *place)
+
+    def _check_hold(self, name: str, rules: list[Rule] | list[Deviation], keys: set[Key], fault: str) -> None:
+        for index, rule in enumerate(rules):
+            named = _named(rule)
+            if not any(_names(named, key) for key in keys):
+                raise RuleError(f"the rule {fault}", name, index)
+
+
+def _keys(text: ChannelText, block: Axes) -> Iterator[Key]:
+    """The product of a block's axes, those that it does not name taken from the channel."""
+    packages, platforms, gpus, cpus, pythons, cuda = (getattr(block, axis) or getattr(text, axis) for axis in AXES)
+    for package, platform, gpu, cpu, python in product(packages, platforms, gpus, cpus, pythons):
+        for version in (None,) if gpu in SPECIAL_GPUS else cuda:
+            yield package, platform, gpu, cpu, python, version
+
+
+def _matches(text: ChannelText, block: Axes, key: Key) -> bool:
+    """Is the key in the block's product?"""
+    words = zip(AXES, key, strict=True)
+    return all(word is None or word in (getattr(block, axis) or getattr(text, axis)) for axis, word in words)
+
+
+def _named(rule: Axes) -> Named:
+    return tuple((index, frozenset(words)) for index, axis in enumerate(AXES) if (words := getattr(rule, axis)))
+
+
+def _names(rule: Named, key: Key) -> bool:
+    """Does every axis that the rule names hold the key's word? A build without CUDA has no CUDA version to name."""
+    return all(key[index] in words for index, words in rule)

@@ -1,0 +1,253 @@
+"""The table of a build's options: each is declared here, once.
+
+From the table follow the command line (`--cuda`), the variables (`FARM_CUDA`), `options:` in ci/farm.yaml, the keys of
+a channel in ci/matrix.yaml, the checks, the help and the table in docs/options.md. A new option is a new entry here;
+`ci/matrix.schema.json` and docs/options.md are then written anew with `make generate`.
+
+Out of here: which hardware a build is for (`farm.plan.variant`), and how a plan is made of the values (`farm.plan`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from farm.base.errors import UsageError
+from farm.base.text import nearest
+
+Value = str | bool | int | None
+"""What an option may hold; None where a build has no such thing."""
+
+
+class Choice(NamedTuple):
+    """A value and where it was chosen: `--cuda`, `environment FARM_CUDA`, `ci/farm.yaml`, `channel main`."""
+
+    value: Value
+    origin: str
+
+
+class Package(Protocol):
+    """What an option asks a recipe, to know whether it means anything to it."""
+
+    @property
+    def package(self) -> str: ...
+    @property
+    def needs(self) -> Sequence[str]: ...
+    @property
+    def cudnn(self) -> bool: ...
+
+
+def _every(_: Package) -> bool:
+    return True
+
+
+def _no_variables(_: Value) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a build.
+
+    Args:
+        name: As it is typed: `--name`, and FARM_NAME in upper case.
+        help: One line for `--help` and for the docs.
+        kind: What a value is: text, a truth value or a whole number.
+        metavar: What stands for the value in the help, where there are no `choices`.
+        choices: The words that it takes; empty: any text that fits `pattern`.
+        pattern: What ci/matrix.yaml may write (regular expression).
+        maximum: The largest number.
+        unset: What a build has for which the option means nothing.
+        default: The value where neither the channel nor anybody else says one.
+        pinned: A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its own.)
+        excepted: `exceptions:` of a channel may set it for some of the builds.
+        in_matrix: What the key means there, where that is not what `help` says.
+        needs_gpu: Means nothing to a wheel without device code.
+        applies: Whether it means anything to a package.
+        catalogue: The function of `farm.catalog` that has its known versions: a short one is completed.
+        environment: The variables that a value sets for the build. Beside these, the recipes and the platforms take
+            values by the option's name.
+    """
+
+    name: str
+    help: str
+    kind: type[str] | type[bool] | type[int] = str
+    metavar: str = "VALUE"
+    choices: tuple[str, ...] = ()
+    pattern: str | None = None
+    maximum: int = 0
+    unset: Value = None
+    default: Value = None
+    pinned: bool = True
+    excepted: bool = False
+    in_matrix: str | None = None
+    needs_gpu: bool = False
+    applies: Callable[[Package], bool] = _every
+    catalogue: str | None = None
+    environment: Callable[[Value], Mapping[str, str]] = _no_variables
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return f"FARM_{self.name.upper()}"
+
+    @property
+    def placeholder(self) -> str:
+        """`debian|nvidia`, or the metavar."""
+        return "|".join(self.choices) or self.metavar
+
+    def parse(self, text: str, where: str) -> Value:
+        """The value that `text` stands for, as in a variable of the environment.
+
+        Raises:
+            UsageError: It is none; `where` is named.
+        """
+        if self.kind is bool:
+            if text not in ("0", "1"):
+                raise UsageError(f"{where}={text!r}: expected 0 or 1")
+            return text == "1"
+        if self.kind is int:
+            if not re.fullmatch(rf"[0-9]{{1,{len(str(self.maximum))}}}", text):
+                raise UsageError(f"{where}={text!r}: expected a number from 0 to {self.maximum}")
+            return int(text)
+        return text
+
+    def check(self, choice: Choice) -> None:
+        """Refuse a value of another type, out of range, or of no known word.
+
+        Raises:
+            UsageError: The origin and the nearest words are given.
+        """
+        value, origin = choice
+        if value is None:
+            return
+        # Not isinstance: True is an int to Python, and `rebuild: true` is a mistake.
+        if type(value) is not self.kind:
+            expected = {bool: "true or false", int: "a whole number"}.get(self.kind, "text in quotes")
+            raise UsageError(f"{self.name} = {value!r} (from {origin}): expected {expected}")
+        # bool again: True would be a number from 0 to `maximum`.
+        if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= self.maximum:
+            raise UsageError(f"{self.name} = {value} (from {origin}): expected 0 to {self.maximum}")
+        if self.choices and value not in self.choices:
+            near = nearest(str(value), self.choices) or list(self.choices)
+            raise UsageError(f"unknown {self.name} {value!r} (from {origin})", hint=f"nearest: {', '.join(near)}")
+
+
+def _of_torch(package: Package) -> bool:
+    return "torch" in (package.package, *package.needs)
+
+
+VERSION = r"^\d{1,2}\.\d{1,2}\.\d{1,2}$"
+
+_TABLE = (
+    # A channel offers several: in ci/matrix.yaml `cuda` is an axis (farm/plan/matrix/shape.py), the first its default.
+    Option("cuda", "CUDA version", metavar="X.Y", pinned=False, needs_gpu=True, catalogue="toolkits"),
+    Option(
+        "toolkit",
+        "where CUDA comes from",
+        choices=("debian", "nvidia", "wheels"),
+        needs_gpu=True,
+    ),
+    Option(
+        "torch",
+        "PyTorch release",
+        metavar="VERSION",
+        pattern=VERSION,
+        applies=_of_torch,
+        catalogue="torch_releases",
+    ),
+    Option(
+        "cudnn",
+        "cuDNN version",
+        metavar="VERSION",
+        pattern=VERSION,
+        excepted=True,
+        in_matrix="null: without cuDNN",
+        needs_gpu=True,
+        applies=lambda package: package.cudnn,
+        catalogue="cudnn_releases",
+    ),
+    Option(
+        "blas",
+        "library for linear algebra on the CPU",
+        choices=("mkl", "openblas"),
+        excepted=True,
+        in_matrix="null: the platform's own",
+        applies=lambda package: package.package == "torch",
+    ),
+    Option(
+        "cuda_libraries",
+        "Linux: need NVIDIA's wheels, the default where they are known, or vendor CUDA's libraries",
+        choices=("wheels", "vendored"),
+        needs_gpu=True,
+    ),
+    Option(
+        "ptx",
+        "PTX for the highest SM as well",
+        kind=bool,
+        unset=False,
+        default=False,
+        needs_gpu=True,
+    ),
+    Option(
+        "rebuild",
+        "rebuild number, appended to the version as .N",
+        kind=int,
+        metavar="N",
+        maximum=9999,
+        default=0,
+        pinned=False,
+    ),
+)
+
+OPTIONS: Mapping[str, Option] = {option.name: option for option in _TABLE}
+"""Every option by its name, in the order in which plans list them."""
+
+
+def option(name: str) -> Option:
+    """The option called `name`.
+
+    Raises:
+        UsageError: There is none; the known ones are given.
+    """
+    if name not in OPTIONS:
+        raise UsageError(f"unknown option {name!r}", hint=f"known: {', '.join(OPTIONS)}")
+    return OPTIONS[name]
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, Choice]:
+    """Choices from FARM_<OPTION> variables; an empty one counts as not set.
+
+    Raises:
+        UsageError: A variable holds no value of its option.
+    """
+    return {
+        name: Choice(one.parse(environ[one.variable], one.variable), f"environment {one.variable}")
+        for name, one in OPTIONS.items()
+        if environ.get(one.variable)
+    }
+
+
+def from_file(values: Mapping[str, Value], path: str) -> dict[str, Choice]:
+    """Choices from `options:` of a configuration file, whose model takes names of options alone."""
+    return {name: Choice(value, path) for name, value in values.items()}
+
+
+def from_arguments(values: Mapping[str, Value]) -> dict[str, Choice]:
+    """Choices from a parsed command line (`vars(args)`); None means not given."""
+    return {name: Choice(value, one.flag) for name, one in OPTIONS.items() if (value := values.get(name)) is not None}
+
+
+def markdown() -> str:
+    """The table of docs/options.md."""
+    rows = ["| option | value | variable | key of a channel | what |", "|---|---|---|---|---|"]
+    for one in _TABLE:
+        value = {bool: "`--no-" + one.name + "` for false", int: f"0 to {one.maximum}"}.get(one.kind) or " or ".join(
+            f"`{word}`" for word in (one.choices or (one.metavar,))
+        )
+        key = f"`{one.name}`" if one.pinned or one.name == "cuda" else ""
+        rows.append(f"| `{one.flag}` | {value} | `{one.variable}` | {key} | {one.help} |")
+    return "\n".join(rows) + "\n"

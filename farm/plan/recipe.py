@@ -1,0 +1,397 @@
+"""Recipes: what is built and how. One folder a package, `recipe.yaml` inside.
+
+The farm's own are under `farm/recipes/`, a project's under `recipes/`; of two with one name the project's is taken.
+A process works on one project, which `use_project` names, as `sys.path` names the folders of modules.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from farm import catalog
+from farm.base.errors import UsageError
+from farm.base.source_tree import digest_of, tree_files
+from farm.base.text import nearest
+from farm.base.yamlfile import Model, load, pattern, where, word_of
+from farm.platforms.shape import PlatformName
+from farm.wheel.policy import Rules
+
+FOLDER = Path(__file__).parents[1] / "recipes"
+_folders = [FOLDER]
+
+
+_HASH = "64 digits of sha256 in lower case, as `python3 -m pip hash FILE` prints them"
+_COMMIT = "the 40 characters of a commit, as `git rev-list -n 1 TAG` prints them in a clone"
+_ADDRESS = "an address such as https://example.org/x.tar.gz (https, ssh or file)"
+_PACKAGE = "the name of one Debian package, without a version: `apt-cache policy NAME` on that release shows it"
+_SDIST = "the name of a source archive of the index, such as x-1.2.tar.gz"
+_RELEASE = "a release such as 1.2, 1.2rc1 or 1.2.post1 (the farm adds what follows `+`)"
+Sha256 = Annotated[str, pattern(r"^[0-9a-f]{64}$", _HASH)]
+Name = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", "a name: letters, digits, '.', '_' and '-'")]
+FileName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,120}$", "the name of a file")]
+SdistName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_~-]{0,112}\.(tar\.(gz|bz2|xz)|tgz|zip)$", _SDIST)]
+PackageName = Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+_-]{0,60}$", "the name of a package")]
+Release = Annotated[str, pattern(r"^(\d+!)?\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?$", _RELEASE)]
+Address = Annotated[str, pattern(r"^(https|ssh|file)://[!-~]{1,400}$", _ADDRESS)]
+AptName = Annotated[str, pattern(r"^[a-z0-9][a-z0-9.+-]{1,80}$", _PACKAGE)]
+VariableName = Annotated[
+    str, pattern(r"^[A-Z][A-Za-z0-9_]{0,60}$", "the name of a variable: a capital letter, then letters, digits and '_'")
+]
+Inside = Annotated[
+    str, pattern(r"^\.?\w[\w.+-]*(/\.?\w[\w.+-]*)*/?$", "a folder inside, such as torch/lib, without `..`")
+]
+Component = Annotated[str, word_of("component of CUDA", catalog.toolkit_components)]
+Module = Annotated[str, pattern(r"^[A-Za-z_][A-Za-z0-9_.]*$", "the name of a module, as `import` takes it")]
+
+
+class PathSource(Model):
+    """The source stands beside the recipe, or elsewhere in the project; `../..` is a project that is the package."""
+
+    kind: Literal["path"]
+    path: str
+
+
+class GitSource(Model):
+    """A tag of a git repository, and the `commit` that it must be: tags can be moved.
+
+    PyTorch and its companions have `release` instead: commit and version come from the catalogue's PyTorch release.
+    """
+
+    kind: Literal["git"]
+    url: Address
+    tag: str
+    commit: Annotated[str, pattern(r"^[0-9a-f]{40}$", _COMMIT)] | None = None
+    release: Literal["torch", "vision", "audio"] | None = None
+
+    @model_validator(mode="after")
+    def _commit_is_known(self) -> Self:
+        if (self.commit is None) == (self.release is None):
+            text = f"a tag can be moved: add commit, {_COMMIT}"
+            raise PydanticCustomError("commit", "{text}", {"text": text})
+        return self
+
+
+class ArchiveSource(Model):
+    """A tar file at an address."""
+
+    kind: Literal["archive"]
+    url: Address
+    sha256: Sha256
+
+
+class DebianSource(Model):
+    """The upstream tarball of a distribution's source package, from the mirror that the settings or apt name."""
+
+    kind: Literal["debian-source"]
+    package: PackageName
+    file: FileName
+    sha256: Sha256
+    section: Literal["main", "contrib", "non-free"] = "main"
+
+
+class SdistSource(Model):
+    """A source distribution from the Python index that pip is set to."""
+
+    kind: Literal["sdist"]
+    package: PackageName
+    file: SdistName
+    sha256: Sha256
+
+
+class WheelSource(Model):
+    """A wheel from the Python index that pip is set to; of a part alone: headers come in wheels too."""
+
+    kind: Literal["wheel"]
+    package: PackageName
+    file: FileName
+    sha256: Sha256
+
+
+class BuildWheel(Model):
+    """A wheel of the Python index that is installed for the build, such as its build backend; `bases` as in `Part`."""
+
+    bases: list[str] = []
+    package: PackageName
+    file: Annotated[str, pattern(r"^[A-Za-z0-9][A-Za-z0-9.+!_-]{0,150}\.whl$", "the name of a wheel (.whl)")]
+    sha256: Sha256
+
+
+AnySource = Annotated[PathSource | GitSource | ArchiveSource | DebianSource | SdistSource, Field(discriminator="kind")]
+
+
+Repair = Literal["beside", "tools"]
+
+
+class Part(Model):
+    """Third-party code that goes into the folder `into` of the source tree.
+
+    `members` are files and folders of its archive; none: all of it. `strip` leading folders are removed.
+    `alternatives` says what else holds the same, for the day when the file is gone from where it was. `bases`: the base
+    images in whose builds it is used; none: all.
+    """
+
+    into: Inside
+    bases: list[str] = []
+    source: Annotated[ArchiveSource | DebianSource | SdistSource | WheelSource, Field(discriminator="kind")]
+    strip: int = Field(default=1, ge=0, le=16)
+    members: list[str] = []
+    alternatives: str = ""
+
+
+class VerifyRules(Rules):
+    """What verify holds a package's wheels to. A channel may replace what a recipe says, key by key.
+
+    `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
+    """
+
+    numpy: bool = False
+
+
+class SmokeTest(Model):
+    """How an installed wheel is tested.
+
+    Attributes:
+        interface: `torch` for a package that multiplies matrices as torch does: the whole probe is run.
+        imports: Modules that must be importable; without an interface, by default the package's own.
+        script: A Python file beside the recipe that is run in the environment; an exit code other than 0 fails.
+    """
+
+    interface: Literal["torch"] | None = None
+    imports: list[Module] = []
+    script: Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")] | None = None
+
+
+class Recipe(Model):
+    """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
+
+    `subdirectory` is the folder of the source that the project is in, where that is not its top, as pip calls it.
+    `switches` name switches of the catalogue: each is set to 1 where the rules have nothing against it, else to 0.
+    `torch_release` is the release of PyTorch that a source of one fixed version belongs to: no other can be chosen.
+    `wheels` are the Python packages that the build imports, where Python is not the base image's: on Windows machines,
+    and on Linux with a standalone Python; a recipe without them is built with the Pythons of base images alone.
+    `gcc` is the newest host compiler that it takes; `cuda` stands for the newest that the CUDA of the base image takes,
+    for builds without CUDA too. `apt` are Debian's packages of the build environment. `needs` are packages (folders of
+    recipes, as channels list them) whose wheels of the farm for the same variant the build imports,
+    `build_requires` wheels of the Python index that it imports: they are fetched beforehand, since the build itself has
+    no network, and installed with pip (`python3-pip` in `apt`).
+    `device_code`: false for a package without CUDA code of its own; its wheels need none for the variant's GPUs.
+    `requires` are requirements that repair adds to METADATA where the build did not write them.
+    `repair`: `beside` puts libraries into `vendor_into`, where the package's own look; `tools` has auditwheel or
+    delvewheel put them into `<name>.libs`; by platform where that differs. `opens`: libraries that those of CUDA
+    and of cuDNN open by name on Linux (for Windows: farm/wheel/windows.yaml). `tiers`: of a CPU tier, the exported
+    names (patterns) that are there only if it was compiled: verify refuses them where the variant's CPU level leaves
+    the tier out.
+
+    The build unpacks `parts` into the source tree and then changes it, once a tree, in this order. Declared changes
+    (`patches.yaml` beside the package's recipe, `farm patches` shows them) are edits with a condition: the system, a
+    version, a compiler. Patch files (`job/patches/*.patch`) are edits that a recipe of one fixed tarball always needs.
+    `job/prepare.sh` does what is not an edit.
+    """
+
+    package: Name
+    summary: str
+    version: Release
+    source: AnySource
+    subdirectory: Inside | None = None
+    torch_release: str | None = None
+    parts: list[Part] = []
+    platforms: list[PlatformName]
+    components: list[Component]
+    cudnn: bool = False
+    device_code: bool = True
+    gcc: int | Literal["cuda"] | None = None
+    apt: list[AptName]
+    wheels: list[str] = []
+    env: dict[VariableName, str]
+    env_cuda: dict[VariableName, str] = {}
+    env_platform: dict[PlatformName, dict[VariableName, str]] = {}
+    switches: list[str] = []
+    needs: list[Name] = []
+    build_requires: list[BuildWheel] = []
+    memory_per_job_gb: float = Field(gt=0)
+    disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
+    timeout_minutes: int = Field(gt=0)
+    vendor_into: Inside
+    repair: Repair | dict[PlatformName, Repair] = "beside"
+    exclude: list[str] = []
+    opens: dict[Literal["cuda", "cudnn"], list[str]] = {}
+    tiers: dict[str, list[str]] = {}
+    verify: VerifyRules = VerifyRules()
+    requires: list[str] = []
+    smoke: SmokeTest = SmokeTest()
+
+    @model_validator(mode="after")
+    def _pip_is_there(self) -> Self:
+        if self.build_requires and "python3-pip" not in self.apt:
+            raise PydanticCustomError("pip", "build_requires are installed with pip: add python3-pip to apt")
+        return self
+
+    def repair_on(self, platform: PlatformName) -> Repair:
+        return self.repair if isinstance(self.repair, str) else self.repair.get(platform, "beside")
+
+
+class Edit(Model):
+    """Text that stands exactly once in the file, and what takes its place."""
+
+    old: str
+    new: str
+
+
+class Change(Model):
+    """Edits of one file; `about` and `done` tell a release that lacks the thing, or needs nothing (any more)."""
+
+    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
+    about: str
+    done: str
+    edits: list[Edit]
+
+
+class When(Model):
+    """When a patch is needed: all that is set must hold; versions are major numbers, from which on."""
+
+    system: PlatformName | None = None
+    setuptools_from: int | None = None
+    cmake_from: int | None = None
+    compilers: list[str] | None = None
+
+
+class Patch(Model):
+    """A declared change to the source; `farm.plan.patches` applies it."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")
+    when: When
+    changes: list[Change] = []
+    raise_cmake_minimum: str | None = Field(default=None, pattern=r"^\d+\.\d+$")
+
+
+class Patches(Model):
+    sources: dict[str, str]
+    patches: list[Patch]
+
+
+def use_project(project: Path) -> None:
+    """Take recipes from `project`/recipes as well."""
+    own = project / "recipes"
+    wanted = [own, FOLDER] if own.is_dir() else [FOLDER]
+    # Recipes are cached by name: those of another project must go.
+    if wanted != _folders:
+        _folders[:] = wanted
+        recipe.cache_clear()
+        patches.cache_clear()
+
+
+def names() -> tuple[str, ...]:
+    own = {name for root in _folders[:-1] for name in _found(root)}
+    return tuple(sorted(own | _shipped()))
+
+
+@cache
+def _shipped() -> frozenset[str]:
+    """The farm's own recipes, which are part of the program: only a project's are looked for again."""
+    return frozenset(_found(FOLDER))
+
+
+def _found(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if _holds(root, name)] if root.is_dir() else []  # noqa: PTH208 as _holds
+
+
+def _holds(root: Path, name: str) -> bool:
+    return os.path.isfile(f"{root}/{name}/recipe.yaml")  # noqa: PTH113 every plan asks of every recipe
+
+
+def near(name: str) -> list[str]:
+    """The folders of recipes that may be meant: of the distribution that pip calls so, else those with like names."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 slow to import; only a wrong name comes here
+
+    named = []
+    for folder_name in names():
+        with contextlib.suppress(UsageError):  # what is wrong with another recipe is another matter
+            if canonicalize_name(recipe(folder_name).package) == canonicalize_name(name):
+                named.append(folder_name)
+    return named or nearest(name, names()) or nearest(name.lower(), names())
+
+
+@cache
+def recipe(package: str) -> Recipe:
+    """The recipe in the folder `package`; a channel may name another one than the package's own.
+
+    Raises:
+        UsageError: There is none; the nearest names are given.
+    """
+    if package not in names():
+        raise UsageError(f"unknown package {package!r}", hint=f"nearest: {', '.join(near(package) or names())}")
+    path = folder(package) / "recipe.yaml"
+    found = load(path, Recipe)
+    if path.parent.parent != FOLDER:
+        _check_files(path, found)
+    return found
+
+
+def _check_files(path: Path, found: Recipe) -> None:
+    """What a recipe names beside it must be there, before an hour of building says so."""
+    project = path.parent.parent.parent.resolve()
+    if isinstance(found.source, PathSource):
+        source, fault = (path.parent / found.source.path).resolve(), None
+        if not source.is_dir():
+            fault = f"there is no folder {source}"
+        elif source == project and not (project / ".git").exists():
+            fault = f"{source} is the project itself; without git nothing tells its source from what builds leave there"
+        elif source != project and project not in source.parents:
+            fault = f"{source} is not below {project}; for another repository: kind: git"
+        elif not (source / (found.subdirectory or "")).is_dir():
+            fault = f"{source} has no folder {found.subdirectory}"
+        if fault:
+            raise UsageError(f"{where(path, 'source', 'path')}: source.path: {fault}")
+    if (script := found.smoke.script) and not (path.parent / script).is_file():
+        raise UsageError(f"{where(path, 'smoke', 'script')}: smoke.script: there is no {path.parent / script}")
+
+
+@cache
+def patches(name: str) -> list[dict[str, Any]]:
+    """The declared changes to the source of the recipe `name` as plain data; empty where there are none.
+
+    Raises:
+        UsageError: The package or its patches.yaml is wrong.
+    """
+    path = _patches_file(name)
+    found = load(path, Patches).patches if path.is_file() else []
+    return [patch.model_dump(exclude_none=True) for patch in found]
+
+
+def _patches_file(name: str) -> Path:
+    """Of the recipe that its package is named after, where there is one: several recipes share these patches."""
+    package = recipe(name).package
+    known = package in _shipped() or any(_holds(root, package) for root in _folders[:-1])
+    return folder(package if known else name) / "patches.yaml"
+
+
+def folder(package: str) -> Path:
+    """The folder of a recipe: the project's own where it has one, else the farm's."""
+    return next((root / package for root in _folders[:-1] if _holds(root, package)), FOLDER / package)
+
+
+def is_replaced(package: str) -> bool:
+    """Whether the project has a recipe of its own in place of the farm's: channels were not written for that one."""
+    return package in _shipped() and folder(package) != FOLDER / package
+
+
+def job_files(name: str) -> dict[str, bytes]:
+    """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
+    root = folder(name) / "job"
+    if not root.is_dir():
+        return {}
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in tree_files(root)}
+
+
+def job_digest(name: str, files: Mapping[str, bytes]) -> str | None:
+    """Sha256 over the recipe's job files and the declared changes; None where it has neither."""
+    declared = _patches_file(name)
+    if declared.is_file():
+        files = {**files, "patches.yaml": declared.read_bytes()}
+    return digest_of(files.items()) if files else None

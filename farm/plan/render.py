@@ -1,0 +1,136 @@
+"""Plans to text: the context of the toolchain image and the script that builds. Pure: the same plan, the same bytes.
+
+`image/` holds what the image is made from and nothing of the variant, so that variants share it; `job/` holds
+what one build needs beside its source. Both are meant to be read by a person. What differs between platforms is
+`render` of `farm.platforms`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+
+import jinja2
+
+from farm import catalog
+from farm.base import outputs
+from farm.base import resources as shipped
+from farm.base.errors import UsageError
+from farm.base.text import json_lines
+from farm.plan import patches, recipe
+from farm.plan.file import Plan
+from farm.plan.recipe import job_digest, job_files
+from farm.plan.settings import load_settings
+from farm.platforms.registry import platform
+from farm.platforms.templates import Templates, read
+
+EPOCH = 315532800
+"""1980-01-01, the first date that a zip can hold: the same wheel whenever it is built."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Relative path -> content, for the image's context and for the job; no image where the host itself builds."""
+
+    image: dict[str, str]
+    job: dict[str, str]
+
+    @property
+    def image_digest(self) -> str:
+        """Sha256 of the image's context."""
+        text = json.dumps(self.image, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def write(self, dest: Path) -> list[Path]:
+        """Write `image/` and `job/` under `dest`; returns the files. Where one cannot be written, `dest` is as it was.
+
+        Raises:
+            UsageError: `dest` cannot be a folder.
+            InfrastructureError: The machine has no room.
+        """
+        files = {
+            Path(folder, name): text
+            for folder, texts in (("image", self.image), ("job", self.job))
+            for name, text in texts.items()
+        }
+        # A recipe's patch may be in another encoding: its bytes come back as they were.
+        outputs.write(dest, {file: text.encode("utf-8", "surrogateescape") for file, text in files.items()})
+        return [dest / file for file in files]
+
+
+def render(project: Path, plan: Plan) -> Rendered:
+    """Render a plan with the farm's templates; a folder of the project's own `dockerfiles/` stands before the farm's.
+
+    Raises:
+        UsageError: There is no template for the plan's platform, or a template is wrong.
+    """
+    if plan.toolkit and plan.toolkit.cuda not in catalog.toolkits():
+        raise UsageError(f"the catalogue has no CUDA {plan.toolkit.cuda}", hint="create the plan again")
+    recipe.use_project(project)
+    folder = shipped.path(project, f"dockerfiles/{plan.platform}")
+    templates = Templates(folder, shipped.path(project, "dockerfiles/scripts"))
+    digest, text = plan.digest_and_text()
+    files = job_files(plan.recipe)
+    values = _values(plan) | {"digest": digest, "prepare": "prepare.sh" in files, "archives": _archives(project)}
+    try:
+        image, job = platform(plan.platform).render(templates, plan, values)
+    except jinja2.TemplateError as error:
+        raise UsageError(f"{folder}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    # The plan goes along: whoever looks into a job's folder, or an engine that sends plans, finds it there.
+    job |= {"plan.json": text} | _patches(plan) | _recipe_files(plan, files)
+    return Rendered(image=dict(sorted(image.items())), job=dict(sorted(job.items())))
+
+
+def _values(plan: Plan) -> dict[str, object]:
+    """What templates may name: the fields of the plan, and what follows from them."""
+    values = {
+        "epoch": EPOCH,
+        "cpu": plan.parsed_variant.cpu,
+        "python": plan.parsed_variant.python_version,
+        "installs": plan.installs,
+        "never_vendored": plan.never_vendored,
+        "patched": bool(recipe.patches(plan.recipe)),
+    }
+    return {**dict(plan), **values}
+
+
+def _archives(project: Path) -> str:
+    """The folder or mirror of the user's own with the archives that a build downloads; empty: none."""
+    place = load_settings(project).archives or ""
+    # A path with a drive is one of the Windows machine that builds, not of this project.
+    if not place or place.startswith(("http://", "https://")) or PureWindowsPath(place).drive:
+        return place
+    return str(project / place)
+
+
+def _patches(plan: Plan) -> dict[str, str]:
+    """The declared changes and what applies them, where the package has any."""
+    found = recipe.patches(plan.recipe)
+    if not found:
+        return {}
+    return {"patches.json": json_lines(found), "patches.py": read(patches.__file__)}
+
+
+def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
+    """What the recipe brings beside the source, as text.
+
+    Raises:
+        UsageError: It is not what the plan was made from.
+    """
+    # The plan holds their digest, not the files: they are read from the recipe as it is now.
+    if job_digest(plan.recipe, files) != plan.job_files:
+        raise UsageError(f"recipe {plan.recipe} changed since the plan was made", hint="create the plan again")
+    return {f"recipe/{name}": _text(content) for name, content in files.items()}
+
+
+def _text(content: bytes) -> str:
+    """A file as text, what is not UTF-8 as `surrogateescape` has it; without what a checkout on Windows adds.
+
+    Such a checkout ends every line with CRLF. A patch of a file with CRLF has LF in its own lines (`---`, `@@`), and
+    must stay so: `patch` refuses other line ends than the file's.
+    """
+    text = content.decode(errors="surrogateescape")
+    return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text

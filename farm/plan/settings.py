@@ -1,0 +1,273 @@
+"""The farm's own configuration: `ci/farm.yaml` (paths, overrides) and `ci/runners.yaml` (machines)."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from farm import catalog
+from farm.base import resources as shipped
+from farm.base.errors import UsageError
+from farm.base.project import LOCAL
+from farm.base.text import nearest, parse_age
+from farm.base.yamlfile import Model, load, pattern, word_of
+from farm.catalog import gpus as cards
+from farm.plan.options import OPTIONS
+from farm.plan.variant import Variant, cpus
+from farm.platforms.facts import DEFAULT
+from farm.platforms.shape import Machine, PlatformMachine, PlatformName
+
+_WEB = "the address of a folder, such as https://wheels.example.org"
+_MIRROR = "the address of a mirror as apt writes it, such as http://mirror.example.org/debian"
+
+JobKind = Literal["build", "smoke"]
+
+
+class Swarm(Model):
+    """How the `swarm` engine is reached.
+
+    `url` is a manager (null: DOCKER_HOST or this machine). `exchange` is a bucket for what jobs send back, apart from
+    the index. `registry` is where nodes pull toolchain images from, `push` the same registry as this machine calls it
+    (null: the same name); without a registry every image must be loaded on every node beforehand. `cpus` and
+    `memory_gb` are what one job gets; null: what the largest node has.
+    """
+
+    url: str | None = None
+    exchange: str
+    registry: str | None = None
+    push: str | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+
+
+def _age(value: object) -> timedelta:
+    return value if isinstance(value, timedelta) else parse_age(str(value))
+
+
+class Retention(Model):
+    """A rule of `farm index prune`; each key is the option of that name."""
+
+    keep: int = Field(ge=1)
+    older_than: Annotated[timedelta, BeforeValidator(_age)] = timedelta(0)
+    pre: bool = False
+    rebuilds: bool = False
+    group: str | None = None
+
+
+class Settings(Model):
+    """`ci/farm.yaml`. Paths are relative to the project folder; `index` may be a path or an s3:// URL.
+
+    `index_public_url` is where a web server shows the same index, answering folders with their index.html.
+    `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
+    `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
+    `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
+    `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
+    machine has its own cache alone.
+    `archives` is a folder, or the URL of one, with the archives that builds download (CUDA, standalone Pythons, tools
+    of Windows): each is looked for there first, by its file name, and checked like any other. Images take a URL alone.
+    """
+
+    artifacts: str = "artifacts"
+    index: str = "artifacts/index"
+    index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
+    signing_key: str | None = None
+    retention: list[Retention] = []
+    compiler_cache: str | None = None
+    archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
+    pull_timeout_s: int = Field(default=20, gt=0, le=600)
+    debian_mirror: Annotated[str, pattern(r"^[a-z+]{2,20}:/[!-~]+$", _MIRROR)] | None = None
+    smoke_timeout_s: int = Field(default=300, gt=0, le=7200)
+    options: dict[Annotated[str, word_of("option", lambda: list(OPTIONS))], str | bool | int] = {}
+    swarm: Swarm | None = None
+    grace_s: int = Field(default=600, ge=0)
+
+    def named(self, index: str) -> "Settings":
+        """With the index that a command line names: a path from the current folder, or an s3:// URL.
+
+        Without the public address, which is that of the index of the file.
+        """
+        place = index if "://" in index else str(Path(index).absolute())
+        return self.model_copy(update={"index": place, "index_public_url": None})
+
+    @property
+    def archives_url(self) -> str | None:
+        """`archives` where it is a URL: an image that is built sees no folder of this machine."""
+        return self.archives if self.archives and self.archives.startswith(("http://", "https://")) else None
+
+
+def _level(word: str) -> str:
+    known = list(cpus())
+    if word in known:
+        return word
+    near = nearest(word, known) or known
+    raise PydanticCustomError("level", "unknown CPU level '{word}'; nearest: {near}", {"word": word, "near": near[0]})
+
+
+Cpu = Annotated[str, AfterValidator(_level), Field(json_schema_extra=lambda schema: schema.update(enum=list(cpus())))]
+
+
+class Card(Model):
+    """A GPU of a runner. `driver` is what nvidia-smi says; without it no rule on drivers is asked."""
+
+    name: str = Field(min_length=1, max_length=80)
+    sm: str
+    driver: Annotated[str | None, Field(pattern=r"^\d{3,4}(\.\d{1,4}){0,2}$")] = None
+
+    @model_validator(mode="after")
+    def _is_known(self) -> Self:
+        known = catalog.architectures().architectures
+        if self.sm not in known:
+            near = nearest(self.sm, list(known)) or list(known)
+            raise PydanticCustomError("sm", "unknown SM '{sm}'; nearest: {near}", {"sm": self.sm, "near": near[0]})
+        # A name that the catalogue does not know contradicts nothing.
+        chips = {cards.gpus().renamed.get(card.sm, card.sm) for card in cards.find(self.name)}
+        if chips and self.sm not in chips:
+            what = {"name": self.name, "chips": " or ".join(sorted(chips)), "sm": self.sm}
+            raise PydanticCustomError("sm", "{name} is {chips}, not {sm}", what)
+        return self
+
+
+FOUND_BY: Mapping[str, Literal["url", "labels"]] = {"docker": "url", "github": "labels"}
+"""How a job gets to a runner of each engine. `Traits` of engines are a layer above, and a file is checked here."""
+
+
+class Runner(Model):
+    """A machine and what it can do.
+
+    `cpus`, `memory_gb` and `disk_gb` are what one job may use; null: what the machine has, and nothing is held
+    against a job. `cpu_levels` and `gpus` say which wheels it can run; what is not written there it cannot.
+    `slots` is how many jobs it takes at a time.
+    """
+
+    engine: Literal["docker", "github"]
+    url: str | None = Field(default=None, description="the Docker engine: ssh://, tcp://, npipe://; null: this machine")
+    summary: str = Field(default="", max_length=200)
+    jobs: list[JobKind] = Field(default=["build"], min_length=1)
+    platform: PlatformName = DEFAULT
+    machine: Machine = "x86_64"
+    os_version: str | None = Field(default=None, max_length=60, description="as the engine reports it: 12, 10.0.20348")
+    cpus: float | None = Field(default=None, gt=0)
+    memory_gb: float | None = Field(default=None, gt=0)
+    disk_gb: float | None = Field(default=None, gt=0)
+    slots: int = Field(default=1, ge=1, le=64)
+    cpu_levels: list[Cpu] = []
+    gpus: list[Card] = []
+    labels: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]] = Field(default=[], max_length=60)
+
+    @property
+    def by_labels(self) -> bool:
+        """Whether a job finds it by its labels; else it is reached by `url`."""
+        return FOUND_BY[self.engine] == "labels"
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.by_labels and not self.labels:
+            raise PydanticCustomError("labels", "a runner of GitHub Actions is found by its labels: write them here")
+        machines = {catalog.cpu_levels()[level].machine for level in self.cpu_levels}
+        if wrong := machines - {self.machine}:
+            raise PydanticCustomError(
+                "levels",
+                "CPU levels of {wrong}, but machine is {machine}",
+                {"wrong": min(wrong), "machine": self.machine},
+            )
+        return self
+
+
+Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,60}|\{gpu\}|\{cpu\}|\{device\})$")]
+Labels = Annotated[list[Label], Field(min_length=1, max_length=16)]
+
+
+class Github(Model):
+    """GitHub Actions: the repository whose workflows run, and the `runs-on` labels by `<platform>-<machine>`.
+
+    `{gpu}` and `{cpu}` stand for the words of the variant, `{device}` for `gpu`, or `cpu` or `mps` without one.
+    `ref` is the branch or tag whose workflows and files a dispatched run takes.
+    """
+
+    repository: Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}$")] | None = None
+    api_url: str = Field(default="https://api.github.com", pattern=r"^https?://[A-Za-z0-9.:/_-]{1,200}$")
+    ref: str = Field(default="main", pattern=r"^[A-Za-z0-9._/-]{1,200}$")
+    build: dict[PlatformMachine, Labels]
+    smoke: dict[PlatformMachine, Labels]
+
+    @model_validator(mode="after")
+    def _token_stays_secret(self) -> Self:
+        # Plain http only to this machine, where a stand-in for GitHub may run.
+        host = self.api_url.removeprefix("http://").split("/")[0].split(":")[0]
+        if self.api_url.startswith("http://") and host not in {"127.0.0.1", "localhost"}:
+            raise PydanticCustomError("api_url", "the token would go over http in the clear: use https")
+        return self
+
+    def runs_on(self, job: JobKind, variant: Variant, platform: str) -> list[str]:
+        """The labels that a runner must carry to get the job.
+
+        Raises:
+            UsageError: `ci/runners.yaml` names none for the platform and the variant's machine.
+        """
+        labels: dict[str, list[str]] = dict(getattr(self, job))
+        kind = f"{platform}-{variant.machine}"
+        if kind not in labels:
+            raise UsageError(
+                f"ci/runners.yaml: github.{job} has no labels for {kind}, which {variant} needs",
+                hint=f"add {kind}: [self-hosted, ...]; there are labels for: {', '.join(labels)}",
+            )
+        device = "gpu" if variant.sms else variant.gpu
+        words = [label.format(gpu=variant.gpu, cpu=variant.cpu, device=device) for label in labels[kind]]
+        # Two placeholders may stand for one word, such as `cpu`: GitHub gets it once.
+        return list(dict.fromkeys(words))
+
+
+class Runners(Model):
+    """`ci/runners.yaml`."""
+
+    runners: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")], Runner]
+    github: Github | None = None
+
+
+def load_settings(project: Path) -> Settings:
+    """Read `ci/farm.yaml`; a file whose content is unchanged is not read again."""
+    path = shipped.default(project, "ci/farm.yaml")
+    return _settings(path, path.read_bytes() if path.is_file() else b"")
+
+
+@lru_cache(maxsize=4)
+def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache goes by it
+    return load(path, Settings)
+
+
+def load_runners(project: Path) -> dict[str, Runner]:
+    """The machines by name; `local` is among them.
+
+    Raises:
+        UsageError: The file is wrong, or names no `local` runner.
+    """
+    path = shipped.default(project, "ci/runners.yaml")
+    runners = load(path, Runners).runners
+    if LOCAL not in runners:
+        raise UsageError(f"{path}: has no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
+    return runners
+
+
+def load_github(project: Path) -> Github:
+    """Which repository's workflows run, and the labels that their jobs ask for.
+
+    Raises:
+        UsageError: `ci/runners.yaml` is wrong or has none.
+    """
+    github = github_if_any(project)
+    if github is None:
+        raise UsageError(
+            f"{project / 'ci' / 'runners.yaml'}: no key 'github': the labels of build and smoke jobs are not known",
+            hint="write there, with the labels of your runners: github: {repository: OWNER/NAME, "
+            "build: {linux-x86_64: [self-hosted, farm-build]}, smoke: {linux-x86_64: [self-hosted, farm-smoke]}}",
+        )
+    return github
+
+
+def github_if_any(project: Path) -> Github | None:
+    """The same; None where nothing runs on GitHub."""
+    return load(shipped.default(project, "ci/runners.yaml"), Runners).github

@@ -1,0 +1,187 @@
+"""Variant names: `<gpu>-<cpu>-<python>`, the hardware and Python that a wheel is for."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from farm import catalog
+from farm.base.errors import NotBuildableError, UsageError
+from farm.base.text import nearest
+
+PYTHONS = (*(f"py3{minor}" for minor in range(9, 15)), "py313t", "py314t")
+"""Every Python that the farm builds for; `t`: free-threaded."""
+SPECIAL_GPUS = ("cpu", "mps")
+
+
+def gpus() -> tuple[str, ...]:
+    """Every word that may stand for the GPU: `cpu`, `mps`, an SM, or a named set of SMs."""
+    known = catalog.architectures()
+    return (*SPECIAL_GPUS, *known.architectures, *known.sets)
+
+
+def cpus() -> tuple[str, ...]:
+    return tuple(catalog.cpu_levels())
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """The hardware and Python that a wheel is for; `str()` gives its name, `Variant.parse` reads it back."""
+
+    gpu: str
+    cpu: str
+    python: str
+
+    @classmethod
+    def parse(cls, name: str) -> "Variant":
+        """Read a variant name.
+
+        Raises:
+            UsageError: The name is not `<gpu>-<cpu>-<python>` of known words; the nearest names are given.
+            NotBuildableError: PyTorch has wheels for the Python, but the farm builds none.
+        """
+        parts = name.rsplit("-", 2)  # a card's name may hold dashes: A100-SXM4-40GB-avx2-py312
+        axes = (("GPU", gpus()), ("CPU", cpus()), ("Python", PYTHONS))
+        card = None if parts[0] in gpus() else _card(parts[0])
+        if len(parts) != len(axes) or ("-" in parts[0] and card is None):
+            said, words = card or ("", [])
+            raise UsageError(
+                f"{name!r} is not a variant name: expected <gpu>-<cpu>-<python>" + (f"; {said}" if said else ""),
+                hint=f"an example: {(words or ['sm35'])[0]}-avx-py311",
+            )
+        # Only where the other words are right: else the name is wrong, not the Python.
+        if parts[0] in gpus() and parts[1] in cpus() and parts[2] not in PYTHONS:
+            _refuse_python(parts[2])
+        choices: list[list[str]] = []
+        problems = []
+        for part, (axis, known) in zip(parts, axes, strict=True):
+            if choices == [["mps"]]:
+                choices.append(["arm64"])  # the one CPU level beside Apple's GPUs
+                continue
+            if part in known:
+                choices.append([part])
+                continue
+            if axis == "GPU" and card is not None:
+                problems.append(card[0])
+                choices.append(card[1])
+                continue
+            # Numbers by their distance, words by their letters: sm36 is nearer to sm37 than to sm86.
+            lower = part.lower()
+            exact = [lower] if lower in known else _as_others_write(lower)
+            near = exact or _same_kind(lower, known) or nearest(lower, known)
+            problems.append(f"{axis} {part!r} (known: {', '.join(known)})")
+            choices.append(near)
+        if problems:
+            names = [f"{g}-{c}-{p}" for g in choices[0] for c in choices[1] for p in choices[2]][:3]
+            listed = ", ".join(names)
+            hint = (f"did you mean {listed}?" if card else f"nearest: {listed}") if names else None
+            raise UsageError(f"unknown variant {name!r}: {'; '.join(problems)}", hint=hint)
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.gpu}-{self.cpu}-{self.python}"
+
+    @property
+    def group(self) -> str:
+        """What one index root serves: every Python of one GPU and CPU."""
+        return f"{self.gpu}-{self.cpu}"
+
+    @cached_property
+    def architectures(self) -> tuple[str, ...]:
+        """The SM names that the GPU word stands for, lowest first; empty for `cpu` and `mps`."""
+        known = catalog.architectures()
+        if self.gpu in SPECIAL_GPUS:
+            return ()
+        return tuple(known.sets.get(self.gpu, (self.gpu,)))
+
+    @cached_property
+    def sms(self) -> tuple[int, ...]:
+        return tuple(sm_number(name) for name in self.architectures)
+
+    @property
+    def python_version(self) -> str:
+        """`3.11` for `py311`, `3.14t` for the free-threaded `py314t`."""
+        return f"{self.python[2]}.{self.python[3:]}"
+
+    @cached_property
+    def machine(self) -> str:
+        return catalog.cpu_levels()[self.cpu].machine
+
+
+def sm_number(name: str) -> int:
+    """35 for `sm35`."""
+    return int(name.removeprefix("sm"))
+
+
+def sm_word(word: str) -> str:
+    """`sm35` for sm_35, compute_35, 3.5, 35 or SM 3.5, and for sm_35a, whose suffix is the channel's arch list's."""
+    match = re.fullmatch(r"(?:sm|compute|cc)?[ _]?([0-9]{1,2})[._]?([0-9])[af]?", word.lower())
+    return f"sm{match[1]}{match[2]}" if match else ""
+
+
+def python_word(word: str) -> str:
+    """`py311` for 3.11, 311, cp311 or python3.11; `py313t` for 3.13t."""
+    match = re.fullmatch(r"(?:py|cp|python)?3[.]?([0-9]{1,2}t?)", word.lower())
+    return f"py3{match[1]}" if match else ""
+
+
+def _refuse_python(word: str) -> None:
+    """Say why a Python that PyTorch is made for is not one of a variant.
+
+    Raises:
+        NotBuildableError: Releases of the catalogue have wheels for it.
+    """
+    releases = [name for name, release in catalog.torch_releases().items() if word in release.pythons.linux]
+    if not releases:
+        return
+    near = [word.removesuffix("t")] if word.removesuffix("t") in PYTHONS else _same_kind(word, PYTHONS)
+    wheels = f"torch {releases[0]} to {releases[-1]}" if len(releases) > 1 else f"torch {releases[0]}"
+    raise NotBuildableError(
+        f"the farm builds nothing for {word}: this Python is in no base image of the catalogue, "
+        "nor pinned as a standalone one",
+        hint=f"PyTorch's own wheels are made for it ({wheels}: farm why --official --gpu NAME --python {word}); "
+        f"nearest that the farm builds for: {' or '.join(near)}",
+    )
+
+
+def _card(word: str) -> tuple[str, list[str]] | None:
+    """What to say where a card stands for the GPU, and the words of its SMs; None: the word is no card's name."""
+    from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
+
+    known = cards.gpus()
+    sm = sm_word(word)
+    if gone := known.too_old.get(sm):
+        return f"GPU {word!r} ({gone.name}): {gone.why}", []
+    if sm in gpus():
+        return f"GPU {word!r}: variants write it {sm}", [sm]
+    found = cards.find(word)
+    if not found:
+        company = cards.maker(word)
+        if company is None:
+            return None
+        ours = "mps" if company == "Apple" else "cpu"
+        return f"GPU {word!r}: a card of {company} runs no CUDA; its variants are those of {ours}", [ours]
+    sms = sorted({known.renamed.get(card.sm, card.sm) for card in found}, key=sm_number)
+    words = [sm for sm in sms if sm in gpus()]
+    names = " or ".join(dict.fromkeys(card.name for card in found))
+    if not words:
+        return f"GPU {word!r}: the card {names} is {' or '.join(sms)}: {known.too_old[sms[-1]].why}", []
+    chips = f"was sold with several chips: {', '.join(sms)}" if len(sms) > 1 else f"is {sms[0]}"
+    return f"GPU {word!r}: variants are named by SM, and the card {names} {chips}", words
+
+
+def _as_others_write(word: str) -> list[str]:
+    """A Python as 3.11, cp311 or python3.11; the CPU levels of a machine, as `uname -m` and Windows name it."""
+    if python := python_word(word):
+        return [python] if python in PYTHONS else []
+    machine = {"amd64": "x86_64", "x86-64": "x86_64"}.get(word, word)
+    return [name for name, level in catalog.cpu_levels().items() if level.machine == machine]
+
+
+def _same_kind(part: str, known: tuple[str, ...]) -> list[str]:
+    """For a number that is not known: the known words with the same letters and the closest number."""
+    match = re.fullmatch(r"([a-z]+)([0-9]{1,6})", part)
+    if not match:
+        return []
+    letters, number = match[1], int(match[2])
+    alike = [(abs(int(k.removeprefix(letters)) - number), k) for k in known if re.fullmatch(letters + r"\d+", k)]
+    return [k for _, k in sorted(alike)[:3]]

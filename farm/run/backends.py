@@ -1,0 +1,380 @@
+"""The engines by name: how each is opened, which runners it has now, and how a toolchain image gets to them."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+import docker.errors
+
+from farm import catalog
+from farm.base import resources as shipped
+from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
+from farm.base.project import LOCAL
+from farm.engines import base_images, images
+from farm.engines.admission import Worker
+from farm.engines.ask import listed_as
+from farm.engines.base import Capacity, Engine, Traits
+from farm.engines.docker import DockerEngine
+from farm.engines.exchange import Exchange
+from farm.engines.github import GithubEngine
+from farm.engines.github_api import GithubApi
+from farm.engines.github_api import connect as connect_github
+from farm.engines.host import HostEngine
+from farm.engines.reach import ERRORS, connect
+from farm.engines.swarm import SwarmEngine
+from farm.plan.file import Plan
+from farm.plan.render import Rendered, render
+from farm.plan.settings import Runner, Swarm, load_github, load_runners
+from farm.plan.variant import Variant
+from farm.platforms.facts import DEFAULT, facts
+from farm.run.host_toolchain import prove_host, this_machine
+from farm.run.report import Outcomes
+from farm.run.sources import fetch
+from farm.run.workspace import Workspace
+
+# A manager answers in milliseconds; one that does not in this time is away, and `farm status` should say so.
+MANAGER_TIMEOUT_S = 60
+PUSH_ATTEMPTS = 10
+"""For one image: another run may remove the name under which it is pushed."""
+SCRIPTS = "dockerfiles/scripts"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An open engine.
+
+    Attributes:
+        engine: Runs jobs.
+        builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
+        workers: The runners now, for the admission.
+        swarm: Where images are pushed, if they are.
+        close: Lets go of what is open.
+        lock: Held while an image is made and pushed, so that runs that start together do it once.
+    """
+
+    engine: Engine
+    builder: docker.DockerClient | None
+    workers: Callable[[], list[Worker]]
+    swarm: Swarm | None = None
+    close: Callable[[], object] = lambda: None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def open_backend(workspace: Workspace, name: str) -> Backend:
+    """The engine called `name`, as `ci/runners.yaml` and `ci/farm.yaml` describe it.
+
+    Raises:
+        UsageError: There is no such engine, or its configuration is missing.
+        NoRunnerError: It does not answer.
+    """
+    kind = engine_kind(name)
+    kind.check(workspace)
+    return kind.open(workspace, load_runners(workspace.project)[LOCAL])
+
+
+def engine_kind(name: str) -> "EngineKind":
+    """The kind of engine called `name`; nothing is opened.
+
+    Raises:
+        UsageError: There is none; the known ones are given.
+    """
+    if name not in ENGINES:
+        raise UsageError(f"unknown engine {name!r}", hint=f"known engines: {', '.join(ENGINES)}")
+    return ENGINES[name]
+
+
+def engine_for(plan: Plan, asked: str | None = None) -> str:
+    """The name of the engine that was asked for, else of the one of this machine that can build the plan.
+
+    Docker's where it can: a container keeps a build apart from the machine. A Windows machine and a Mac build their own
+    plans as processes.
+    """
+    if asked is not None:
+        return asked
+    able = (name for name in ("docker", "host") if plan.platform in ENGINES[name].traits.platforms)
+    return next(able, "docker")
+
+
+def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
+    """Refuses a plan that the engine called `name` cannot carry out. Asks nobody, writes nothing.
+
+    Raises:
+        UsageError: There is no such engine, or its configuration is missing.
+        NoRunnerError: It runs no jobs of the plan's platform.
+    """
+    kind = engine_kind(name)
+    if plan.platform not in kind.traits.platforms:
+        able = [f"--on {other}" for other, each in ENGINES.items() if plan.platform in each.traits.platforms]
+        raise NoRunnerError(
+            f"the {name} engine runs no {plan.platform} jobs, and {plan.variant} is one",
+            hint="; or ".join([*able, f"run the same on a {facts(plan.platform).title} machine with --on host"]),
+        )
+    kind.check(workspace)
+
+
+def _docker(_setting: Workspace, runner: Runner) -> Backend:
+    client = connect(runner.url)
+    engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+
+    def workers() -> list[Worker]:
+        return [Worker(LOCAL, machine=images.machine_of(client), memory=engine.capacity().memory)]
+
+    return Backend(engine, client, workers, close=client.close)
+
+
+def _swarm(workspace: Workspace, runner: Runner) -> Backend:
+    swarm = _check_swarm(workspace)
+    client = connect(swarm.url, MANAGER_TIMEOUT_S)
+    engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
+
+    def workers() -> list[Worker]:
+        nodes = engine.nodes()
+        if not any(node.ready for node in nodes):
+            return []
+        one = engine.capacity()
+        return [
+            Worker(
+                node.id,
+                platform=node.os,
+                machine=node.machine,
+                labels=node.labels,
+                memory=node.memory,
+                gpus=node.gpus,
+                # As many jobs at the same time as the node has room for, each with the limits of one job.
+                slots=min(int(node.cpus // one.cpus), int(node.memory // one.memory)),
+                # The label `farm.build=1` lends a node with a GPU to builds as well.
+                kinds=frozenset({"build", "smoke"}) if "build" in node.labels else None,
+                online=node.ready,
+            )
+            for node in nodes
+        ]
+
+    builder = connect(runner.url)
+
+    def close() -> None:
+        client.close()
+        builder.close()
+
+    return Backend(engine, builder, workers, swarm, close)
+
+
+def _host(workspace: Workspace, runner: Runner) -> Backend:
+    system, machine = this_machine()
+    engine = HostEngine(system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb))
+
+    def workers() -> list[Worker]:
+        return [Worker(LOCAL, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
+
+    return Backend(engine, None, workers)
+
+
+def _github_api(workspace: Workspace) -> GithubApi:
+    github = load_github(workspace.project)
+    return connect_github(github.api_url, github.repository, os.environ)
+
+
+def _github(workspace: Workspace, _runner: Runner) -> Backend:
+    # Names of runners are compared without case.
+    described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
+    builders = [runner for runner in described.values() if runner.by_labels and "build" in runner.jobs]
+    # GitHub does not know what a runner has: what ci/runners.yaml says, and where it says nothing, the least.
+    capacity = Capacity(
+        max((runner.cpus or 1.0 for runner in builders), default=1.0),
+        max((_bytes(runner.memory_gb) or 1 << 30 for runner in builders), default=1 << 30),
+    )
+    api = _github_api(workspace)
+
+    def workers() -> list[Worker]:
+        found = []
+        for runner in api.runners():
+            listed, known = listed_as(runner.name, runner), described.get(runner.name.lower())
+            found.append(
+                Worker(
+                    runner.name,
+                    platform=listed.platform or DEFAULT,
+                    machine=listed.machine or "x86_64",
+                    labels=frozenset(label.lower() for label in listed.labels or ()),
+                    # GitHub does not say what a machine has: without an entry in ci/runners.yaml it takes any job.
+                    memory=(_bytes(known.memory_gb) if known else None) or 1 << 62,
+                    online=listed.online,
+                )
+            )
+        return found
+
+    return Backend(GithubEngine(api, load_github(workspace.project), capacity), None, workers, close=api.close)
+
+
+IMAGE = "image.id"
+"""The file of a run that says in which image it was built."""
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine by its name, before it is opened.
+
+    Attributes:
+        check: Raises UsageError where its configuration is missing; asks nobody.
+        labels: Gives a function from variant and platform of a build to what its runner must carry.
+    """
+
+    traits: Traits
+    open: Callable[[Workspace, Runner], Backend]
+    check: Callable[[Workspace], object] = lambda _workspace: None
+    labels: "Callable[[Workspace], Labels]" = lambda _workspace: lambda _variant, _platform: frozenset()
+
+
+def _check_swarm(workspace: Workspace) -> Swarm:
+    if workspace.settings.swarm is None:
+        raise UsageError(
+            "ci/farm.yaml does not say how the swarm is reached",
+            hint="swarm: {url: ssh://manager, exchange: s3://bucket/prefix, registry: host:5000}",
+        )
+    return workspace.settings.swarm
+
+
+Labels = Callable[[str, str], frozenset[str]]
+
+
+def _github_labels(workspace: Workspace) -> Labels:
+    github = load_github(workspace.project)
+    return lambda variant, platform: frozenset(
+        label.lower() for label in github.runs_on("build", Variant.parse(variant), platform)
+    )
+
+
+ENGINES: dict[str, EngineKind] = {
+    "docker": EngineKind(DockerEngine.traits, _docker),
+    "host": EngineKind(HostEngine.traits, _host),
+    "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
+    # `check`: opening a client looks at repository and token, and sends no request.
+    "github": EngineKind(
+        GithubEngine.traits, _github, check=lambda workspace: _github_api(workspace).close(), labels=_github_labels
+    ),
+}
+"""What `--on` takes. A new engine: its module, a line here, and `tests/e2e/dispatch/test_conformance.py` for it."""
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return int(gigabytes * 1e9) if gigabytes else None
+
+
+def short_path(path: Path, project: Path) -> Path:
+    """Relative to the project where it is inside; `artifacts:` may name a folder anywhere."""
+    return path.relative_to(project) if path.is_relative_to(project) else path
+
+
+def write_context(workspace: Workspace, plan: Plan, folder: Path, outcomes: Outcomes) -> Rendered:
+    """Renders a plan into `folder/context`."""
+    rendered = render(workspace.project, plan)
+    with outcomes.timed("render", workspace.watcher) as step:
+        files = rendered.write(folder / "context")
+        step.result = f"{len(files)} files in {short_path(folder / 'context', workspace.project)}"
+    return rendered
+
+
+def toolchain(
+    workspace: Workspace, backend: Backend, plan: Plan, rendered: Rendered, folder: Path, outcomes: Outcomes
+) -> str:
+    """Makes the toolchain image of a plan; returns the name that the runners know, "" where none is made here.
+
+    Raises:
+        InfrastructureError: The image cannot be made or pushed.
+        NoRunnerError: The builder is another machine than the plan is for, or the host lacks a compiler.
+    """
+    watcher = workspace.watcher
+    client = backend.builder
+    if backend.engine.traits.gathers:  # `farm build` on the runner makes it
+        return ""
+    if client is None:
+        prove_host(workspace, plan, shipped.path(workspace.project, SCRIPTS) / "prove_toolchain.py", outcomes)
+        return ""
+    images.check_machine(client, plan.machine)
+    assert plan.base  # submit refuses the others
+    with outcomes.timed("image", watcher) as step, backend.lock:
+        base = base_images.base_image(
+            client,
+            plan.base,
+            catalog.debian_releases()[plan.base],
+            pull_timeout_s=workspace.settings.pull_timeout_s,
+            mirror=workspace.settings.debian_mirror,
+            line=watcher.line,
+            note=watcher.note,
+            progress=watcher.progress,
+        )
+        wanted = images.Toolchain(
+            repository="farm/toolchain",
+            context=rendered.image,
+            digest=rendered.image_digest,
+            base=base,
+            labels={"farm.base": plan.base, "farm.channel": plan.channel, images.PROJECT_LABEL: workspace.id},
+            archives=workspace.settings.archives_url,
+            wheels=lambda: _toolkit_wheels(workspace, plan),
+        )
+        image = images.ensure_image(
+            client,
+            wanted,
+            log=folder / "image.log",
+            line=watcher.line,
+            note=watcher.note,
+            progress=watcher.progress,
+        )
+        # For the provenance: the journal does not hold it.
+        (folder / IMAGE).write_text(image.id, encoding="utf-8")
+        step.result = f"{image.tag}, {'reused' if image.reused else 'built'}"
+        if backend.swarm is None or backend.swarm.registry is None:
+            return image.tag
+        pushed = push(client, image.tag, backend.swarm.push or backend.swarm.registry)
+        step.result += f", {'pushed' if pushed else 'in the registry'}"
+        # Nodes may know the registry under another address than the machine that pushes.
+        return f"{backend.swarm.registry}/{image.tag}"
+
+
+def _toolkit_wheels(workspace: Workspace, plan: Plan) -> dict[str, Path]:
+    """The wheels that the toolkit takes something from, by file name; fetched when they are not here."""
+    cache = workspace.artifacts / "sources"
+    cache.mkdir(parents=True, exist_ok=True)
+    wheels = plan.toolkit.wheels if plan.toolkit else []
+    return {str(each.file): fetch(each, cache, mirror=None, line=workspace.watcher.line) for each in wheels}
+
+
+def push(client: docker.DockerClient, tag: str, registry: str) -> bool:
+    """Pushes an image; False where the registry has it already.
+
+    Raises:
+        InfrastructureError: The registry does not answer, or refuses it.
+    """
+    repository, _, name = tag.partition(":")
+    there = f"{registry}/{repository}"
+    problem: str | None = None
+    try:
+        for _ in range(PUSH_ATTEMPTS):
+            # In the loop: another run that pushes the same image may have removed the name since.
+            client.images.get(tag).tag(there, name)
+            new, problem = _push_once(client, there, name)
+            if problem is None:
+                return new
+            if "does not exist" not in problem:
+                break
+    except ERRORS as error:
+        problem = str(error)
+    raise InfrastructureError(f"{there}:{name} cannot be pushed: {problem}", hint="is the registry up?")
+
+
+def _push_once(client: docker.DockerClient, repository: str, name: str) -> tuple[bool, str | None]:
+    """Whether the registry had it not yet, and what went wrong.
+
+    Runs that push the same image at the same time give it the same name, and the first that is done removes it.
+    """
+    new, problem = False, None
+    try:
+        for event in client.images.push(repository, name, stream=True, decode=True):
+            problem = problem or event.get("error")
+            new |= event.get("status") == "Pushed"
+    finally:
+        with contextlib.suppress(docker.errors.APIError):  # it is gone, or in use: a name that stays does no harm
+            client.images.remove(f"{repository}:{name}")
+    return new, problem

@@ -1,0 +1,368 @@
+"""The build of a run: taken up where a dead controller left it, else started; followed to its end, collected, released.
+
+An attempt is written down before its job is submitted, and its end before the engine forgets it: whoever comes after a
+controller that was killed finds either the attempt or the job by its labels.
+"""
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.base.errors import BuildFailedError, FarmError, InfrastructureError, UsageError
+from farm.base.heartbeat import megabytes
+from farm.base.interrupts import held
+from farm.base.project import LOCAL
+from farm.base.retries import retry_while_open
+from farm.engines.base import FINAL, Cause, Engine, Observation
+from farm.engines.output import LocalDiskError, RefusedOutputError
+from farm.platforms.registry import platform
+from farm.run import build, packs, wheel_pieces
+from farm.run.backends import toolchain, write_context
+from farm.run.context import CancelledError, RunContext, StillRunningError
+from farm.run.inputs import gathered
+from farm.run.journal import Attempt, EventKind, Result, State
+from farm.run.journal import Job as JournalJob
+from farm.run.report import Step
+from farm.run.sources import fetch_all
+
+COLLECT_TRIES = 4
+COLLECT_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class BuildStep:
+    """See the module. `pieces`: of a wheel that was built from an offline bundle; nothing is built here then."""
+
+    context: RunContext
+    pieces: Path | None = None
+
+    @property
+    def _built(self) -> Path:
+        return self.context.folder / "built"
+
+    def carry_out(self) -> Path:
+        """The folder with what the build left: `wheel/` and `lib/`.
+
+        Raises:
+            BuildFailedError: The build's own fault.
+            CancelledError: Somebody asked for the end.
+            StillRunningError: The build may still be there; the next call takes it up.
+            InfrastructureError: It was lost.
+        """
+        context = self.context
+        jobs = context.journal.jobs(context.run.id)
+        job = next((j for j in jobs if j.kind == "build"), None) or context.journal.create_job(context.run.id, "build")
+        self._release_ended(job)
+        # `built` gets its name last, when it is whole: where it exists, the wheel was collected.
+        if self._built.is_dir():
+            with context.outcomes.timed("build", context.workspace.watcher) as step:
+                for attempt in job.attempts:  # its controller ended between taking the wheel and writing that down
+                    context.journal.set_state(attempt.id, "done", "success")
+                step.result = "taken up: the wheel was collected before"
+                context.outcomes.wheel = str(build.the_wheel(self._built / "wheel"))
+        elif self.pieces is not None:
+            self._join_pieces(self.pieces, context.journal.create_attempt(job.id, "bundle", LOCAL))
+        else:
+            self._build(job)
+        return self._built
+
+    def _build(self, job: JournalJob) -> None:
+        context = self.context
+        last = self._alive(job)
+        if last is not None and last.handle:
+            engine = context.backend().engine
+            with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
+                step.result = "taken up"
+                self._finish(engine, last, last.handle)
+                step.result += "; "
+                self._note_wheel(step)
+            return
+        self._fetch()
+        image = self._toolchain()
+        engine = context.backend().engine
+        with context.outcomes.timed("build", context.workspace.watcher) as step:
+            # One without a handle: the controller was killed while it submitted. The engine knows it by its labels.
+            attempt = last or context.journal.create_attempt(job.id, engine.name, context.runner or LOCAL)
+            with self._ended_with_us(engine, attempt):
+                handle = self._start(engine, image, attempt)
+                self._finish(engine, attempt, handle)
+                self._note_wheel(step)
+
+    def _fetch(self) -> None:
+        """What comes from elsewhere, before the minutes that an image takes: a wrong name or hash is said at once."""
+        context, plan = self.context, self.context.plan
+        workspace = context.workspace
+        if plan.source.kind == "path" and not plan.parts and not plan.build_requires:
+            return
+        # Where the runner gathers, and where the build itself fetches, nothing is needed here.
+        if platform(plan.platform).self_contained or context.backend().engine.traits.gathers:
+            return
+        cache, mirror = workspace.artifacts / "sources", workspace.settings.debian_mirror
+        with context.outcomes.timed("fetch", workspace.watcher) as step:
+            files = fetch_all(plan, cache, mirror=mirror, line=workspace.watcher.line)
+            size = sum(file.stat().st_size for file in files)
+            step.result = f"{len(files)} file{'s' * (len(files) > 1)}, {megabytes(size)}; hashes match"
+
+    def _toolchain(self) -> str:
+        context = self.context
+        rendered = write_context(context.workspace, context.plan, context.folder, context.outcomes)
+        return toolchain(context.workspace, context.backend(), context.plan, rendered, context.folder, context.outcomes)
+
+    def _note_wheel(self, step: Step) -> None:
+        wheel = build.the_wheel(self._built / "wheel")
+        step.result += f"{wheel.name} ({wheel.stat().st_size / 1e6:.2f} MB)"
+        self.context.outcomes.wheel = str(wheel)
+
+    def _join_pieces(self, pieces: Path, attempt: Attempt) -> None:
+        """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
+        context = self.context
+        context.journal.set_state(attempt.id, "running")
+        part = self._built.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        with self._ending(attempt):
+            wheel = wheel_pieces.join(context.plan, pieces, part / "wheel")
+            image = self._toolchain()
+            with context.outcomes.timed("build", context.workspace.watcher) as step:
+                engine = context.backend().engine
+                wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
+                # Under its own name only when it is whole: `carry_out` takes a folder `built` for a collected wheel.
+                retry_while_open(part.rename, self._built)
+                step.result = "from a bundle: "
+                self._note_wheel(step)
+
+    # --- take up and start
+
+    def _release_ended(self, job: JournalJob) -> None:
+        """Has the engine forget what an earlier controller wrote the end of, and may not have released."""
+        built = self._built.is_dir()
+        handles = [a.handle for a in job.attempts if a.handle and (built or a.state in FINAL)]
+        for handle in handles:
+            try:
+                self.context.backend().engine.release(handle)
+            except FarmError as error:  # an engine that is away now should not stop the steps that need none
+                self.context.workspace.watcher.note(f"{handle[:12]} may be left at its engine: {error}")
+
+    def _alive(self, job: JournalJob) -> Attempt | None:
+        """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then.
+
+        Raises:
+            BuildFailedError: It has failed: that is never tried again by itself.
+            StillRunningError: The engine does not answer now; the build may be under way.
+            InfrastructureError: It is lost, and the scheduler chose its runner: it chooses the next one too.
+        """
+        last = job.attempts[-1] if job.attempts else None
+        if last is not None and last.result == "failure":  # its controller ended before it ended the run
+            raise BuildFailedError(
+                last.why or "the build failed", hint=f"the whole log: {self.context.folder}/build.log"
+            )
+        if last is None or last.state in FINAL:
+            return None
+        if not last.handle:
+            return last
+        try:
+            engine = self.context.backend().engine
+            observed = engine.observe(last.handle)
+        except InfrastructureError as error:
+            raise StillRunningError(str(error), hint=error.hint) from error
+        # Killed from outside it is lost as well, though its engine still knows it: it is built again.
+        if observed.state != "lost" and observed.cause is not Cause.KILLED:
+            return last
+        # Written before it is released: whoever comes next then never follows a job that is gone.
+        self.context.journal.set_state(last.id, "lost", "infra", why=observed.text)
+        engine.release(last.handle)
+        if self.context.runner is not None:
+            raise InfrastructureError(f"the build was lost: {observed.text}")
+        return None
+
+    def _start(self, engine: Engine, image: str, attempt: Attempt) -> str:
+        """Submit the job; returns its handle, which the journal has then."""
+        context, plan = self.context, self.context.plan
+        with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as inputs:
+            labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
+            places = engine.traits.places
+            keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
+            job = build.make_job(
+                plan,
+                image=image,
+                inputs=inputs.folders,
+                capacity=engine.capacity(),
+                labels=labels,
+                volumes=build.kept(plan) if keeps else {},
+                environment=inputs.environment,
+                runner=context.runner if places else None,
+                excluded=context.excluded if places else (),
+            )
+            cache = engine.volume_id(build.CACHE_VOLUME) if keeps and build.uses_cache(plan) else None
+            # Before the submit: a later controller that takes the job up cannot find out what it was given.
+            context.journal.event(context.run.id, EventKind.INPUTS, None, attempt.id, wheels=inputs.wheels, cache=cache)
+            context.journal.set_state(attempt.id, "starting")
+            try:
+                context.check_cancelled()  # images and sources take minutes
+                with held():
+                    handle = engine.submit(job)
+                    try:
+                        context.journal.set_handle(attempt.id, handle)
+                    except BaseException:  # nobody else knows the container
+                        engine.release(handle)
+                        raise
+            except CancelledError as error:
+                context.journal.set_state(attempt.id, "cancelled", why=str(error))
+                raise
+            except FarmError as error:  # also a host that runs another job
+                context.journal.set_state(attempt.id, "lost", "infra", why=str(error))
+                raise
+        # Somebody may have asked for the end during the submit.
+        if context.journal.happened(context.run.id, EventKind.CANCEL):
+            engine.cancel(handle)  # whoever asked for it did not know the handle yet
+        return handle
+
+    @contextlib.contextmanager
+    def _ended_with_us(self, engine: Engine, attempt: Attempt) -> Iterator[None]:
+        """Ctrl-C during the block, at whatever moment, ends the attempt's job and has the engine forget it."""
+        journal = self.context.journal
+        try:
+            yield
+        except KeyboardInterrupt:
+            with held():  # GitHub's runner sends SIGTERM 7.5 s after SIGINT
+                attempts = (a for job in journal.jobs(self.context.run.id) for a in job.attempts)
+                handle = next(a.handle for a in attempts if a.id == attempt.id)
+                if handle:
+                    engine.cancel(handle)
+                journal.set_state(attempt.id, "cancelled", why="interrupted")
+                if handle:
+                    engine.release(handle)
+            raise
+
+    # --- follow and collect
+
+    def _finish(self, engine: Engine, attempt: Attempt, handle: str) -> None:
+        """Follow a job to its end and take the wheel; the job is released unless it is kept for the next try."""
+        observed = self._follow(engine, attempt, handle)
+        try:
+            with self._ending(attempt):
+                self._take(engine, attempt, handle, observed)
+        except StillRunningError:
+            raise
+        except BaseException:
+            engine.release(handle)
+            raise
+        engine.release(handle)
+        if engine.traits.keeps_volumes:
+            # After a success only: a build that failed goes on with what its tree holds.
+            engine.discard(build.kept(self.context.plan)[build.TREE])
+
+    def _follow(self, engine: Engine, attempt: Attempt, handle: str) -> Observation:
+        context = self.context
+        try:
+            return build.follow(
+                engine,
+                handle,
+                context.folder / "build.log",
+                context.workspace.watcher,
+                self._noted(attempt),
+                lambda observed: self._note_state(attempt, observed),
+            )
+        except InfrastructureError as error:
+            raise StillRunningError(
+                str(error), hint="run the same command again: it continues if the build is still there"
+            ) from error
+
+    def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
+        """Judge the end of the job and move its output into place."""
+        context, plan = self.context, self.context.plan
+        # `.part` may hold what a controller that was killed had collected.
+        log, part = context.folder / "build.log", self._built.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        # A request to cancel counts more than how the job ended, which may be by that very request.
+        context.check_cancelled()
+        if observed.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
+            context.journal.event(context.run.id, EventKind.CANCEL)
+            raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
+        try:
+            build.judge(observed, log, plan.platform)
+        except BuildFailedError:
+            self._share_failed(engine, attempt, handle, part)
+            raise
+        _collect(engine, handle, part)
+        self._share(engine, attempt, part)
+        build.the_wheel(part / "wheel")
+        retry_while_open(part.rename, self._built)
+
+    @contextlib.contextmanager
+    def _ending(self, attempt: Attempt) -> Iterator[None]:
+        """Writes down how an attempt ended, whatever the block raises; one that is kept for the next try has not."""
+        journal = self.context.journal
+        try:
+            yield
+        except StillRunningError as error:
+            journal.set_state(attempt.id, "running", why=str(error))
+            raise
+        except FarmError as error:
+            journal.set_state(attempt.id, *_end_of(error), why=str(error))
+            raise
+        journal.set_state(attempt.id, "done", "success")
+
+    # --- what is noted on the way
+
+    def _noted(self, attempt: Attempt) -> Callable[[int, int], object]:
+        journal, run = self.context.journal, self.context.run
+        return lambda done, total: journal.event(run.id, EventKind.PROGRESS, None, attempt.id, done=done, total=total)
+
+    def _note_state(self, attempt: Attempt, observed: Observation) -> None:
+        """How an attempt stands that has not ended. The end is judged first, then noted."""
+        if observed.state not in FINAL:
+            self.context.journal.set_state(attempt.id, observed.state, why=observed.text)
+
+    def _share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
+        """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
+        context = self.context
+        if not packs.wanted(context.workspace, context.plan):
+            return
+        result = packs.collect_packs(context.workspace, context.plan, engine, output, self._say_cache)
+        if result is not None:
+            context.journal.event(context.run.id, packs.KIND, None, attempt.id, **vars(result))
+
+    def _share_failed(self, engine: Engine, attempt: Attempt, handle: str, part: Path) -> None:
+        """What a failed build compiled is good all the same."""
+        if not packs.wanted(self.context.workspace, self.context.plan):
+            return
+        with contextlib.suppress(InfrastructureError, RefusedOutputError):  # not every engine keeps it
+            engine.collect(handle, part, build.MAX_OUTPUT)
+            self._share(engine, attempt, part)
+        shutil.rmtree(part, ignore_errors=True)
+
+    def _say_cache(self, text: str) -> None:
+        self.context.workspace.watcher.note(f"compiler cache: {text}")
+        self.context.journal.event(self.context.run.id, packs.NOTE, text=text)
+
+
+def _end_of(error: FarmError) -> tuple[State, Result | None]:
+    """How an attempt ended that ended with an error."""
+    if isinstance(error, CancelledError):
+        return "cancelled", None
+    return ("done", "failure") if isinstance(error, BuildFailedError | UsageError) else ("lost", "infra")
+
+
+def _collect(engine: Engine, handle: str, part: Path) -> None:
+    """Takes the output; a store that is away for a moment does not cost the build.
+
+    Raises:
+        RefusedOutputError: The output itself is at fault: no further try would change that.
+        StillRunningError: This machine's own disk is; the engine keeps the output.
+        InfrastructureError: The engine does not give it.
+    """
+    for left in reversed(range(COLLECT_TRIES)):
+        try:
+            engine.collect(handle, part, build.MAX_OUTPUT)
+            return
+        except LocalDiskError as error:
+            shutil.rmtree(part, ignore_errors=True)
+            raise StillRunningError(str(error), hint=error.hint) from error
+        except InfrastructureError:
+            shutil.rmtree(part, ignore_errors=True)
+            if not left:
+                raise
+            time.sleep(COLLECT_PAUSE_S)

@@ -1,0 +1,242 @@
+"""A plan with all that it needs, in parts that can be carried one at a time to a machine without network or Docker."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import farm
+from farm.base import outputs
+from farm.base import resources as shipped
+from farm.base.errors import UsageError
+from farm.base.retries import retry_while_open
+from farm.base.temporary import temporary_folder
+from farm.base.zipapps import pack
+from farm.engines.base import Engine, Job
+from farm.engines.docker import DockerEngine
+from farm.plan.file import Plan
+from farm.plan.render import EPOCH, render
+from farm.run import needs
+from farm.run.backends import SCRIPTS, check_engine, open_backend, toolchain
+from farm.run.build import TREE, kept
+from farm.run.report import Outcomes
+from farm.run.short_job import run_to_end
+from farm.run.sources import gather
+from farm.run.workspace import Workspace
+
+PART_BYTES = 56 << 20
+MAX_TREE = 4 << 30
+PACK_TIMEOUT_S = 3600
+CARRIED = (
+    "__init__.py",
+    "base/__init__.py",
+    "base/errors.py",
+    "base/locks.py",
+    "base/processes/__init__.py",
+    "base/processes/posix.py",
+    "base/text.py",
+    "platforms/__init__.py",
+    "platforms/facts.py",
+    "engines/__init__.py",
+    "engines/base.py",
+    "engines/host.py",
+    "engines/output.py",
+    "engines/supervise.py",
+)
+"""What of the farm goes along: the host engine, which needs the standard library alone."""
+RUNNER = "farm.run.standalone.bundle.main:main"
+
+
+def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
+    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image.
+
+    Raises:
+        BuildFailedError: The image cannot be packed.
+    """
+    packed = cache / f"{image.rpartition(':')[2]}.tar.xz"
+    if packed.exists():
+        return packed
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"{packed.stem}.job"
+    folder.mkdir(exist_ok=True)
+    (folder / script.name).write_bytes(script.read_bytes())
+    job = Job(
+        name=f"pack {image}",
+        image=image,
+        command=("python3", f"/farm/job/{script.name}", "/farm/out"),
+        inputs={"/farm/job": folder},
+        output="/farm/out",
+        environment={},
+        limits=engine.capacity(),
+        timeout_s=PACK_TIMEOUT_S,
+        labels={"farm.pack": packed.stem},
+    )
+    part = cache / f"{packed.stem}.part"
+    # It gets its name when it is whole: a bundle that was interrupted packs it again.
+    run_to_end(engine, job, part, MAX_TREE)
+    retry_while_open((part / "tree.tar.xz").replace, packed)
+    return packed
+
+
+def write_bundle(
+    plan: Plan, *, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]
+) -> list[Path]:
+    """Write the parts, `manifest.json` and `run` into the empty or absent folder `dest`; returns the files.
+
+    Args:
+        plan: What is built.
+        dest: The bundle.
+        tree: The packed toolchain.
+        inputs: Folders by the name that they get below /farm: the rendered job, the gathered sources, and the
+            published wheels that the build needs.
+        environment: What the toolchain's image sets.
+
+    Raises:
+        UsageError: `dest` holds something, or cannot be a folder.
+    """
+    require_empty(dest)
+    made: list[Path] = []
+    try:
+        outputs.make_folder(dest, made)
+        with outputs.writing(dest):
+            return _write(plan, dest, tree, inputs, environment)
+    except BaseException:  # Ctrl-C, a full disk: half a bundle is not carried away
+        outputs.remove([*made, *(dest.iterdir() if dest.is_dir() else ())])
+        raise
+
+
+def require_empty(dest: Path) -> None:
+    """Refuses a place for a bundle that holds something, or is no folder."""
+    if dest.exists() and not dest.is_dir():
+        raise UsageError(f"{dest} is not a folder", hint="name a folder for the bundle")
+    if dest.exists() and any(dest.iterdir()):
+        raise UsageError(f"{dest} is not empty", hint="name another folder for the bundle, or remove it")
+
+
+def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], environment: dict[str, str]) -> list[Path]:
+    splitter = _Parts(dest)
+    with (
+        io.BufferedWriter(splitter, 1 << 20) as stream,
+        # Mode `w|` never seeks: a part that is written is hashed and closed.
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        # `run` unpacks it while it reads the parts: the packed file is never written to the disk there.
+        _add(archive, [("tree.tar.xz", tree)])
+        for name, folder in inputs.items():
+            _add(archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder)))
+        package = Path(farm.__file__).parent
+        _add(archive, ((f"lib/farm/{name}", package / name) for name in CARRIED))
+    parts = splitter.finish()
+    manifest: dict[str, Any] = {
+        "schema": 1,
+        "name": f"{plan.package}-{plan.version}-{plan.variant}",
+        "plan": plan.digest,
+        "parts": parts,
+        "job": {
+            "command": ["bash", "/farm/job/build.sh"],
+            "inputs": {f"/farm/{name}": name for name in inputs},
+            "output": "/farm/out",
+            # What the image sets: `run` has the image's files, and no Docker to set it.
+            "environment": environment,
+            "volumes": {TREE: kept(plan)[TREE]},
+            "timeout_s": plan.timeout_minutes * 60,
+            "memory_per_job_gb": plan.memory_per_job_gb,
+        },
+    }
+    (dest / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    run = dest / "run"
+    run.write_bytes(pack(RUNNER))
+    run.chmod(0o755)
+    return [run, dest / "manifest.json", *(dest / part["name"] for part in parts)]
+
+
+def bundle(workspace: Workspace, plan: Plan, dest: Path) -> list[Path]:
+    """Make the bundle of a plan in `dest`: the toolchain's image is made and packed, the sources are gathered.
+
+    Raises:
+        FarmError: What `needs.fetch`, `toolchain`, `gather`, `pack_toolchain` and `write_bundle` raise.
+    """
+    require_empty(dest)  # said before the minutes that packing takes
+    check_engine(workspace, "docker", plan)
+    backend = open_backend(workspace, "docker")
+    engine = backend.engine
+    assert isinstance(engine, DockerEngine)
+    with temporary_folder("farm-bundle-") as folder:
+        needed = {}
+        if plan.installs:
+            needed["needs"] = folder / "needs"
+            needs.fetch(workspace, plan, needed["needs"])
+        rendered = render(workspace.project, plan)
+        rendered.write(folder / "context")
+        image = toolchain(workspace, backend, plan, rendered, folder, Outcomes())
+        script = shipped.path(workspace.project, SCRIPTS) / "pack_toolchain.py"
+        workspace.watcher.line(f"packing {image}, once an image")
+        tree = pack_toolchain(engine, image, script, workspace.artifacts / "toolchains")
+        sources = folder / "sources"
+        mirror = workspace.settings.debian_mirror
+        gather(plan, workspace.artifacts / "sources", sources, mirror=mirror, line=workspace.watcher.line)
+        inputs = {"job": folder / "context" / "job", "source": sources, **needed}
+        environment = engine.image_environment(image)
+        return write_bundle(plan, dest=dest, tree=tree, inputs=inputs, environment=environment)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _add(archive: tarfile.TarFile, files: Iterable[tuple[str, Path]]) -> None:
+    for name, path in files:
+        info = tarfile.TarInfo(name)
+        # One time and one mode for all: the same plan gives the same parts.
+        info.size, info.mtime, info.mode = path.stat().st_size, EPOCH, 0o644
+        with path.open("rb") as stream:
+            archive.addfile(info, stream)
+
+
+class _Parts(io.RawIOBase):
+    """A file that is written as parts of at most PART_BYTES."""
+
+    def __init__(self, dest: Path) -> None:
+        self._dest = dest
+        self._parts: list[dict[str, Any]] = []
+        self._stream: Any = None
+        self._left = 0
+        self._hash = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        taken = 0
+        # What tarfile writes at a time may lie across two parts.
+        while taken < len(view):
+            if not self._left:
+                self._next()
+            piece = view[taken : taken + self._left]
+            self._stream.write(piece)
+            self._hash.update(piece)
+            self._parts[-1]["size"] += len(piece)
+            self._left -= len(piece)
+            taken += len(piece)
+        return taken
+
+    def _next(self) -> None:
+        self._end()
+        name = f"part-{len(self._parts):02d}"
+        self._parts.append({"name": name, "size": 0})
+        self._stream = (self._dest / name).open("wb")
+        self._hash, self._left = hashlib.sha256(), PART_BYTES
+
+    def _end(self) -> None:
+        if self._stream:
+            self._stream.close()
+            self._parts[-1]["sha256"] = self._hash.hexdigest()
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Close the last part; what each is."""
+        self._end()
+        return self._parts

@@ -1,0 +1,124 @@
+"""The state of a run and the reason for it, derived in one place: the command line and the site print it."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from farm.base.errors import ExitCode
+from farm.run.journal.journal import Journal
+from farm.run.journal.model import FINAL, Attempt, EventKind, Run
+from farm.run.journal.owner import NOBODY, is_dead
+
+
+class Phase(StrEnum):
+    """Where a run is."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    """The build has ended; repair, verify, publish or smoke are under way."""
+    SUCCEEDED = "success"
+    FAILED = "failure"
+    INFRASTRUCTURE = "infra"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.INFRASTRUCTURE, Phase.CANCELLED)
+
+
+class Reason(StrEnum):
+    """Why a run is where it is; the value is the sentence for people."""
+
+    NO_DISPATCHER = "no dispatcher is running: `farm dispatch` continues it"
+    CONTROLLER_DEAD = "its controller is dead: the same `farm submit` continues it"
+    NOT_SCHEDULED = "the dispatcher has not looked at it yet"
+    PREPARING = "being prepared"
+    AFTER_BUILD = "the build has ended; the steps after it are under way"
+    SCHEDULER = "waiting for a runner"
+    ENGINE = "waiting for the engine"
+    ERROR = "it failed"
+    CANCELLED = "cancelled by `farm cancel`"
+    INTERRUPTED = "interrupted (Ctrl-C, SIGTERM or a closed terminal): the same `farm submit` starts it again"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """`attempts` are those of all its jobs, oldest first; `detail` is what scheduler, engine or error gave in words.
+
+    `build` is the newest attempt of the build alone: a smoke test runs elsewhere.
+    """
+
+    phase: Phase
+    reason: Reason | None = None
+    detail: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    build: Attempt | None = None
+
+    @property
+    def last(self) -> Attempt | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def abandoned(self) -> bool:
+        """Nobody carries the run out, and nobody will by himself."""
+        return self.reason in (Reason.NO_DISPATCHER, Reason.CONTROLLER_DEAD)
+
+    @property
+    def text(self) -> str | None:
+        """One sentence that explains a wait or a failure; None where there is nothing to explain."""
+        return self.detail or (str(self.reason) if self.reason else None)
+
+
+def state_of(journal: Journal, run: Run) -> RunState:
+    """The state of a run now.
+
+    Raises:
+        InfrastructureError: The journal cannot be read.
+    """
+    jobs = journal.jobs(run.id)
+    attempts = tuple(attempt for job in jobs for attempt in job.attempts)
+    builds = [attempt for job in jobs if job.kind == "build" for attempt in job.attempts]
+    return replace(_state(journal, run, attempts), attempts=attempts, build=builds[-1] if builds else None)
+
+
+def _state(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+    if run.finished is not None:
+        return _ended(journal, run)
+    found = _open(journal, run, attempts)
+    # The owner's death overrules the last state that it wrote, which may be a `running` of last week.
+    if run.owner != NOBODY and is_dead(run.owner):  # whatever it was doing, nobody does it now
+        return RunState(found.phase, Reason.NO_DISPATCHER if run.request.detached else Reason.CONTROLLER_DEAD)
+    return found
+
+
+def _ended(journal: Journal, run: Run) -> RunState:
+    if run.result == "success":
+        return RunState(Phase.SUCCEEDED)
+    error = journal.happened(run.id, EventKind.ERROR)
+    phase = Phase.FAILED if run.result == "failure" else Phase.INFRASTRUCTURE
+    reason: Reason | None = Reason.ERROR if error else None
+    if run.exit_code == ExitCode.INTERRUPTED:
+        phase = Phase.CANCELLED
+        reason = Reason.CANCELLED if journal.happened(run.id, EventKind.CANCEL) else Reason.INTERRUPTED
+    return RunState(phase, reason, str(error.data["text"]) if error else None)
+
+
+def _open(journal: Journal, run: Run, attempts: tuple[Attempt, ...]) -> RunState:
+    # The attempt comes first: a reason of the scheduler from before its start explains nothing any more.
+    last = attempts[-1] if attempts else None
+    if last is not None and last.state not in FINAL:
+        return RunState(Phase(last.state), Reason.ENGINE if last.why else None, last.why)
+    waits, moved = journal.happened(run.id, EventKind.WAITING), journal.happened(run.id, EventKind.STATE)
+    if last is not None and last.state == "done":
+        # What the scheduler gave as a reason before the build is over; after it, it is why a later step is tried again.
+        if waits is not None and moved is not None and waits.id > moved.id:
+            return RunState(Phase.FINISHING, Reason.SCHEDULER, str(waits.data["why"]))
+        return RunState(Phase.FINISHING, Reason.AFTER_BUILD)
+    begun = journal.happened(run.id, EventKind.BEGUN)
+    if begun is not None and (waits is None or begun.id > waits.id):
+        return RunState(Phase.QUEUED, Reason.PREPARING)  # sources and image, which may take long
+    if waits is not None:
+        return RunState(Phase.QUEUED, Reason.SCHEDULER, str(waits.data["why"]))
+    return RunState(Phase.QUEUED, Reason.NOT_SCHEDULED if run.request.detached else Reason.PREPARING)

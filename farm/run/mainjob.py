@@ -1,0 +1,105 @@
+"""The steps of one run: build, repair, verify, publish, smoke. Each may be done again after a controller was killed."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, VerificationFailedError
+from farm.base.project import LOCAL
+from farm.plan.file import Plan
+from farm.run import build_inputs
+from farm.run.buildstep import BuildStep
+from farm.run.check import check_wheel, summary
+from farm.run.context import RunContext
+from farm.run.dependencies import link_missing
+from farm.run.journal import Until
+from farm.run.library_wheels import library_wheels
+from farm.run.release import pip_line, pip_source, publish_wheel
+from farm.run.repair import repair_built
+from farm.run.smoke import SmokeOptions, smoke
+
+
+@dataclass(frozen=True)
+class MainJob(RunContext):
+    """One run, step after step. `pieces`: the wheel, built from an offline bundle; nothing is built here then."""
+
+    pieces: Path | None = None
+
+    def steps(self, until: Until) -> None:
+        plan, watcher = self.plan, self.workspace.watcher
+        self.folder.mkdir(parents=True, exist_ok=True)
+        built = BuildStep(self, self.pieces).carry_out()
+        # Also where the run ends with the build: its `built` may be published by another machine.
+        given = build_inputs.noted(self, built)
+        if until == "build":
+            return
+        with self.outcomes.timed("repair", watcher) as step:
+            result = repair_built(plan, built, self.folder / "repaired")
+            vendored = ", ".join(Path(item.path).name for item in result.vendored) or "nothing"
+            step.result = f"added {vendored}; {result.tags[0] if result.tags else 'its tag is kept'}"
+            self.outcomes.wheel = str(result.wheel)
+        with self.outcomes.timed("verify", watcher) as step:
+            others = library_wheels(self.workspace, plan, self.folder / "dependencies")
+            try:
+                report = check_wheel(result.wheel, plan, self.folder / "verify.json", others)
+            except VerificationFailedError as error:
+                raise VerificationFailedError(
+                    str(error), hint=f"{error.hint}; {without_a_build(plan, result.wheel)}"
+                ) from error
+            step.result = summary(report)
+        if until == "verify":
+            return
+        # The last moment: what is published is not taken back.
+        self.check_cancelled()
+        with self.outcomes.timed("publish", watcher) as step:
+            mib = result.wheel.stat().st_size >> 20
+            published = publish_wheel(
+                self.workspace,
+                plan,
+                result.wheel,
+                report,
+                given=given,
+                run=self.run.id,
+                progress=lambda done: watcher.progress(done >> 20, mib) if mib else None,
+            )
+            step.result = ("published" if published.changed else "already there") + f": {published.wheel_url}"
+        requirement = f"{plan.package}=={plan.version}"
+        source = pip_source(self.workspace, plan.parsed_variant.group)
+        self.outcomes.pip_line = pip_line(requirement, source)
+        if until == "smoke":
+            link_missing(self.workspace, plan.parsed_variant.group, result.wheel.name, self.outcomes)
+            self.smoke(requirement, source)
+
+    def smoke(self, requirement: str, source: tuple[str, ...]) -> None:
+        job = self.journal.create_job(self.run.id, "smoke")
+        attempt = self.journal.create_attempt(job.id, "host", LOCAL)
+        self.journal.set_state(attempt.id, "running")
+        try:
+            options = SmokeOptions(wheel=Path(self.outcomes.wheel) if self.outcomes.wheel else None)
+            failed = smoke(self.workspace, self.plan, self.folder, self.outcomes, requirement, source, options)
+        except (InfrastructureError, OSError) as error:  # this machine is at fault, such as a full disk: no test failed
+            self.journal.set_state(attempt.id, "lost", "infra", why=str(error))
+            raise
+        except FarmError as error:
+            self.journal.set_state(attempt.id, "done", "failure", why=str(error))
+            raise
+        except BaseException:
+            self.journal.set_state(attempt.id, "cancelled", why="interrupted")
+            raise
+        self.journal.set_state(attempt.id, "done", "failure" if failed else "success", why="; ".join(failed) or None)
+        if failed:
+            raise SmokeFailedError("\n".join(failed), hint=f"reports: {self.folder}/smoke*.json")
+
+
+def without_a_build(plan: Plan, wheel: Path) -> str:
+    """What to do where the rules are at fault: a new submit builds again, since it cannot know that the wheel is not.
+
+    With the inputs, which the provenance needs; `farm submit` then finds the wheel published, and tests it.
+    """
+    build = f"--variant {plan.variant} --package {plan.recipe} --platform {plan.platform} --channel {plan.channel}"
+    inputs = wheel.parents[1] / "built" / build_inputs.FILE
+    command = f"farm publish {shlex.quote(str(wheel))} {build} --inputs {shlex.quote(str(inputs))}"
+    return (
+        "where only `verify:` of the recipe or channel is wrong, correct it and build nothing again, "
+        f"with the options that this submit had: {command}"
+    )

@@ -1,0 +1,91 @@
+"""A wheel's origin: a SLSA provenance predicate (slsa.dev/provenance/v1), made from plan and report."""
+
+import hashlib
+from typing import Any
+from urllib.parse import quote
+
+from farm import __version__
+from farm.plan.file import Plan, SourcePlan
+from farm.run.build_inputs import BuildInputs
+from farm.run.check import report_text
+from farm.wheel.report import Report
+
+BUILD_TYPE = "urn:torch-farm:wheel:v1"
+
+
+def predicate(
+    plan: Plan,
+    report: Report,
+    given: BuildInputs,
+    *,
+    run: str | None = None,
+) -> dict[str, Any]:
+    """The predicate for the wheel of a plan.
+
+    Args:
+        plan: What was built: its digest, its source and the parts of it, the archives and wheels of its toolkit.
+        report: What verify found: its digest, as `verify.json` in the folder of the run.
+        given: What the build had beside its plan.
+        run: The id of the run, where there was one.
+    """
+    dependencies: list[dict[str, Any]] = [_source("source", plan.source)]
+    dependencies += [_source(part.into, part.source) for part in plan.parts]
+    if given.image is not None:
+        # Docker writes `sha256:…`, SLSA the algorithm as the key of a mapping.
+        digest = {"sha256": given.image.removeprefix("sha256:")}
+        dependencies.append({"name": "image", "uri": plan.base, "digest": digest})
+    if plan.python:
+        dependencies.append({"name": "python", "uri": plan.python.url, "digest": {"sha256": plan.python.sha256}})
+    for archive in plan.toolkit.archives if plan.toolkit else ():
+        dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
+    dependencies += [_source(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []
+    dependencies += [_source(str(wheel.package), wheel) for wheel in plan.build_requires]
+    dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in given.packs]
+    dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
+    # Without a digest: nobody knows what was in it. A verifier should see that it was there.
+    if given.cache is not None:
+        dependencies.append({"name": "local compiler cache", "annotations": {"volume": given.cache}})
+    for uri, commit in sorted(given.actions.items()):
+        dependencies.append({"name": "GitHub Actions", "uri": uri, "digest": {"gitCommit": commit}})
+    parameters = {
+        "package": plan.package,
+        "version": plan.version,
+        "variant": plan.variant,
+        "platform": plan.platform,
+        "channel": plan.channel,
+    }
+    if plan.toolkit:
+        parameters["toolkit"] = f"{plan.toolkit.provider} {plan.toolkit.cuda}"
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            # External is what somebody asked for, internal what followed from it (SLSA v1.0, BuildDefinition).
+            "externalParameters": parameters,
+            "internalParameters": {"plan": {"sha256": plan.digest}},
+            # In a ResourceDescriptor a field that says nothing is absent, not null.
+            "resolvedDependencies": [
+                {name: value for name, value in each.items() if value is not None} for each in dependencies
+            ],
+        },
+        "runDetails": {
+            "builder": {"id": "urn:torch-farm", "version": {"torch-farm": __version__}},
+            "metadata": {"invocationId": run} if run else {},
+            "byproducts": [
+                {"name": "verify.json", "digest": {"sha256": hashlib.sha256(report_text(report).encode()).hexdigest()}}
+            ],
+        },
+    }
+
+
+def _source(name: str, source: SourcePlan) -> dict[str, Any]:
+    """What was fetched, by commit or sha256; a wheel, sdist or Debian's tarball by its package URL (purl) as well."""
+    if source.kind == "git":
+        uri, digest = f"git+{source.url}@{source.tag}", {"gitCommit": source.commit}
+    elif source.kind == "path":
+        uri, digest = None, {"sha256": source.digest}
+    elif source.kind == "archive":
+        uri, digest = source.url, {"sha256": source.sha256}
+    else:
+        kind = "deb/debian" if source.kind == "debian-source" else "pypi"
+        uri, digest = f"pkg:{kind}/{source.package}?file_name={quote(str(source.file))}", {"sha256": source.sha256}
+    return {"name": name, "uri": uri, "digest": digest}

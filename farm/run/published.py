@@ -1,0 +1,143 @@
+"""Is the wheel of a plan in the index already? Then a repeated submit builds nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from farm.base.errors import PublishRefusedError, SmokeFailedError
+from farm.index.backends import open_store
+from farm.index.pages import json_key, parse_page
+from farm.index.records import Record, parse_record, record_key
+from farm.index.stores import Store
+from farm.plan.file import Plan
+from farm.plan.variant import Variant
+from farm.run.dependencies import link_missing
+from farm.run.journal import Run
+from farm.run.release import pip_line, pip_source, public_url
+from farm.run.report import Outcomes, Step
+from farm.run.smoke import SmokeOptions, smoke
+from farm.run.workspace import Workspace, journal_path, open_journal
+from farm.smoke.report import SmokeReport
+from farm.wheel.metadata import parse_wheel_name
+
+MAX_RUNS = 1000
+"""How far back the journal is searched for a smoke test."""
+
+
+def find_published(workspace: Workspace, plan: Plan) -> Record | None:
+    """The record of the wheel that was built by this very plan and verified, and that users can install now.
+
+    None where there is none, where a run of the plan has not ended, where its bytes are not those that were verified,
+    or where it is yanked or quarantined.
+
+    Raises:
+        PublishRefusedError: It is there in the other form, with CUDA's libraries where this plan needs NVIDIA's wheels
+            or the other way round. One version has one form.
+    """
+    if journal_path(workspace.project, workspace.settings).exists():  # asking makes no folder
+        with open_journal(workspace.project, workspace.settings) as journal:
+            if journal.unfinished(plan.digest, of_same_form(plan)):
+                return None  # a run whose controller was killed is taken up and ended first
+    store = open_store(workspace.index_url)
+    for filename in listed(store, plan):
+        key = record_key(filename)
+        found = store.get(key)
+        record = parse_record(found.data, key) if found else None
+        if record is None or record.provenance.get("plan") != plan.digest:
+            continue
+        # `verified` is the sha256 that verify read: a file that was replaced since has another.
+        if record.provenance.get("verified") != record.sha256 or not _is_offered(store, plan, record):
+            return None
+        # A record of an earlier version of the farm does not say which form it is.
+        form = record.provenance.get("cuda-libraries", plan.cuda_libraries)
+        if form != plan.cuda_libraries:
+            raise PublishRefusedError(
+                f"{record.filename} is published with `cuda_libraries: {form}`, this plan has {plan.cuda_libraries}",
+                hint=f"run it again with --rebuild {int(plan.options['rebuild'] or 0) + 1}",
+            )
+        return record
+    return None
+
+
+def of_same_form(plan: Plan) -> Callable[[Run], bool]:
+    """Picks the runs that make the wheel with CUDA's libraries from where this plan has them from."""
+    return lambda run: bool(run.plan.get("library_wheels")) == bool(plan.library_wheels)
+
+
+def listed(store: Store, plan: Plan) -> list[str]:
+    """The file names of the plan's version on the page of its package; makers of wheels spell names differently."""
+    key = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
+    page = store.get(key)
+    names = [file.filename for file in parse_page(page.data, key).files] if page else []
+    version = str(Version(plan.version))  # `2024.01` of a recipe is `2024.1` in the name of a file
+    return [name for name in names if str(parse_wheel_name(name).version) == version]
+
+
+def _is_offered(store: Store, plan: Plan, record: Record) -> bool:
+    """The page of the variant's group lists the wheel, with the same hash and not yanked, and the file is there."""
+    page = store.get(f"whl/{Variant.parse(plan.variant).group}/v1-json/{record.project}/index.json")
+    if page is None or store.stat(f"whl/files/{record.filename}") is None:
+        return False
+    files = json.loads(page.data).get("files", [])
+    return any(
+        file["filename"] == record.filename and file["hashes"].get("sha256") == record.sha256 and not file.get("yanked")
+        for file in files
+    )
+
+
+def use_published(workspace: Workspace, plan: Plan, record: Record, *, test: bool) -> Outcomes:
+    """What a run would have given; the smoke test is run where `test` is set and it never passed here.
+
+    Raises:
+        SmokeFailedError: It failed.
+    """
+    outcomes = Outcomes(wheel=None)
+    address = public_url(workspace, f"whl/files/{record.filename}")
+    outcomes.steps.append(Step("publish", result=f"already there, from the same plan: {address}"))
+    requirement = f"{plan.package}=={plan.version}"
+    source = pip_source(workspace, Variant.parse(plan.variant).group)
+    outcomes.pip_line = pip_line(requirement, source)
+    if not test:
+        return outcomes
+    folder = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}"
+    if was_tested(workspace, plan):
+        outcomes.steps.append(Step("smoke", result="passed here before; `farm smoke` repeats it"))
+        return outcomes
+    folder.mkdir(parents=True, exist_ok=True)
+    link_missing(workspace, Variant.parse(plan.variant).group, record.filename, outcomes)
+    options = SmokeOptions(filenames=(record.filename,))
+    failed = smoke(workspace, plan, folder, outcomes, requirement, source, options)
+    if failed:
+        raise SmokeFailedError("\n".join(failed), hint=f"reports: {folder}/smoke*.json")
+    if any(step.name == "smoke" and step.outcome == "done" for step in outcomes.steps):
+        # The plan's digest, not a mere mark: another plan may give the same version.
+        (folder / "passed").write_text(plan.digest, encoding="utf-8")
+    return outcomes
+
+
+def was_tested(workspace: Workspace, plan: Plan) -> bool:
+    """A run of this plan passed its smoke test on this machine, or `use_published` did."""
+    mark = workspace.artifacts / "smoke" / f"{plan.package}-{plan.version}" / "passed"
+    if mark.is_file() and mark.read_text(encoding="utf-8") == plan.digest:
+        return True
+    with open_journal(workspace.project, workspace.settings) as journal:
+        # The journal as well: a run that tested the wheel right after it was published leaves no file `passed`.
+        return any(
+            run.plan_digest == plan.digest
+            and of_same_form(plan)(run)
+            and run.result == "success"
+            and run.request.until == "smoke"
+            # A run succeeds as well where this machine has no Python for the wheel, or too old a glibc.
+            and _passed(workspace.run_folder(run.id) / "smoke.json")
+            for run in journal.runs(MAX_RUNS)
+        )
+
+
+def _passed(report: Path) -> bool:
+    try:
+        return SmokeReport.model_validate_json(report.read_text(encoding="utf-8")).outcome == "passed"
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,66 @@
+"""The repair step: adds libraries, version and requirements to a built wheel, as the plan says."""
+
+import shutil
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, canonicalize_version
+from packaging.version import Version
+
+from farm.base.errors import BuildFailedError
+from farm.plan.file import Plan
+from farm.plan.recipe import folder
+from farm.run.build import the_wheel
+from farm.wheel.library_wheels import LibraryWheel
+from farm.wheel.metadata import parse_wheel_name
+from farm.wheel.repair import RepairOptions, RepairResult, repair
+
+
+def repair_built(plan: Plan, built: Path, dest: Path) -> RepairResult:
+    """Repair what a build left in `built` (`wheel/` and `lib/`) into the folder `dest`, which is made anew.
+
+    Raises:
+        BuildFailedError: The source is another release than the recipe says.
+        FarmError: A library is missing, or the wheel is broken; `dest` holds no wheel then.
+    """
+    wheel = the_wheel(built / "wheel")
+    _check_promise(plan, wheel)
+    shutil.rmtree(dest, ignore_errors=True)
+    dest.mkdir()
+    libraries = built / "lib"
+    options = RepairOptions(
+        # Engines that hand over files alone leave an empty folder out.
+        lib_dirs=[libraries] if libraries.is_dir() else [],
+        into=None if plan.repair == "tools" else plan.vendor_into,
+        exclude=plan.exclude,
+        version=plan.version,
+        requires=plan.requires,
+        opens=plan.opens,
+        library_wheels=[
+            LibraryWheel(wheel.requirement, wheel.folder, tuple(wheel.libraries), tuple(wheel.requires))
+            for wheel in plan.library_wheels
+        ],
+    )
+    return repair(wheel, dest, options)
+
+
+def _check_promise(plan: Plan, wheel: Path) -> None:
+    """Refuse another package, and another release, as after one whose recipe still has the old number.
+
+    Its number would be written over. A build that does not know its release says 0 or one of development, without git
+    for instance; the files of PyTorch and of its companions say a0 in every release.
+    """
+    name = parse_wheel_name(wheel.name)
+    if name.name != canonicalize_name(plan.package):
+        raise BuildFailedError(
+            f"the build made {name.parts[0]}, and the recipe's package is {plan.package}",
+            hint=f"correct package or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )
+    built, wanted = Version(name.version), Version(plan.version)
+    parts = [each.base_version if built.pre == ("a", 0) else each.public for each in (built, wanted)]
+    said, meant = map(canonicalize_version, parts)
+    known = any(built.release) and not built.is_devrelease
+    if known and said != meant:
+        raise BuildFailedError(
+            f"the build made {plan.package} {built}, and the recipe's version is {wanted.public}",
+            hint=f"correct version or source of {folder(plan.recipe) / 'recipe.yaml'}",
+        )

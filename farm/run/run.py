@@ -1,0 +1,205 @@
+"""The main job: from a plan to a smoke-tested wheel in the index, every step in the journal.
+
+A run whose controller was killed is found again by its plan: the container that still builds, or the wheel that
+was collected, is taken up; the short steps after it are done again, since each is idempotent.
+"""
+
+import contextlib
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from farm.base.errors import ExitCode, FarmError, InfrastructureError, NoRunnerError, UsageError, of_system
+from farm.engines.base import FINAL
+from farm.plan.file import Plan
+from farm.run import needs
+from farm.run.backends import check_engine, open_backend
+from farm.run.context import StillRunningError
+from farm.run.journal import Attempt, EventKind, Journal, Request, Result, Run, Until, state_of
+from farm.run.mainjob import MainJob
+from farm.run.published import of_same_form
+from farm.run.report import Outcomes
+from farm.run.workspace import Workspace, open_journal
+
+CANCEL_S = 60.0
+KEPT_TEXT = 8000
+
+
+def submit(
+    workspace: Workspace,
+    plan: Plan,
+    *,
+    until: Until = "smoke",
+    on: str = "docker",
+    pieces: Path | None = None,
+) -> Outcomes:
+    """Do everything for one plan up to a step; the journal keeps what happened whatever happens.
+
+    `pieces`: the folder with the pieces of the wheel, where a bundle's `run` built it on another machine.
+
+    Raises:
+        FarmError: A step failed; the class says which, the text says why. A UsageError: a wheel that the build needs
+            is not published.
+        KeyboardInterrupt: Ctrl-C, or a signal that counts as it; the container was removed.
+    """
+    # Both before the run is written down: what cannot work leaves no run behind.
+    check_engine(workspace, on, plan)
+    needs.published(workspace, plan)
+    with open_journal(workspace.project, workspace.settings) as journal:
+        run = take_up(journal, plan) or journal.create_run(
+            plan.digest, request_for(plan, until=until, on=on), json.loads(plan.to_json())
+        )
+        outcomes = Outcomes(run=run.id)
+        job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), pieces=pieces)
+        try:
+            job.steps(until)
+        except FarmError as error:
+            note_error(journal, run.id, error)
+            # The run stays open where its build may still be there: the same command takes it up.
+            if not isinstance(error, StillRunningError):
+                finish(journal, run.id, error)
+            raise
+        except Exception as error:
+            found = of_system(error)  # this machine is out of something
+            if found is None:
+                raise
+            note_error(journal, run.id, found)
+            if not under_way(journal, run.id):  # else the next submit follows the build, which goes on
+                finish(journal, run.id, found)
+            raise found from error
+        except KeyboardInterrupt:
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+            raise
+        finally:
+            # Of a run that failed as well: the steps say how far it came.
+            note_steps(journal, run.id, job.outcomes)
+        journal.finish_run(run.id, "success", ExitCode.DONE)
+        return job.outcomes
+
+
+def request_for(plan: Plan, *, until: Until, on: str, priority: int = 0, detached: bool = False) -> Request:
+    """The request that a plan was made for."""
+    return Request(
+        package=plan.package,
+        variant=plan.variant,
+        platform=plan.platform,
+        until=until,
+        on=on,
+        priority=priority,
+        detached=detached,
+    )
+
+
+def note_error(journal: Journal, run_id: str, error: FarmError) -> None:
+    """What went wrong, into the journal."""
+    journal.event(run_id, EventKind.ERROR, text=str(error)[:KEPT_TEXT], hint=error.hint)
+
+
+def note_steps(journal: Journal, run_id: str, outcomes: Outcomes) -> None:
+    """The steps that were done, into the journal."""
+    for step in outcomes.steps:
+        data: dict[str, Any] = {
+            "name": step.name,
+            "seconds": round(step.seconds, 3),
+            "outcome": step.outcome,
+            "result": step.result,
+        }
+        journal.event(run_id, EventKind.STEP, None, None, **data)
+
+
+def finish(journal: Journal, run_id: str, error: FarmError) -> None:
+    """Ends a run that failed."""
+    # A cancelled run counts as infrastructure too: nothing is said about the build.
+    infra = isinstance(error, InfrastructureError | NoRunnerError) or error.exit_code == ExitCode.INTERRUPTED
+    result: Result = "infra" if infra else "failure"
+    journal.finish_run(run_id, result, error.exit_code)
+
+
+def under_way(journal: Journal, run_id: str) -> list[Attempt]:
+    """The attempts of a run that an engine has and that have not ended."""
+    return [a for job in journal.jobs(run_id) for a in job.attempts if a.handle and a.state not in FINAL]
+
+
+def take_up(journal: Journal, plan: Plan) -> Run | None:
+    """The run of a dead controller with the same plan, now ours."""
+    run = journal.unfinished(plan.digest, of_same_form(plan))
+    if run is not None and run.request.detached:
+        return None  # the dispatcher's
+    return run if run is not None and journal.claim(run.id) else None
+
+
+def plan_of(run: Run) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        UsageError: It was made by another version of the farm.
+    """
+    try:
+        return Plan.model_validate({key: value for key, value in run.plan.items() if key != "digest"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(
+            f"the plan of run {run.id} is of another version of the farm: {where}: {first['msg']}",
+            hint="submit the variant again",
+        ) from error
+
+
+def create_detached(workspace: Workspace, plan: Plan, request: Request) -> Run:
+    """A run in the journal for the dispatcher to carry out.
+
+    Raises:
+        UsageError: There is no such engine, or a wheel that the build needs is not published and no run makes it.
+        NoRunnerError: The engine cannot carry it out.
+    """
+    check_engine(workspace, request.on, plan)
+    request = replace(request, detached=True)
+    with open_journal(workspace.project, workspace.settings) as journal:
+        if not needs.is_being_built(journal, plan):
+            needs.published(workspace, plan)
+        return journal.create_run(plan.digest, request, json.loads(plan.to_json()))
+
+
+def cancel(workspace: Workspace, run_id: str) -> Run:
+    """Asks for the end of a run, stops what runs of it, and returns it when it has ended.
+
+    Raises:
+        UsageError: There is no such run, or it has ended.
+        InfrastructureError: What runs of it does not stop, or its owner does not notice.
+    """
+    with open_journal(workspace.project, workspace.settings) as journal:
+        run = journal.run(run_id)
+        if run.finished is not None:
+            raise UsageError(f"run {run.id} has ended: {run.result}")
+        # The request first: a controller that is just submitting reads it after it has a handle.
+        journal.event(run.id, EventKind.CANCEL)
+        # Here, not only by the run's own controller: that may hang, or be gone.
+        for attempt in under_way(journal, run.id):
+            with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
+                engine = backend.engine
+                engine.cancel(str(attempt.handle))
+                if journal.claim(run.id):  # its controller is dead: nobody else will tell
+                    observed = engine.observe(str(attempt.handle))
+                    why = f"cancelled; the engine reports it as: {observed.state}"
+                    journal.set_state(attempt.id, "cancelled", why=why)
+                    engine.release(str(attempt.handle))
+        if journal.claim(run.id):
+            journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+        deadline = time.monotonic() + CANCEL_S
+        while (run := journal.run(run.id)).finished is None:
+            if journal.claim(run.id):  # its controller has died since
+                journal.finish_run(run.id, "infra", ExitCode.INTERRUPTED)
+            elif time.monotonic() > deadline:
+                state = state_of(journal, run)
+                raise InfrastructureError(
+                    f"run {run.id} has not ended within {CANCEL_S:.0f} s of the request; it is {state.phase}"
+                    + (f": {state.text}" if state.text else ""),
+                    hint=f"the request is kept: process {run.owner.pid} ends the run after the step that it is at; "
+                    "where that process hangs, end it and cancel again",
+                )
+            time.sleep(0.2)
+        return run

@@ -1,0 +1,210 @@
+"""The smoke step: installs the wheel from the index as a user would; runs the probe here and on an emulated old CPU."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from farm.base.errors import FarmError
+from farm.base.tags import serves
+from farm.index.backends import open_store
+from farm.index.pages import File, json_key, parse_page
+from farm.plan.file import Plan
+from farm.plan.recipe import folder as recipe_folder
+from farm.plan.recipe import recipe
+from farm.platforms.facts import of_tag
+from farm.run.report import Outcomes
+from farm.run.workspace import Workspace
+from farm.smoke.emulation import model_for
+from farm.smoke.environment import find_python, find_uv, install, make_environment, other_platform
+from farm.smoke.report import KEPT, TESTED_AT, TESTED_WHEEL, SmokeReport
+from farm.smoke.runner import CHECK_S, Expectation, run_probe
+from farm.wheel.arch import order
+from farm.wheel.inspect import inspect
+from farm.wheel.metadata import parse_wheel_name
+
+
+@dataclass(frozen=True)
+class SmokeOptions:
+    """The options of a smoke test beside the plan.
+
+    Attributes:
+        wheel: The file of the wheel, where it is at hand: its device code goes into the report.
+        filenames: What the index offers of the plan's version, where it is known and no file is at hand.
+        gpu: The GPU part must run.
+        check_s: Limit for one check, seconds.
+        junit: Where to write the reports as JUnit's XML; the emulated CPU's beside it.
+        keep: The index is the project's own: the reports are kept in it.
+        passed: Names of this environment's variables that the test gets, such as CUDA_VISIBLE_DEVICES.
+    """
+
+    wheel: Path | None = None
+    filenames: tuple[str, ...] = ()
+    gpu: bool = False
+    check_s: float = CHECK_S
+    junit: Path | None = None
+    keep: bool = True
+    passed: tuple[str, ...] = ()
+
+
+def smoke(
+    workspace: Workspace,
+    plan: Plan,
+    folder: Path,
+    outcomes: Outcomes,
+    requirement: str,
+    source: tuple[str, ...],
+    options: SmokeOptions | None = None,
+) -> list[str]:
+    """Install from the index into a fresh environment and run the probe, here and on the emulated CPU.
+
+    Returns what failed, in words; reports are left in `folder`.
+    """
+    options = options or SmokeOptions()
+    watcher, variant = workspace.watcher, plan.parsed_variant
+    missing = other_platform([options.wheel.name] if options.wheel else options.filenames)
+    python = find_python(variant.python)
+    if python is None or missing:
+        with outcomes.timed("install", watcher) as step:
+            # Not run is no failure: it says nothing about the wheel.
+            step.outcome, step.result = "not run", missing or f"no Python {variant.python_version} on this machine"
+        return []
+    with outcomes.timed("install", watcher) as step:
+        # A fresh one: installers keep what is there of the same version.
+        shutil.rmtree(folder / "env", ignore_errors=True)
+        uv = find_uv()
+        python = make_environment(folder / "env", python, uv=uv)
+        log = folder / "install.log"
+        install(python, requirement, source=source, log=log, timeout_s=600, uv=uv, line=watcher.line)
+        step.result = f"{requirement} into a fresh environment" + (" with uv" if uv else "")
+    expect = expectation(plan, options)
+    run: Callable[[str | None], SmokeReport] = lambda model: run_probe(  # noqa: E731
+        python,
+        module=plan.package,
+        expect=expect,
+        timeout_s=workspace.settings.smoke_timeout_s,
+        check_s=min(options.check_s, workspace.settings.smoke_timeout_s),
+        emulate=model,
+        line=watcher.note,
+        passed=options.passed,
+    )
+    failed = []
+    model = model_for(variant.cpu)
+    for name, emulate in (("smoke", None), (f"smoke ({model.name or variant.cpu})", model.name)):
+        with outcomes.timed(name, watcher) as step:
+            if name != "smoke" and emulate is None:
+                step.outcome, step.result = "not run", str(model.reason)
+                continue
+            report = with_device_code(run(emulate), options.wheel)
+            _write(report, f"-{emulate}" if emulate else "", folder, options.junit)
+            step.result = smoke_summary(report)
+            if options.keep and report.outcome != "not_run":
+                problem = keep_report(workspace, plan, report)
+                step.result += f"; not kept in the index: {problem}" if problem else ""
+            if report.outcome == "not_run":
+                step.outcome = "not run"
+            if report.outcome == "failed":
+                step.outcome = "failed"
+                causes = "".join(f"\n    why: {cause.what}\n    fix: {cause.fix}" for cause in report.causes)
+                failed.append(f"{name} failed: {report.reason}{causes}")
+    return failed
+
+
+def _write(report: SmokeReport, ending: str, folder: Path, junit: Path | None) -> None:
+    """Into files whose names tell the CPUs apart."""
+    (folder / f"smoke{ending}.json").write_text(report.to_json(), encoding="utf-8")
+    if junit:
+        target = junit.with_stem(junit.stem + ending)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(report.to_junit(), encoding="utf-8")
+
+
+def expectation(plan: Plan, options: SmokeOptions) -> Expectation:
+    """What the installed wheel must say of itself: what the plan promises, and the version of the file in hand."""
+    archs = [f"sm_{sm}" for sm in plan.verify.sass or ()] + [f"compute_{sm}" for sm in plan.verify.ptx]
+    version = str(parse_wheel_name(options.wheel.name).version) if options.wheel else plan.version
+    quantized = "fbgemm" if plan.env.get("USE_FBGEMM") == "1" else None
+    test = recipe(plan.recipe).smoke
+    # Nothing is known of such a package but what its recipe says.
+    if test.interface is None:
+        return Expectation(
+            version=version,
+            cuda=str(plan.options["cuda"] or "none"),
+            imports=tuple(test.imports) or (plan.package.replace("-", "_"),),
+            script=recipe_folder(plan.recipe) / test.script if test.script else None,
+        )
+    return Expectation(
+        version=version,
+        cuda=str(plan.options["cuda"] or "none"),
+        archs=tuple(archs),
+        quantized=quantized,
+        gpu=options.gpu,
+    )
+
+
+def with_device_code(report: SmokeReport, wheel: Path | None) -> SmokeReport:
+    """The report with what the wheel's own fat binaries hold, where the file is at hand."""
+    if wheel is None:
+        return report
+    held = []
+    for library in inspect(wheel, decoded=0).libraries:
+        sass = sorted({sm for group in library.fatbins for sm in group.sass}, key=order)
+        ptx = sorted({sm for group in library.fatbins for sm in group.ptx}, key=order)
+        if sass or ptx:
+            held.append(f"{library.path}: {' '.join([f'sm_{n}' for n in sass] + [f'compute_{n}' for n in ptx])}")
+    return report.model_copy(update={"facts": {**report.facts, "fat binaries": "; ".join(held)[:4000] or "none"}})
+
+
+def keep_report(workspace: Workspace, plan: Plan, report: SmokeReport) -> str | None:
+    """Puts a report into the index beside the wheel's record: `smoke/<wheel>/<digest>.json`, never replaced.
+
+    Without what was printed: that may name what is nobody's business. Returns why it could not be kept, None if it was.
+    """
+    try:
+        store = open_store(workspace.index_url)
+        group = json_key(plan.parsed_variant.group, canonicalize_name(plan.package))
+        page = store.get(group)
+        file = next((file for file in parse_page(page.data, group).files if _is_of(file, plan)), None) if page else None
+        if file is None:
+            return "the index has no record of the wheel"
+        facts = {TESTED_AT: datetime.now(UTC).isoformat(timespec="seconds"), TESTED_WHEEL: file.hashes.sha256}
+        kept = report.model_copy(update={"output_tail": "", "facts": {**report.facts, **facts}})
+        data = kept.to_json().encode()
+        key = hashlib.sha256(data).hexdigest()[:16]
+        store.create(f"{KEPT}{file.filename}/{key}.json", data, content_type="application/json")
+    except FarmError as error:
+        return str(error)
+    return None
+
+
+def _is_of(file: File, plan: Plan) -> bool:
+    """Whether this is the plan's wheel: its version, for its Python and system."""
+    _, version, _, tags = parse_wheel_filename(file.filename)
+    if version != Version(plan.version):
+        return False
+    python = plan.parsed_variant.python
+    return any(
+        serves(tag.interpreter, tag.abi, python)
+        and (system := of_tag(tag.platform)) is not None
+        and system.name == plan.platform
+        for tag in tags
+    )
+
+
+def smoke_summary(report: SmokeReport) -> str:
+    """`12 passed; GPU not run: no NVIDIA driver`."""
+    if report.outcome == "not_run":
+        return str(report.reason)
+    counts: dict[str, int] = {}
+    for check in report.checks:
+        counts[check.status] = counts.get(check.status, 0) + 1
+    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ("passed", "failed") if counts.get(s)]
+    reasons = {check.reason: check.group for check in report.checks if check.status == "not_run"}
+    parts += [f"{group} not run: {reason}" for reason, group in reasons.items()]
+    parts += [f"warning: {check.warning}" for check in report.checks if check.warning]
+    return "; ".join(parts)

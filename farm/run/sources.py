@@ -1,0 +1,362 @@
+"""Sources: fetched once a host into a cache, verified against what the plan names, as one tar file each.
+
+`<cache>/<key>.tar` is the source, whatever it is compressed with; `<key>` holds the commit or hash. A cached file
+is verified again each time that it is used. Wheels that a toolkit takes something from are kept beside them.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urljoin
+
+import requests
+from packaging.utils import canonicalize_name
+
+from farm.base import outputs
+from farm.base.errors import BuildFailedError, FarmError, InfrastructureError
+from farm.base.hashes import sha256_of
+from farm.base.heartbeat import Pulse, megabytes
+from farm.base.retries import retry_while_open
+from farm.base.source_tree import read_tree
+from farm.base.text import duration, nearest, short
+from farm.plan.file import PartPlan, Plan, SourcePlan
+from farm.plan.inputs import source_folder
+from farm.plan.recipe import recipe
+from farm.plan.render import EPOCH
+from farm.run.clones import Line, packed_clone, without_content
+
+TIMEOUT_S = 60
+MAX_ARCHIVE = 4 << 30
+MAX_PAGE = 64 << 20
+
+
+def gather(plan: Plan, cache: Path, dest: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Put the sources of a plan into `dest` as `00.tar` (the tree), `01.tar`, … (its parts); returns them.
+
+    Args:
+        plan: Whose sources.
+        cache: Where fetched sources are kept.
+        dest: An empty or absent folder.
+        mirror: Where Debian's packages are; None: where apt gets them here.
+        line: Gets a line for each thing that is fetched.
+
+    Raises:
+        UsageError: A folder beside the recipe is not what the plan was made from.
+        InfrastructureError: Something cannot be fetched.
+        BuildFailedError: What was fetched is not what the plan names.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    files = []
+    for number, part in enumerate([None, *plan.parts]):
+        target = dest / f"{number:02d}.tar"
+        if part is None and plan.source.kind == "path":
+            _pack(source_folder(plan), target, line)
+        else:
+            if part:
+                found = _fetch_part(plan, part, cache, mirror=mirror, line=line)
+            else:
+                found = fetch(plan.source, cache, mirror=mirror, line=line)
+            _place(found, target, part)
+        files.append(target)
+    return files
+
+
+def fetch_all(plan: Plan, cache: Path, *, mirror: str | None, line: Line) -> list[Path]:
+    """Fetch into the cache what a build of the plan needs from elsewhere: source, parts, wheels for the build.
+
+    `gather` finds it there. Before the image of the toolchain is made: a wrong name or hash is then said in seconds.
+
+    Raises:
+        FarmError: As `gather`.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    own = [] if plan.source.kind == "path" else [fetch(plan.source, cache, mirror=mirror, line=line)]
+    parts = [_fetch_part(plan, part, cache, mirror=mirror, line=line) for part in plan.parts]
+    return [*own, *parts, *(fetch(wheel, cache, mirror=None, line=line) for wheel in plan.build_requires)]
+
+
+def _fetch_part(plan: Plan, part: PartPlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    try:
+        return fetch(part.source, cache, mirror=mirror, line=line)
+    except (InfrastructureError, BuildFailedError) as error:
+        # Two parts for two base images may share a folder; their files differ.
+        listed = [
+            (known.into, getattr(known.source, "file", None), known.alternatives) for known in recipe(plan.recipe).parts
+        ]
+        instead = next((text for into, file, text in listed if (into, file) == (part.into, part.source.file)), None)
+        raise type(error)(
+            f"{part.into} of {plan.package}, from {part.source.package or part.source.url}: {error}",
+            hint=f"{error.hint}; instead of it: {instead}" if instead else error.hint,
+        ) from error
+
+
+def _place(found: Path, target: Path, part: PartPlan | None) -> None:
+    target.unlink(missing_ok=True)
+    if part is None or (not part.members and found.suffix != ".whl"):
+        if _is_zip(found):
+            _from_zip(found, target)
+            return
+        try:
+            target.hardlink_to(found)
+        except OSError:  # another file system
+            shutil.copyfile(found, target)
+        return
+    with outputs.writing(target), tarfile.open(target, "w:xz", format=tarfile.GNU_FORMAT) as chosen:
+        left = set(part.members)
+        for name, size, stream in _files(found):
+            member = next((m for m in part.members if name == m or name.startswith(f"{m}/")), None)
+            if member or not part.members:
+                left.discard(str(member))
+                chosen.addfile(_plain(tarfile.TarInfo(name), size), stream)
+    if left:
+        raise BuildFailedError(f"{found.name} of {part.into} holds no {min(left)}")
+
+
+def _is_zip(archive: Path) -> bool:
+    """By its start: `zipfile.is_zipfile` looks for the end of one, which a tar may have inside."""
+    with archive.open("rb") as stream:
+        return stream.read(4) == b"PK\x03\x04"
+
+
+def _from_zip(archive: Path, target: Path) -> None:
+    """A tar of a zip, which builds do not unpack; old sdists are zips (numpy until 1.22).
+
+    Raises:
+        BuildFailedError: The zip is damaged, encrypted, or packed in a way that Python does not know.
+    """
+    try:
+        with (
+            outputs.writing(target),
+            zipfile.ZipFile(archive) as packed,
+            tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as tree,
+        ):
+            for info in packed.infolist():
+                if not info.is_dir():
+                    _add(tree, packed, info)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise BuildFailedError(
+            f"{archive} cannot be unpacked: {error}",
+            hint="it has the sha256 that the plan names: is that the right file?",
+        ) from error
+
+
+def _add(tree: tarfile.TarFile, packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    mode, member = info.external_attr >> 16, tarfile.TarInfo(info.filename)  # of a zip that was made on Unix
+    with packed.open(info) as content:
+        if stat.S_ISLNK(mode):
+            member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(content.read())
+            tree.addfile(_plain(member, 0, 0o777))
+        else:
+            tree.addfile(_plain(member, info.file_size, mode & 0o755 | 0o644), content)
+
+
+def _files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """The plain files of a wheel or of a tar file: name, size in bytes, content."""
+    if archive.suffix == ".whl" or _is_zip(archive):
+        with zipfile.ZipFile(archive) as wheel:
+            for info in wheel.infolist():
+                if not info.is_dir():
+                    with wheel.open(info) as content:
+                        yield info.filename, info.file_size, content
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream:
+                yield member.name, member.size, stream
+
+
+def _plain(info: tarfile.TarInfo, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+    info.size, info.mode, info.mtime, info.uname, info.gname = size, mode, EPOCH, "root", "root"
+    return info
+
+
+def _pack(folder: Path, target: Path, line: Line) -> None:
+    """A tar of a folder that depends on names and contents alone."""
+    tree = read_tree(folder)
+    for path in tree.leading_out:
+        line(f"{path} is left out: it leads to {path.readlink()}, out of the source")
+    if told := without_content(folder, tree.files):
+        line(told)
+    with outputs.writing(target), tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
+        for path in tree.files:
+            info = _named(path, folder)
+            with path.open("rb") as stream:
+                archive.addfile(_plain(info, path.stat().st_size, path.stat().st_mode & 0o755 | 0o644), stream)
+        for path, end in tree.links.items():
+            info = _named(path, folder)
+            info.type, info.linkname = tarfile.SYMTYPE, end
+            archive.addfile(_plain(info, 0, 0o777))
+
+
+def _named(path: Path, folder: Path) -> tarfile.TarInfo:
+    return tarfile.TarInfo(f"source/{path.relative_to(folder).as_posix()}")
+
+
+def fetch(source: SourcePlan, cache: Path, *, mirror: str | None, line: Line) -> Path:
+    """The file of a source in the cache, fetched when it is not there; see `gather` for what it raises."""
+    if source.kind == "git":
+        return packed_clone(source, cache, line)
+    assert source.sha256 is not None
+    path = cache / f"{source.sha256}.{'whl' if source.kind == 'wheel' else 'tar'}"
+    if path.exists() and sha256_of(path) == source.sha256:
+        return path
+    address = _address(source, mirror)
+    line(f"+ fetch {address}")
+    _download(address, path, source.sha256, line)
+    return path
+
+
+def _address(source: SourcePlan, mirror: str | None) -> str:
+    if source.kind == "archive":
+        return str(source.url)
+    if source.kind == "debian-source":
+        name = str(source.package)
+        initial = name[:4] if name.startswith("lib") else name[0]  # how Debian lays out its pool
+        return f"{(mirror or apt_mirror()).rstrip('/')}/pool/{source.section}/{initial}/{name}/{source.file}"
+    return index_address(str(source.package), str(source.file))
+
+
+def apt_mirror() -> str:
+    """Where apt gets Debian's packages on this machine.
+
+    Raises:
+        InfrastructureError: There is no apt, or it is not set to a mirror of Debian over HTTP.
+    """
+    # apt itself says what its lists of sources come to, in whichever of their two formats they are written.
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(ORIGIN)", "Created-By: Packages"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        text = ""
+    for word in text.split("\n"):
+        site, _, origin = word.partition(" ")
+        if origin == "Debian" and site.startswith("http"):
+            return site
+    raise InfrastructureError(
+        "no mirror of Debian is known here", hint="name one as debian_mirror in ci/farm.yaml: http://…/debian"
+    )
+
+
+def index_address(package: str, file: str) -> str:
+    """Where the Python index that pip is set to has a file.
+
+    Raises:
+        InfrastructureError: The index cannot be read.
+        BuildFailedError: It has no such file.
+    """
+    index = pip_index()
+    page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
+    text = _get(page, MAX_PAGE).decode("utf-8", "replace")
+    addresses = [urljoin(page, unescape(match[1])).partition("#")[0] for match in re.finditer(r'href="([^"]+)"', text)]
+    by_name = {unquote(address.rpartition("/")[2]): address for address in addresses}
+    if file in by_name:
+        return by_name[file]
+    near = nearest(file, list(by_name)) or list(by_name)[-3:]
+    raise BuildFailedError(
+        f"the Python index has no {file}",
+        hint=f"correct the recipe; {page} has {', '.join(map(short, near)) or 'no files'}",
+    )
+
+
+def pip_index() -> str:
+    """Pip's index: its setting, else its default, which only pip itself knows."""
+    settings = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    ).stdout
+    set_to: dict[str, str] = dict(re.findall(r"^(global|:env:|user|site)\.index-url='([^']+)'", settings, re.MULTILINE))
+    if set_to:
+        # The environment counts most, and pip before 25 prints it first.
+        return set_to.get(":env:") or list(set_to.values())[-1]
+    code = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InfrastructureError("pip's index is not known: there is no pip here", hint="set PIP_INDEX_URL")
+    return done.stdout.strip()
+
+
+def _get(address: str, limit: int) -> bytes:
+    try:
+        with requests.get(address, timeout=TIMEOUT_S, stream=True) as answer:
+            answer.raise_for_status()
+            data = bytearray()
+            for piece in answer.iter_content(1 << 20):
+                data += piece
+                if len(data) > limit:
+                    raise InfrastructureError(f"{address}: larger than {limit >> 20} MiB")
+            return bytes(data)
+    except requests.exceptions.RequestException as error:
+        raise _not_fetched(address, error) from error
+
+
+_CORRECT = "correct the name or the version in the recipe, or name a mirror that still has it"
+
+
+def _not_fetched(address: str, error: requests.exceptions.RequestException) -> FarmError:
+    """What it means that a file did not come: the recipe names one that there is not, or something is in the way."""
+    if error.response is not None and error.response.status_code in (404, 410):
+        return BuildFailedError(
+            f"{address} is not there: the server answers {error.response.status_code}",
+            hint=_CORRECT,
+        )
+    return InfrastructureError(f"{address} cannot be fetched: {error}", hint="is the host reachable?")
+
+
+def _download(address: str, path: Path, sha256: str, line: Line) -> None:
+    """Download to `path`, which appears only when its hash is right."""
+    # A name of its own: two builds may fetch the same file at the same time.
+    part = path.with_suffix(f".{uuid.uuid4().hex[:8]}.part")
+    total, size = hashlib.sha256(), 0
+    try:
+        if address.startswith("file://"):
+            try:
+                shutil.copyfile(_file_of(address), part)
+            except FileNotFoundError as error:
+                raise BuildFailedError(f"{address} is not there", hint=_CORRECT) from error
+            found = sha256_of(part)
+        else:
+            with (
+                Pulse(line, lambda silent: f"  no data for {duration(silent)}") as pulse,
+                requests.get(address, timeout=TIMEOUT_S, stream=True) as answer,
+                outputs.writing(part),
+                part.open("wb") as stream,
+            ):
+                answer.raise_for_status()
+                length = answer.headers.get("Content-Length", "")
+                for piece in answer.iter_content(1 << 20):
+                    size += len(piece)
+                    if size > MAX_ARCHIVE:
+                        raise InfrastructureError(f"{address}: larger than {MAX_ARCHIVE >> 30} GiB")
+                    total.update(piece)
+                    stream.write(piece)
+                    pulse.passing(f"  {megabytes(size, int(length) if length.isdecimal() else None)}")
+            found = total.hexdigest()
+        if found != sha256:
+            raise BuildFailedError(
+                f"{address} has sha256 {found}, the recipe says {sha256}",
+                hint="the file was changed on the way or at its origin: compare it before you change the recipe",
+            )
+        retry_while_open(part.replace, path)
+    except requests.exceptions.RequestException as error:
+        raise _not_fetched(address, error) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _file_of(address: str) -> str:
+    """The path in `file:///srv/a.tar.gz`, or in `file:///C:/srv/a.tar.gz`."""
+    path = unquote(address.removeprefix("file://"))
+    return path[1:] if re.match("/[A-Za-z]:", path) else path
