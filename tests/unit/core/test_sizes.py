@@ -3,7 +3,7 @@
 from farm.base.zipapps import ROOT
 from tools.sizes import functions
 
-SCREEN = 63
+SCREEN = 80
 """Lines of a screen, a function's docstring included."""
 
 
