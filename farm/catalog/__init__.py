@@ -11,6 +11,7 @@ from farm.base.yamlfile import load_facts
 from farm.catalog.models import (
     Architectures,
     ArchListGrammar,
+    Blas,
     CpuLevel,
     CpuLevels,
     CudaMajor,
@@ -89,9 +90,9 @@ def torch_releases() -> dict[str, TorchRelease]:
     return _torch().releases
 
 
-def blas_cmake(blas: str) -> dict[str, str]:
-    """The CMake variables that PyTorch needs with this BLAS (`OpenBLAS`)."""
-    return _torch().blas_cmake.get(blas, {})
+def blas(name: str) -> Blas:
+    """How PyTorch is told about a BLAS: `openblas`, or that of a platform."""
+    return _torch().blas.get(name, Blas())
 
 
 def arch_list_grammar() -> ArchListGrammar:

@@ -434,9 +434,14 @@ class ArchListGrammar(Model):
         return numbers
 
 
+class Blas(Model):
+    variable: str = ""
+    cmake: dict[str, str] = {}
+
+
 class TorchReleases(Table):
     RECORDS = ("releases",)
-    blas_cmake: dict[str, dict[str, str]]
+    blas: dict[str, Blas]
     releases: dict[str, TorchRelease]
     arch_list: ArchListGrammar
 

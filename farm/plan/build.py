@@ -115,7 +115,7 @@ def _plan(wanted: Candidate) -> Plan:
         patch_files=patch_files,
         job_files=job_digest(pins.recipe, files),
         tiers_off=catalog.cpu_levels()[stack.variant.cpu].without,
-        cmake=catalog.blas_cmake(str(env["BLAS"].value)) if "BLAS" in env else {},
+        cmake=catalog.blas(stack.blas or stack.platform).cmake if "BLAS" in env else {},
         memory_per_job_gb=recipe.memory_per_job_gb,
         timeout_minutes=recipe.timeout_minutes,
         needs=needs(wanted),
@@ -127,7 +127,7 @@ def _plan(wanted: Candidate) -> Plan:
         library_wheels=inputs.library_wheels(recipe, stack, wanted.value("cuda_libraries")),
         verify=_policy(wanted, values),
         requires=_requirements(wanted, values),
-        windows=system.details(recipe, stack, wanted.value("blas")),
+        windows=system.details(recipe, stack),
         origins=_origins(wanted, env),
     )
 

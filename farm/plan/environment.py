@@ -20,9 +20,6 @@ from farm.plan.variant import Variant
 from farm.platforms.base import Variables
 from farm.platforms.registry import platform
 
-BLAS = {"mkl": "MKL", "openblas": "OpenBLAS"}
-"""PyTorch's name for a library, by ours."""
-
 
 def wheel_version(base: str, cuda: str | None, variant: Variant, rebuild: int) -> str:
     """`0.1.0+cu118.sm35.avx`; `0.1.0+cpu.avx` without a GPU; `.N` appended for a rebuild."""
@@ -66,7 +63,7 @@ def placeholders(candidate: Candidate) -> dict[str, str]:
         "numpy_end": _numpy_end(candidate),
         "use_cuda": "1" if stack.cuda else "0",
         "use_cudnn": "1" if stack.cudnn else "0",
-        "blas": BLAS.get(str(candidate.value("blas")), system.default_blas),
+        "blas": catalog.blas(stack.blas or stack.platform).variable,
         "cuda_home": system.cuda_home(stack),
         "arch_list": arch_list(stack.variant, ptx=stack.ptx) if stack.cuda else "",
         "cmake_architectures": cmake_architectures(stack.variant, ptx=stack.ptx) if stack.cuda else "",
@@ -184,7 +181,7 @@ def _sources(candidate: Candidate) -> Variables:
     stack, recipe = candidate.stack, candidate.recipe
     own = recipe.env | (recipe.env_cuda if stack.cuda else {}) | recipe.env_platform.get(stack.platform, {})
     # A dict keeps the place of a key that is set again: an origin that comes twice overrules at its first place.
-    found = platform(stack.platform).environment(recipe, stack, candidate.value("blas"))
+    found = platform(stack.platform).environment(recipe, stack)
     found = found | {f"recipe {recipe.package}": own}
     if stack.cuda:
         found[f"variant: {stack.variant.gpu}"] = {"TORCH_CUDA_ARCH_LIST": arch_list(stack.variant, ptx=stack.ptx)}

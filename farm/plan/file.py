@@ -7,11 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from farm.base.errors import UsageError
 from farm.base.text import json_lines
 from farm.base.yamlfile import Model
+from farm.plan.options import OPTIONS
 from farm.plan.recipe import Address, AptName, Inside, Name, VariableName
 from farm.plan.variant import Variant
 from farm.platforms.facts import WINDOWS, facts
@@ -206,6 +207,11 @@ class Plan(Model):
     windows: WindowsPlan | None = Field(default=None, description="set where platform is windows")
     origins: dict[str, str]
 
+    @field_validator("options")
+    @classmethod
+    def _every_option(cls, options: dict[str, str | bool | int | None]) -> dict[str, str | bool | int | None]:
+        return {name: one.default for name, one in OPTIONS.items()} | options
+
     @model_validator(mode="after")
     def _windows_is_complete(self) -> Self:
         if (facts(self.platform).compiler == "msvc") != (self.windows is not None):
@@ -244,6 +250,10 @@ class Plan(Model):
 
     def _whole(self) -> dict[str, Any]:
         whole = self.model_dump(mode="json", by_alias=True)
+        # Options at their default are left out, so that plans stay what they are when the table gets another option.
+        left_out = {name for name, one in OPTIONS.items() if self.options[name] == one.default}
+        for part in ("options", "origins"):
+            whole[part] = {name: value for name, value in whole[part].items() if name not in left_out}
         return {name: value for name, value in whole.items() if value or name not in _LEFT_OUT}
 
     @staticmethod

@@ -57,8 +57,7 @@ class Option:
         choices: The words that it takes; empty: any text that fits `pattern`.
         pattern: What ci/matrix.yaml may write (regular expression).
         maximum: The largest number.
-        unset: What a build has for which the option means nothing.
-        default: The value where neither the channel nor anybody else says one.
+        default: The value of a build that sets none, or for which the option means nothing. A plan leaves it out.
         pinned: A channel of ci/matrix.yaml has a key of this name. (`cuda` is an axis: it has one of its own.)
         excepted: `exceptions:` of a channel may set it for some of the builds.
         in_matrix: What the key means there, where that is not what `help` says.
@@ -76,7 +75,6 @@ class Option:
     choices: tuple[str, ...] = ()
     pattern: str | None = None
     maximum: int = 0
-    unset: Value = None
     default: Value = None
     pinned: bool = True
     excepted: bool = False
@@ -188,7 +186,6 @@ _TABLE = (
         "ptx",
         "PTX for the highest SM as well",
         kind=bool,
-        unset=False,
         default=False,
         needs_gpu=True,
     ),

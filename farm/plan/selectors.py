@@ -152,12 +152,12 @@ def _listed(matrix: Matrix, name: str) -> str:
 def _choose(
     one: Option, recipe_: Recipe, variant: Variant, given: Mapping[str, Choice], pins: Pins, channel: str
 ) -> Choice:
-    """What was asked for, else what the channel pins, else the default; what means nothing to the build is unset."""
-    # Unset, not refused: options of ci/farm.yaml hold for all builds, those without a GPU too.
+    """What was asked for, else what the channel pins, else the default, also of an option that does not apply."""
+    # Not refused: options of ci/farm.yaml hold for all builds, those without a GPU too.
     if one.needs_gpu and not variant.sms:
-        return Choice(one.unset, f"variant {variant}")
+        return Choice(one.default, f"variant {variant}")
     if not one.applies(recipe_):
-        return Choice(one.unset, f"recipe {recipe_.package}")
+        return Choice(one.default, f"recipe {recipe_.package}")
     if one.name in given:
         return _completed(one, given[one.name])
     if one.name in pins.options:

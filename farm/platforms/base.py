@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from farm.base.errors import FarmError
 from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.facts import Facts
 from farm.platforms.templates import Templates
@@ -29,16 +28,13 @@ class Platform(Protocol):
 
     # --- while a plan is made
 
-    default_blas: str
-    """What PyTorch's BLAS variable says where a plan names no library."""
-
     def completed(self, stack: Stack) -> Stack:
         """The stack with what follows from the platform, such as the compiler that the plan will ask for."""
 
     def cuda_home(self, stack: Stack) -> str:
         """Where the CUDA toolkit lies during the build."""
 
-    def environment(self, recipe: Recipe, stack: Stack, blas: Value) -> Variables:
+    def environment(self, recipe: Recipe, stack: Stack) -> Variables:
         """Compilers, their flags, caches and libraries."""
 
     def packages(self, recipe: Recipe, stack: Stack) -> list[str]:
@@ -47,7 +43,7 @@ class Platform(Protocol):
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
         """What vendored libraries open by name, of the libraries that this build has."""
 
-    def details(self, recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan | None:
+    def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan | None:
         """What a plan holds for this platform alone.
 
         Raises:

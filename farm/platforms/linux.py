@@ -13,7 +13,6 @@ from farm.catalog import redist
 from farm.plan.compat import Stack
 from farm.plan.compat.host import host_gcc, newest_gcc
 from farm.plan.file import Plan, ToolkitPlan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
@@ -33,7 +32,7 @@ PYTHON_PREFIX = "/opt/python"
 class Linux(Unix):
     facts = PLATFORMS["linux"]
 
-    def environment(self, recipe: Recipe, stack: Stack, _blas: Value) -> Variables:
+    def environment(self, recipe: Recipe, stack: Stack) -> Variables:
         return compilers(stack, stack.base or "of the host", *_gcc(recipe, stack))
 
     def packages(self, recipe: Recipe, stack: Stack) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 from farm.plan.compat import Stack
 from farm.plan.file import Plan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
@@ -15,9 +14,8 @@ from farm.platforms.unix import Unix, compilers, job
 
 class MacOS(Unix):
     facts = PLATFORMS["macos"]
-    default_blas = "vecLib"  # Apple's Accelerate
 
-    def environment(self, _recipe: Recipe, stack: Stack, _blas: Value) -> Variables:
+    def environment(self, _recipe: Recipe, stack: Stack) -> Variables:
         return compilers(stack, "of the host", "clang", "clang++")
 
     def render(self, templates: Templates, _plan: Plan, values: Mapping[str, Any]) -> tuple[Files, Files]:

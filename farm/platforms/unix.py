@@ -8,7 +8,6 @@ from farm import catalog
 from farm.base.errors import FarmError
 from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Variables
 from farm.platforms.templates import Templates
@@ -24,7 +23,6 @@ class Unix:
     needs_folder = "/farm/needs"
     variables: tuple[str, ...] = ()
     failures: Mapping[int, type[FarmError]] = {}
-    default_blas = ""
 
     def completed(self, stack: Stack) -> Stack:
         return stack
@@ -39,7 +37,7 @@ class Unix:
     def opens(self, _recipe: Recipe, _stack: Stack) -> list[str]:
         return []
 
-    def details(self, _recipe: Recipe, _stack: Stack, _blas: Value) -> WindowsPlan | None:
+    def details(self, _recipe: Recipe, _stack: Stack) -> WindowsPlan | None:
         return None
 
     def floating(self, _plan: Plan) -> list[str]:

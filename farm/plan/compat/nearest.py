@@ -12,6 +12,7 @@ from typing import Any
 from farm import catalog
 from farm.plan.compat.host import msc_ver, toolset
 from farm.plan.compat.stack import Reason, Stack, arch_list, number, spell, targets
+from farm.plan.options import OPTIONS
 from farm.plan.variant import PYTHONS
 from farm.platforms.facts import facts
 
@@ -95,11 +96,10 @@ def _values(stack: Stack, field: str) -> list[Any]:
         "numpy": lambda: catalog.pythons().numpy_choices,
         "driver": lambda: _drivers(stack),
         "msvc": lambda: sorted(_toolsets(), key=lambda value: abs(value - current)),
-        "blas": lambda: ["openblas"],
         "base": lambda: list(catalog.debian_releases()),
         "gcc": lambda: sorted(range(1, NEWEST_GCC + 1), key=lambda value: abs(value - current)),
     }
-    return known[field]()
+    return known[field]() if field in known else [word for word in OPTIONS[field].choices if word != current]
 
 
 def _with(stack: Stack, field: str, value: Any) -> Stack:

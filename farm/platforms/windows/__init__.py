@@ -14,7 +14,6 @@ from typing import Any
 from farm.base.errors import FarmError, InfrastructureError, NoRunnerError
 from farm.plan.compat import Stack
 from farm.plan.file import Plan, WindowsPlan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Files, Platform, Variables
 from farm.platforms.facts import PLATFORMS
@@ -27,7 +26,6 @@ FOLLOW = "/farm/scripts/follow_cmd.py"
 
 class Windows:
     facts = PLATFORMS["windows"]
-    default_blas = ""
     entry = "build.cmd"
     self_contained = True
     needs_folder = "/farm/job/needs"
@@ -40,8 +38,8 @@ class Windows:
     def cuda_home(self, stack: Stack) -> str:
         return toolchain.cuda_home(stack)
 
-    def environment(self, _recipe: Recipe, stack: Stack, blas: Value) -> Variables:
-        return toolchain.environment(stack, blas)
+    def environment(self, _recipe: Recipe, stack: Stack) -> Variables:
+        return toolchain.environment(stack)
 
     def packages(self, _recipe: Recipe, _stack: Stack) -> list[str]:
         return []
@@ -49,8 +47,8 @@ class Windows:
     def opens(self, _recipe: Recipe, _stack: Stack) -> list[str]:
         return []  # farm/wheel/windows.yaml has them
 
-    def details(self, recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan | None:
-        return toolchain.windows_plan(recipe, stack, blas)
+    def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan | None:
+        return toolchain.windows_plan(recipe, stack)
 
     def floating(self, plan: Plan) -> list[str]:
         return toolchain.floating(plan.windows) if plan.windows else []

@@ -10,7 +10,6 @@ from farm.plan.compat import Stack
 from farm.plan.compat.host import msc_ver
 from farm.plan.compat.torch import numpy_end
 from farm.plan.file import ToolPin, WheelPin, WindowsPlan
-from farm.plan.options import Value
 from farm.plan.recipe import Recipe
 from farm.platforms.base import Variables
 from farm.platforms.windows.tools import BuildTools, wheel, windows_tools
@@ -54,7 +53,7 @@ def pinned_msvc(stack: Stack) -> int:
     return msc_ver(visual_studio(stack)[1].toolset)
 
 
-def environment(stack: Stack, blas: Value) -> Variables:
+def environment(stack: Stack) -> Variables:
     """What the compilers and PyTorch's setup.py read, by origin.
 
     The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too. sccache stands before
@@ -90,15 +89,15 @@ def environment(stack: Stack, blas: Value) -> Variables:
         parts["toolkit"] = {"CUDA_HOME": toolkit, "CUDA_PATH": toolkit}
         if tuple(map(int, stack.cuda.split("."))) < NVTX_BELOW:
             parts["toolkit"]["NVTOOLSEXT_PATH"] = f"{toolkit}/NvToolsExt"
-    if blas == "mkl":  # static: the package holds no mkl_*_dll.lib, which FindMKL would prefer
+    if stack.blas == "mkl":  # static: the package holds no mkl_*_dll.lib, which FindMKL would prefer
         library = f"{ROOT}/venv/Library"
         parts["mkl-static"] = {"CMAKE_INCLUDE_PATH": f"{library}/include", "CMAKE_LIBRARY_PATH": f"{library}/lib"}
-    elif blas == "openblas":
+    elif stack.blas == "openblas":
         parts["openblas"] = {"OpenBLAS_HOME": f"{ROOT}/tools/openblas"}
     return parts
 
 
-def windows_plan(recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan:
+def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
     """Compiler, tools and Python packages.
 
     Raises:
@@ -106,9 +105,9 @@ def windows_plan(recipe: Recipe, stack: Stack, blas: Value) -> WindowsPlan:
     """
     known, python = windows_tools(), stack.variant.python
     name, product = visual_studio(stack)
-    tools = ["sccache", *(["openblas"] if blas == "openblas" else [])]
+    tools = ["sccache", *(["openblas"] if stack.blas == "openblas" else [])]
     tools += ["zlib"] if stack.cudnn and stack.cudnn.startswith("8.") else []  # it loads zlibwapi.dll by name
-    wheels = [*known.frontend, *recipe.wheels, *(MKL if blas == "mkl" else ())]
+    wheels = [*known.frontend, *recipe.wheels, *(MKL if stack.blas == "mkl" else ())]
     wheels += known.frontend_before_311 if python in ("py39", "py310") else []
     release = catalog.torch_releases().get(stack.torch or "")
     pins = []

@@ -31,7 +31,7 @@ def extended(root, tmp_path_factory):
     copy = tmp_path_factory.mktemp("extended")
     for name in ("farm", "ci", "dockerfiles", "tools"):
         shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    table = copy / "farm" / "options.py"
+    table = copy / "farm" / "plan" / "options.py"
     text = table.read_text(encoding="utf-8")
     assert text.count("\n)\n\nOPTIONS: Mapping") == 1
     table.write_text(text.replace("\n)\n\nOPTIONS: Mapping", NEW), encoding="utf-8")
@@ -61,7 +61,7 @@ PLAN = ("plan", "--variant", "sm35-avx-py311", "--package", "canary", "--json")
 
 
 def test_a_new_option_is_on_the_command_line_in_the_environment_and_in_the_plan(extended_farm):
-    assert planned(extended_farm(*PLAN)) == {"lto": (None, "channel kepler-debian")}
+    assert planned(extended_farm(*PLAN)) == {}
     by_word = planned(extended_farm(*PLAN, "--lto", "thin", FARM_LTO="full"))
     assert by_word == {"lto": ("thin", "--lto"), "USE_LTO": ("thin", "--lto")}
     by_variable = planned(extended_farm(*PLAN, FARM_LTO="full"))
@@ -71,6 +71,13 @@ def test_a_new_option_is_on_the_command_line_in_the_environment_and_in_the_plan(
     assert "unknown lto 'thn' (from --lto)" in wrong.stderr
     assert "nearest: thin" in wrong.stderr
     assert "--lto thin|full" in extended_farm("plan", "--help").stdout
+
+
+def test_a_new_option_changes_no_plan_that_does_not_set_it(farm, extended_farm):
+    """Else every published wheel would be built again: it is found by the digest of its plan."""
+    before = farm(*PLAN).stdout
+    assert extended_farm(*PLAN).stdout == before
+    assert json.loads(extended_farm(*PLAN, "--lto", "thin").stdout)["digest"] != json.loads(before)["digest"]
 
 
 def test_a_new_option_is_a_key_of_a_channel_in_the_schema_and_in_the_docs(extended, extended_farm):

@@ -1,0 +1,120 @@
+#!/bin/bash
+# Builds torch 2.6.0+cu118.sm35.avx for sm35-avx-py311. Rendered by farm from plan DIGEST; runs in the
+# toolchain image without network. Reads source/, writes out/wheel and out/lib, all under $FARM_ROOT (/farm).
+# The tree src/ may be kept between two attempts: the second goes on where the first stopped. One build at a time.
+set -euo pipefail
+FARM_ROOT="${FARM_ROOT:-/farm}"
+export BLAS=OpenBLAS
+export BUILD_CUSTOM_PROTOBUF=ON
+export BUILD_TEST=0
+export CC=gcc-11
+export CFLAGS=-mavx
+export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+export CMAKE_CXX_COMPILER_LAUNCHER=ccache
+export CMAKE_C_COMPILER_LAUNCHER=ccache
+export CMAKE_GENERATOR=Ninja
+export CMAKE_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu/stubs
+export CMAKE_PROJECT_Torch_INCLUDE="$FARM_ROOT"/job/recipe/options.cmake
+export CUDAHOSTCXX=/usr/bin/g++-11
+export CUDA_HOME=/usr
+export CXX=g++-11
+export CXXFLAGS=-mavx
+export PYTORCH_BUILD_NUMBER=1
+export PYTORCH_BUILD_VERSION=2.6.0+cu118.sm35.avx
+export TORCH_CUDA_ARCH_LIST=3.5+PTX
+export TORCH_NVCC_FLAGS='-Xfatbin -compress-all'
+export USE_CCACHE=0
+export USE_CUDA=1
+export USE_CUDNN=1
+export USE_CUDSS=0
+export USE_CUFILE=0
+export USE_CUSPARSELT=0
+export USE_DISTRIBUTED=0
+export USE_FBGEMM=0
+export USE_FLASH_ATTENTION=0
+export USE_ITT=0
+export USE_KINETO=0
+export USE_MAGMA=0
+export USE_MEM_EFF_ATTENTION=0
+export USE_MKLDNN=0
+export USE_NCCL=0
+export USE_NNPACK=0
+export USE_NUMA=0
+export USE_PYTORCH_QNNPACK=0
+export USE_ROCM=0
+export USE_SYSTEM_EIGEN_INSTALL=ON
+export USE_SYSTEM_FP16=ON
+export USE_SYSTEM_LIBS=0
+export USE_SYSTEM_PYBIND11=OFF
+export USE_SYSTEM_SLEEF=ON
+export USE_XNNPACK=0
+export USE_XPU=0
+export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
+export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
+mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+rm -rf "$FARM_ROOT/out"
+mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
+cd -P "$FARM_ROOT/src"
+exec 9< .
+# Builds that ask for plain gcc find the compiler of this plan: Debian's names have a version in them.
+mkdir -p "$FARM_ROOT/bin"
+for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
+for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
+export PATH="$PATH:$FARM_ROOT/bin"
+packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
+    [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
+}
+flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
+if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
+    echo "farm: step source"
+    find . -mindepth 1 -delete
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
+    mkdir -p third_party/cpuinfo
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/01.tar" --directory third_party/cpuinfo --strip-components=1
+    mkdir -p third_party/cudnn_frontend
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/02.tar" --directory third_party/cudnn_frontend --strip-components=0
+    mkdir -p third_party/cutlass
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/03.tar" --directory third_party/cutlass --strip-components=2
+    mkdir -p third_party/flatbuffers
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/04.tar" --directory third_party/flatbuffers --strip-components=1
+    mkdir -p third_party/fmt
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/05.tar" --directory third_party/fmt --strip-components=1
+    mkdir -p third_party/kineto
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/06.tar" --directory third_party/kineto --strip-components=2
+    mkdir -p third_party/numpy
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/07.tar" --directory third_party/numpy --strip-components=2
+    mkdir -p third_party/onnx
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/08.tar" --directory third_party/onnx --strip-components=1
+    mkdir -p third_party/pocketfft
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/09.tar" --directory third_party/pocketfft --strip-components=2
+    mkdir -p third_party/protobuf
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/10.tar" --directory third_party/protobuf --strip-components=1
+    mkdir -p third_party/pybind11
+    tar --extract --no-same-owner --file "$FARM_ROOT/source/11.tar" --directory third_party/pybind11 --strip-components=1
+    echo "farm: step patches"
+    python3 "$FARM_ROOT/job/patches.py" "$FARM_ROOT/job/patches.json" "$FARM_ROOT/src"
+    echo "farm: step prepare.sh"
+    bash "$FARM_ROOT/job/recipe/prepare.sh"
+    touch .farm-source
+fi
+packs take
+# Meson and meson-python have no variable for the number of jobs, only one for the program.
+if ninja=$(command -v ninja); then
+    printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
+    chmod +x "$FARM_ROOT/bin/ninja-jobs"
+    export NINJA="$FARM_ROOT/bin/ninja-jobs"
+fi
+echo "farm: step build"
+status=0
+# The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
+# -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
+python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
+packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
+[ "$status" = 0 ] || exit "$status"
+if [ -e "$CCACHE_STATSLOG" ]; then
+    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
+fi
+echo "farm: step libraries"
+python3 "$FARM_ROOT/scripts/collect_libraries.py" --exclude libcuda.so.1 --exclude libcublas.so.11 --exclude libcublasLt.so.11 --exclude libnvrtc.so.11.2 --exclude libnvrtc-builtins.so.11.8 --exclude libcudart.so.11.0 --exclude libcufft.so.10 --exclude libcurand.so.10 --exclude libcusolver.so.11 --exclude libcusparse.so.11 --exclude libnvToolsExt.so.1 --exclude 'libcudnn*.so.*' "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib" 'libnvrtc.so.*' 'libnvrtc-builtins.so.*' 'libcudnn_*.so.*' 'libcublas.so.*' 'libcublasLt.so.*' 'libcusolver.so.*'
+echo "farm: done"
