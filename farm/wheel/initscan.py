@@ -1,9 +1,14 @@
-"""Which CPU features the code needs that runs when a library is loaded.
+"""CPU features that a library's code needs when it is imported.
 
 A library that chooses its code at run time holds instructions beyond its level, rightly, behind a question to the
-CPU. What runs before anything can be asked must not: static initialisers. One compiled with `-mavx2` because it
-stands in a file of AVX2 kernels kills the import on an older CPU. So the code is followed from where the loader
-enters it: DT_INIT (the section `.init`), the functions in `.init_array` and the resolvers of indirect functions.
+CPU. What runs on import before any such question must not. A static initialiser that was compiled with `-mavx2`
+because its file holds AVX2 kernels kills the import on an older CPU. So the code is followed from where the loader
+and the interpreter enter it:
+
+- DT_INIT (the section `.init`) and the functions in `.init_array`;
+- the resolvers of indirect functions, whether a relocation names them (R_X86_64_IRELATIVE) or a symbol of type
+  STT_GNU_IFUNC does, which the loader calls for whoever binds to it;
+- an extension module's `PyInit_NAME`, and the functions in the slots of the module definitions that it names.
 
 All jumps are followed, and direct calls (also through the PLT, where the library answers itself) down to `depth`
 levels. Of calls through pointers two kinds are: those of a pointer at a fixed place, by the value that the loader gives
@@ -13,13 +18,14 @@ What else pointers reach is not seen. A branch is followed whether or not it ask
 to look at.
 
 Sources: System V gABI chapter 5, "Initialization and Termination Functions"; System V psABI for AMD64, 4.4
-(relocation types).
+(relocation types); the GNU gABI for STT_GNU_IFUNC; PEP 489 (multi-phase initialisation) and `Include/moduleobject.h` of
+CPython for the layout of PyModuleDef.
 """
 
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
@@ -46,6 +52,13 @@ _MAX_RELOCATIONS = 5_000_000
 _MAX_SLOTS = 500_000
 _MAX_TABLE = 1024  # pointers of one table
 _SHT_RELR = 19
+_STT_GNU_IFUNC = 10
+_MAX_SYMBOLS = 2_000_000
+ENTRY_NAMES = (b"PyInit_", b"PyInitU_")
+"""How the functions begin that an interpreter calls on import; the second is for names beyond ASCII (PEP 489)."""
+SLOTS_AT = (72, 88)
+"""Where PyModuleDef has its `m_slots`: behind a PyObject of 16 bytes, and of 32 in free-threaded Pythons."""
+_MAX_MODULE_SLOTS = 64
 _ALL_ONES = (1 << 64) - 1
 _MAX_STARTS = 100_000
 _MAX_INSTRUCTIONS = 20_000_000
@@ -82,7 +95,31 @@ def scan_starts(data: Buffer, elf: Elf, level: str, depth: int = DEPTH) -> InitS
     starts = image.starts()
     walk = Walk(data, image, sweep, tables=image)
     walk.descend(starts, depth)
-    return InitScan(sweep.result(data, function_symbols(data, elf)), len(starts), walk.instructions)
+    entries = [address for address in dict.fromkeys(image.entries) if image.offset(address) is not None]
+    slots = module_slots(walk.addresses_in(entries), image)
+    walk.descend([*entries, *slots], depth)
+    return InitScan(
+        sweep.result(data, function_symbols(data, elf)), len({*starts, *entries, *slots}), walk.instructions
+    )
+
+
+def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
+    """The functions in the slots of the module definitions (PyModuleDef, PEP 489) among `addresses`.
+
+    The interpreter calls them on import. A definition that the code fills at run time names none in the file.
+    """
+    found: dict[int, None] = {}
+    for address in addresses:
+        for place in SLOTS_AT:
+            slots = image.pointer(address + place)
+            for index in range(_MAX_MODULE_SLOTS if slots else 0):
+                identifier, value = image.word(slots + 16 * index), image.pointer(slots + 16 * index + 8)
+                # Slots have small numbers, and a zero ends them; anything else is no table of slots.
+                if not identifier or identifier > _MAX_MODULE_SLOTS:
+                    break
+                if value is not None and image.offset(value) is not None:
+                    found[value] = None
+    return list(found)
 
 
 class _Image:
@@ -101,12 +138,15 @@ class _Image:
         self.slots: dict[int, int] = {}  # slot of the GOT -> function of this library
         self.elsewhere: set[int] = set()  # slots that lead into other libraries, or nowhere (__gmon_start__)
         self.resolvers: set[int] = set()
+        self.entries: list[int] = []  # functions that the interpreter calls: PyInit_NAME
         self.relocated = array("Q")  # addresses, in order, where the loader writes a pointer into this library
         self.values = array("Q")  # and the pointers
         self.packed = any(part.kind == _SHT_RELR for part in elf.sections)  # those stand in the file as they are
         self.segments = elf.segments
         for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_RELA)):
             self._relocations(section, start, end)
+        for section, start, end in section_ranges(data, (part for part in elf.sections if part.kind == _SHT_DYNSYM)):
+            self._exports(section, start, end)
         # Linkers order relocations by kind and symbol, not by address alone; `pointer` searches by bisection.
         if any(left > right for left, right in pairwise(self.relocated)):
             rows = sorted(zip(self.relocated, self.values, strict=True))
@@ -202,6 +242,33 @@ class _Image:
         finally:
             view.release()
 
+    def _exports(self, section: Section, start: int, end: int) -> None:
+        """Note the exported resolvers and the entry points of an extension module."""
+        if (end - start) // _SYMBOL.size > _MAX_SYMBOLS:
+            raise _damaged(f"more than {_MAX_SYMBOLS} exported symbols are refused")
+        names = self.sections[section.link].offset if section.link < len(self.sections) else len(self.data)
+        view = memoryview(self.data)[start : end - (end - start) % _SYMBOL.size]
+        try:
+            for name, info, _, place, address, _ in _SYMBOL.iter_unpack(view):
+                if not place:
+                    continue
+                if info & 15 == _STT_GNU_IFUNC:
+                    self.resolvers.add(address)
+                elif bytes(self.data[names + name : names + name + 8]).startswith(ENTRY_NAMES):
+                    self.entries.append(address)
+                if len(self.resolvers) > _MAX_STARTS or len(self.entries) > _MAX_STARTS:
+                    raise _damaged(f"more than {_MAX_STARTS} resolvers or entry points")
+        finally:
+            view.release()
+
+    def word(self, address: int) -> int | None:
+        """The eight bytes at an address, as the file has them; None where the file has none."""
+        for segment in self.segments:
+            if segment.address <= address <= segment.address + segment.size - 8:
+                at = segment.offset + address - segment.address
+                return int.from_bytes(self.data[at : at + 8], "little")
+        return None
+
     def _symbols(self, section: Section) -> Section | None:
         table = self.sections[section.link] if section.link < len(self.sections) else None
         return table if table is not None and table.kind == _SHT_DYNSYM else None
@@ -239,6 +306,18 @@ class Tables(Protocol):
         ...
 
 
+class ModuleImage(Image, Protocol):
+    """A library whose data can be read: pointers as the loader writes them, words as the file has them."""
+
+    def pointer(self, slot: int) -> int | None:
+        """The pointer into this library at an address; None where there is none."""
+        ...
+
+    def word(self, address: int) -> int | None:
+        """The eight bytes at an address; None where the file has none."""
+        ...
+
+
 class Walk:
     """Decodes code along its jumps. `addresses`, if given, takes what `lea` loads relative to the code, in order."""
 
@@ -269,6 +348,12 @@ class Walk:
         for below in range(depth + 1):
             self.first = below == 0
             starts = self.follow(starts, with_calls=below < depth)
+
+    def addresses_in(self, starts: list[int]) -> list[int]:
+        """Addresses that the code from `starts` loads relative to itself, in order; nothing is judged."""
+        found: list[int] = []
+        Walk(self.data, self.image, Sweep(self.sweep.level), found).descend(starts, DEPTH)
+        return found
 
     def follow(self, starts: list[int], *, with_calls: bool) -> list[int]:
         """Decode from `starts` along every jump; gives what was called, if that is wanted."""
@@ -361,6 +446,9 @@ class Walk:
         if flow == self.flow.NEXT:
             if self.addresses is not None and instruction.mnemonic == self.lea:
                 self.addresses.append(instruction.ip_rel_memory_address)
+            elif self.addresses is not None and code == self.load:
+                if instruction.is_ip_rel_memory_operand and instruction.ip_rel_memory_address in self.image.slots:
+                    self.addresses.append(self.image.slots[instruction.ip_rel_memory_address])
             elif self.tables is not None and (code == self.load or instruction.mnemonic == self.lea):
                 if instruction.is_ip_rel_memory_operand:
                     self._take(instruction)

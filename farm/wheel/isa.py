@@ -94,6 +94,7 @@ class Sweep:
         self.invalid = iced_x86.Code.INVALID
         self.mnemonics = _names(iced_x86.Mnemonic)
         self.features = _names(iced_x86.CpuidFeature)
+        self.level = level
         self.allowed = _level(level)
         self.cut = iced_x86.DecoderError.NO_MORE_BYTES
         self.harmless: set[int] = set()

@@ -1,6 +1,7 @@
-"""Which CPU features the machine code of a DLL needs: all of it, or what runs when the DLL is loaded.
+"""CPU features that the machine code of a DLL needs: all of it, or what runs when the DLL is imported.
 
-Windows enters a DLL at the TLS callbacks and at its entry point. For Microsoft's linker that is start-up code which
+Windows enters a DLL at the TLS callbacks and at its entry point; Python enters an extension module at `PyInit_NAME`
+and at the slots of its module definition, as in `farm.wheel.initscan`. For Microsoft's linker that is start-up code which
 calls `_initterm` with the two ends of a table of pointers: the static initialisers, which compilers put into the
 sections `.CRT$XI*` and `.CRT$XC*`. The table has no name in the file. It is found by following the code from the
 entry point: two addresses loaded one after the other, between which stand nothing but zeros and pointers to code.
@@ -21,7 +22,7 @@ from itertools import pairwise
 from farm.base.errors import VerificationFailedError
 from farm.wheel.archive import Buffer
 from farm.wheel.elfcode import Functions
-from farm.wheel.initscan import DEPTH, InitScan, Walk
+from farm.wheel.initscan import DEPTH, ENTRY_NAMES, InitScan, Walk, module_slots
 from farm.wheel.isa import IsaResult, Sweep
 from farm.wheel.pe import Pe
 
@@ -48,6 +49,8 @@ def scan_dll(data: Buffer, pe: Pe, level: str, *, on_load: bool) -> InitScan:
     sweep = Sweep(level)
     starts = image.starts(level)
     walk = Walk(data, image, sweep)
+    entries = image.entries()
+    starts += [*entries, *module_slots(walk.addresses_in(entries), image)]
     if not on_load:
         for low, high in image.functions():
             sweep.piece(data, low, high, image.address_of(low))
@@ -101,6 +104,20 @@ class _Image:
             if self._word(address) == _ALL_ONES:
                 found |= dict.fromkeys(self._list(address + 8))
         return [address for address in found if self.offset(address) is not None]
+
+    def entries(self) -> list[int]:
+        """The exported functions that an interpreter calls on import."""
+        exports = self.exports()
+        named = zip(exports.addresses, exports.names, strict=True)
+        return [address for address, name in named if bytes(self.data[name : name + 8]).startswith(ENTRY_NAMES)]
+
+    def word(self, address: int) -> int | None:
+        """The eight bytes at an address; None where the file has none."""
+        return self._word(address)
+
+    def pointer(self, slot: int) -> int | None:
+        """The pointer at an address, as the file has it for the place where the DLL would like to lie."""
+        return self._word(slot) or None
 
     def functions(self) -> Iterator[tuple[int, int]]:
         """(offset, end) of the functions in `.pdata`, each piece of code once; all code where there is no table."""

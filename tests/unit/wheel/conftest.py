@@ -62,6 +62,7 @@ def build_elf(
     text: bytes = b"\xc3",
     symbols: Mapping[str, int] | None = None,
     takes: Iterable[str] = (),
+    indirect: Iterable[str] = (),
     dynamic: Iterable[tuple[int, int]] = (),
     fatbin: bytes | None = None,
     machine: int = 62,
@@ -72,7 +73,8 @@ def build_elf(
 ) -> bytes:
     """A 64-bit little-endian shared object whose addresses are its file offsets; `text` lies at 176.
 
-    `symbols`: function name to offset in `text`. `takes`: names that others must give. `dynamic`: further tags.
+    `symbols`: function name to offset in `text`. `takes`: names that others must give. `indirect`: those of
+    `symbols` that are resolvers (STT_GNU_IFUNC). `dynamic`: further tags.
     `init`: offsets in `text` of the static initialisers, put into `.init_array` by relocations or, without
     `relocate_init`, as they are. `relocations`: further rows of `.rela.dyn`.
     """
@@ -98,7 +100,10 @@ def build_elf(
 
     code = place(".text", text)
     table = [struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)]
-    table += [struct.pack("<IBBHQQ", names[name], 0x12, 0, 1, code + at, 1) for name, at in (symbols or {}).items()]
+    kinds_of = dict.fromkeys(symbols or {}, 0x12) | dict.fromkeys(indirect, 0x1A)
+    table += [
+        struct.pack("<IBBHQQ", names[name], kinds_of[name], 0, 1, code + at, 1) for name, at in (symbols or {}).items()
+    ]
     table += [struct.pack("<IBBHQQ", name, 0x12, 0, 0, 0, 0) for name in taken]
     tags.append((6, place(".dynsym", b"".join(table))))
     tags += [(5, place(".dynstr", strings.data)), (10, len(strings.data)), (11, 24)]

@@ -114,6 +114,57 @@ def test_resolvers_of_indirect_functions_run_on_loading(scan):
     assert (found.starts, features(found)) == (1, {"AVX2": (1, ("kernel+0x0",))})
 
 
+@pytest.mark.parametrize("kind", [None, 1, 6, 7])  # none, R_X86_64_64, GLOB_DAT, JUMP_SLOT
+def test_resolvers_that_a_symbol_names(scan, kind):
+    """The loader calls them for whoever binds to the symbol, in this library or in another."""
+    code = text(p0=VPADDD_YMM + RET, p64=RET)
+    rows = [] if kind is None else [(0x5000, 1 << 32 | kind, 0)]
+    assert features(scan(code, relocations=rows)) == {}
+    found = scan(code, relocations=rows, indirect=["ctor"])
+    assert (found.starts, features(found)) == (1, {"AVX2": (1, ("ctor+0x0",))})
+
+
+@pytest.mark.parametrize("name", ["PyInit_m", "PyInitU_eckzbwbhk6jpz"])
+def test_an_extension_module_runs_its_init_function(scan, name):
+    code = text(p0=RET, p64=VPADDD_YMM + RET)
+    assert features(scan(code, symbols={name: 0, "kernel": 64})) == {}
+    found = scan(code, symbols={name: 64, "other": 0})
+    assert (found.starts, features(found)) == (1, {"AVX2": (1, (f"{name}+0x0",))})
+    assert features(scan(code, symbols={f"my{name}": 64})) == {}
+
+
+LEA_RDI = b"\x48\x8d\x3d"
+MOV_RDI = b"\x48\x8b\x3d"
+
+
+def definition(at, slots_at, *, first=2):
+    """The bytes of a PyModuleDef's slots, and the relocations of its `m_slots` and of their functions."""
+    rows = [(CODE + at + slots_at, 8, CODE + 176), (CODE + 176 + 8, 8, CODE + 64)]
+    return struct.pack("<QQQQ", first, 0, 0, 0), rows
+
+
+@pytest.mark.parametrize("slots_at", [72, 88])  # with the lock of every object, and without
+def test_the_slots_of_a_module_run_on_import(scan, slots_at):
+    slots, rows = definition(80, slots_at)
+    names = {"PyInit_m": 0, "kernel": 64}
+    load = LEA_RDI + struct.pack("<i", 80 - 7) + RET
+    code = text(p0=load, p64=VPADDD_YMM + RET, p176=slots)
+    assert features(scan(code, symbols=names, relocations=rows)) == {"AVX2": (1, ("kernel+0x0",))}
+    assert features(scan(code, symbols={"init": 0, "kernel": 64}, relocations=rows)) == {}
+    ended, rows = definition(80, slots_at, first=0)
+    assert features(scan(text(p0=load, p64=VPADDD_YMM + RET, p176=ended), symbols=names, relocations=rows)) == {}
+
+
+def test_a_module_whose_definition_is_exported(scan):
+    """Its address comes from the GOT, since another library could define it as well."""
+    slots, rows = definition(80, 72)
+    got = 0x5000
+    code = text(p0=MOV_RDI + struct.pack("<i", got - (CODE + 7)) + RET, p64=VPADDD_YMM + RET, p176=slots)
+    names = {"PyInit_m": 0, "kernel": 64, "definition": 80}
+    found = scan(code, symbols=names, relocations=[*rows, (got, 3 << 32 | 6, 0)])
+    assert features(found) == {"AVX2": (1, ("kernel+0x0",))}
+
+
 def test_what_cannot_be_checked_is_said(make_elf):
     raw = make_elf(machine=183)
     assert "aarch64" in scan_starts(raw, read_elf(raw), "avx").result.not_checked

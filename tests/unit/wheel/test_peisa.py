@@ -37,8 +37,9 @@ def pointers(*offsets):
     return b"".join(struct.pack("<Q", BASE + TEXT + offset if offset is not None else 0) for offset in offsets)
 
 
-def make(make_pe, code, *, data=b"", entry=None, functions=None, tls=None):
-    """A DLL. `functions`: (begin, end) in the text, put behind `data`; `tls`: offset in .rdata of the callbacks."""
+def make(make_pe, code, *, data=b"", entry=None, functions=None, tls=None, export="kernel"):
+    """A DLL. `functions`: (begin, end) in the text, put behind `data`; `tls`: offset in .rdata of the callbacks;
+    `export`: the name of what begins the text."""
     directories = {}
     if functions is not None:
         directories[3] = (len(data), 12 * len(functions))
@@ -46,7 +47,7 @@ def make(make_pe, code, *, data=b"", entry=None, functions=None, tls=None):
     if tls is not None:
         directories[9] = (len(data), 40)
         data += struct.pack("<QQQQQ", 0, 0, 0, BASE + RDATA + tls, 0)
-    raw = bytearray(make_pe(text=code, data=data, exports=["kernel"]))
+    raw = bytearray(make_pe(text=code, data=data, exports=[export]))
     optional = 0x40 + 24
     if entry is not None:
         struct.pack_into("<I", raw, optional + 16, TEXT + entry)
@@ -102,6 +103,22 @@ def test_entry_and_tls_callbacks(scan):
     assert scan(text(p0=VPADDD_YMM + RET), entry=0)[0] == {"AVX2": 1}
     assert scan(text(p0=RET, p64=VPADDD_YMM + RET), entry=0, data=pointers(64, None), tls=0)[0] == {"AVX2": 1}
     assert scan(text(p0=VPADDD_YMM + RET))[0] == {}  # no entry: nothing runs
+
+
+def test_an_extension_module_runs_its_init_function(scan):
+    code = text(p0=VPADDD_YMM + RET)
+    assert scan(code)[0] == {}
+    found, seen = scan(code, export="PyInit_m")
+    assert (found, seen.starts) == ({"AVX2": 1}, 1)
+
+
+@pytest.mark.parametrize("slots_at", [72, 88])  # with the lock of every object, and without
+@pytest.mark.parametrize(("first", "expected"), [(2, {"AVX2": 1}), (0, {})])
+def test_the_slots_of_a_module_run_on_import(scan, slots_at, first, expected):
+    code = text(p0=lea("rcx", 0, 0) + RET, p96=VPADDD_YMM + RET)
+    slots = struct.pack("<Q", first) + pointers(96) + bytes(16)
+    data = bytes(slots_at) + struct.pack("<Q", BASE + RDATA + 128)
+    assert scan(code, data=data.ljust(128, b"\0") + slots, export="PyInit_m")[0] == expected
 
 
 def test_all_code_is_what_the_function_table_names(scan):
