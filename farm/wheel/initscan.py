@@ -112,7 +112,9 @@ def module_slots(addresses: Iterable[int], image: "ModuleImage") -> list[int]:
     for address in addresses:
         for place in SLOTS_AT:
             slots = image.pointer(address + place)
-            for index in range(_MAX_MODULE_SLOTS if slots else 0):
+            for index in range(_MAX_MODULE_SLOTS):
+                if slots is None:
+                    break
                 identifier, value = image.word(slots + 16 * index), image.pointer(slots + 16 * index + 8)
                 # Slots have small numbers, and a zero ends them; anything else is no table of slots.
                 if not identifier or identifier > _MAX_MODULE_SLOTS:
