@@ -1,9 +1,9 @@
 """CPU features that the machine code of a DLL needs: all of it, or what runs when the DLL is imported.
 
-Windows enters a DLL at the TLS callbacks and at its entry point; Python enters an extension module at `PyInit_NAME`
-and at the slots of its module definition, as in `farm.wheel.initscan`. For Microsoft's linker the entry point is
-start-up code which calls `_initterm` with the two ends of a table of pointers: the static initialisers, which compilers
-put into the sections `.CRT$XI*` and `.CRT$XC*`. The table has no name in the file. It is found by following the code from the
+Windows enters a DLL at the TLS callbacks and at its entry point; Python enters an extension module at `PyInit_NAME` and
+at the slots of its module definition, as in `farm.wheel.initscan`. For Microsoft's linker the entry point is start-up
+code which calls `_initterm` with the two ends of a table of pointers: the static initialisers, which compilers put into
+the sections `.CRT$XI*` and `.CRT$XC*`. The table has no name in the file. It is found by following the code from the
 entry point: two addresses loaded one after the other, between which stand nothing but zeros and pointers to code.
 MinGW's table begins with -1 and ends with 0; its section `.CRT` holds further pointers.
 
