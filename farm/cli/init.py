@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     for file in files:
         show.say(args.folder / file)
     enter = "" if args.folder == Path() else f"cd {shlex.quote(_for_cd(args.folder))} && "
-    show.say(f"\nnext: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
+    show.say("")
+    show.say(f"next: {enter}farm doctor && farm submit --variant cpu-avx-py311 --package hello")
     return 0
 
 

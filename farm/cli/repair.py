@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 from farm.base.errors import UsageError
-from farm.base.text import plain
+from farm.cli import show
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, repair
 from farm.wheel.tooloptions import ToolOptions
@@ -108,18 +108,18 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(result.to_json(), indent=2))
         return 0
     for item in result.vendored:
-        print(plain(f"added {item.path} from {item.source}"))
+        show.say(f"added {item.path} from {item.source}")
     for path in result.record_corrected[:_MOST]:
-        print(plain(f"corrected the hash of {path} in RECORD"))
+        show.say(f"corrected the hash of {path} in RECORD")
     if len(result.record_corrected) > _MOST:
-        print(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
+        show.say(f"and of {len(result.record_corrected) - _MOST} more files (--json names them)")
     if not result.tags:
         from farm.platforms.facts import of_tag, unread
 
         tags = parse_wheel_name(result.wheel.name).tags
         if reason := unread(tags):
             advice = "; delocate adds it" if any(of_tag(tag.rpartition("-")[2]) for tag in tags) else ""
-            print(f"{reason}: none was added, and what they need is not known{advice}")
-    print(plain(str(result.wheel)))
+            show.say(f"{reason}: none was added, and what they need is not known{advice}")
+    show.say(str(result.wheel))
     gc.freeze()  # nor is there anything to be found at the end
     return 0

@@ -28,7 +28,7 @@ from farm.index.backends import open_store
 from farm.index.stores import PACKS, Store
 from farm.plan.file import Plan, Sha256
 from farm.run.backends import SCRIPTS
-from farm.run.build import CACHE_VOLUME
+from farm.run.build import cache_volume
 from farm.run.workspace import Workspace
 
 INPUT = "/farm/packs"
@@ -46,7 +46,7 @@ MAX_PACK = 1 << 30
 MAX_FETCH = 2 << 30
 """Bytes that one build is given: the newest packs that its machine has not had."""
 MAX_STORED = 4 << 30
-"""Bytes that one scope keeps in the store; less than ccache's own limit of 5 GB, which a machine has for all scopes."""
+"""Bytes that one scope keeps in the store; less than ccache's own limit of 5 GB."""
 MAX_PACKS = 200
 MAX_LISTED = 10_000
 MAX_REPORT = 1 << 20
@@ -92,7 +92,7 @@ class PackOutcome:
 
 def wanted(workspace: Workspace, plan: Plan) -> bool:
     """Whether builds of a plan share what they compile: a store is named, and the recipe compiles through ccache."""
-    return workspace.compiler_cache_url is not None and "ccache" in plan.apt
+    return workspace.compiler_cache_url is not None and cache_volume(plan, workspace.id) is not None
 
 
 def scope(plan: Plan) -> str:
@@ -267,12 +267,13 @@ def _note(workspace: Workspace, plan: Plan, engine: Engine) -> Path | None:
 
     The engine tells which volume it is: the cache itself could only be asked by a container.
     """
-    volume = engine.volume_id(CACHE_VOLUME) if engine.traits.keeps_volumes else None
+    name = cache_volume(plan, workspace.id)
+    volume = engine.volume_id(name) if name and engine.traits.keeps_volumes else None
     if volume is None:
         return None
     # By the volume too: one that was removed and made again is empty, whatever the one before it had.
-    name = hashlib.sha256(f"{workspace.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()
-    return workspace.artifacts / "compiler-cache" / f"{name[:32]}.json"
+    key = hashlib.sha256(f"{workspace.compiler_cache_url} {scope(plan)} {volume}".encode()).hexdigest()
+    return workspace.artifacts / "compiler-cache" / f"{key[:32]}.json"
 
 
 def _held(workspace: Workspace, plan: Plan, engine: Engine) -> list[str]:

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from farm.base.errors import FarmError, InfrastructureError, SmokeFailedError, UsageError
 from farm.base.failures import line_that_says
 from farm.base.outputs import runs_nothing
-from farm.base.text import without_controls
+from farm.base.text import plain_lines
 from farm.wheel.metadata import parse_wheel_name
 
 TAIL_LINES = 15
@@ -339,4 +339,4 @@ def _followed(
 
 
 def _last_lines(raw: bytes) -> str:
-    return "\n".join(without_controls(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])
+    return "\n".join(plain_lines(raw.decode("utf-8", "replace")).strip().splitlines()[-TAIL_LINES:])

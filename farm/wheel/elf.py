@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from farm.base.errors import VerificationFailedError
+from farm.base.text import printable
 from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import ELF_MAGIC
 
@@ -167,7 +168,7 @@ def symbol_name(data: View, offset: int) -> str:
 def _text(raw: bytes) -> str:
     """Decoded for comparison and display: what could not be printed is escaped, so it names no file either."""
     text = raw.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return printable(text)
 
 
 def damaged(what: str) -> VerificationFailedError:

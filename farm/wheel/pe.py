@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from farm.base.errors import VerificationFailedError
+from farm.base.text import printable
 from farm.wheel.archive import Buffer, View
 from farm.wheel.magic import PE_MAGIC
 
@@ -201,7 +202,7 @@ class _Reader:
             raise _damaged("a name without end")
         text = raw[:length].decode("utf-8", "backslashreplace")
         # What could not be printed is escaped, so it names no file either.
-        return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+        return printable(text)
 
     def _at(self, layout: str, offset: int) -> tuple[int, ...]:
         return struct.unpack("<" + layout, self._slice(offset, struct.calcsize("<" + layout)))
@@ -215,9 +216,7 @@ class _Reader:
         raw = self._slice(header, 40)
         size, address, raw_size, offset = struct.unpack_from("<IIII", raw, 8)
         (flags,) = struct.unpack_from("<I", raw, 36)
-        name = raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace")
-        if not name.isprintable():
-            name = name.encode("unicode_escape").decode("ascii")
+        name = printable(raw[:8].rstrip(b"\0").decode("ascii", "backslashreplace"))
         # PointerToRawData is rounded down to 512, whatever alignment the header declares.
         start = offset - offset % _RAW_ALIGNMENT  # as the loader does
         if raw_size and start + min(raw_size, size or raw_size) > len(self.data):

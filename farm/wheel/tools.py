@@ -17,7 +17,7 @@ from pathlib import Path
 
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.temporary import temporary_folder
-from farm.base.text import plain
+from farm.base.text import log_line
 from farm.wheel.apart import for_another_machine, with_other_names
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
@@ -181,7 +181,7 @@ def _run(command: list[str], environ: dict[str, str]) -> None:
     if done.returncode:
         from farm.base.failures import line_that_says  # noqa: PLC0415 (slow to import, and not always needed)
 
-        lines = [plain(line) for line in done.stdout.splitlines() if line.strip()]
+        lines = [log_line(line) for line in done.stdout.splitlines() if line.strip()]
         said = list(_without_frames(lines))
         text = "\n".join(f"    {line}" for line in said[-_TAIL:])
         if any("No module named" in line or "utility 'patchelf'" in line for line in lines[-3:]):

@@ -1,11 +1,10 @@
 """Two machines share what they compiled through a bucket: packs of ccache's entries, taken in without network.
 
-A machine is a project with artifacts of its own whose cache is a volume of its own; the Docker engine, the compilers,
+A machine is a project, which has a cache of its own; the Docker engine, the compilers,
 ccache and the server are real.
 """
 
 import json
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,8 +16,11 @@ import pytest
 import yaml
 
 from farm.index.backends import open_store
+from farm.plan.settings import load_settings
 from farm.run.journal import Journal
 from farm.run.packs import KIND
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 from tests.e2e.conftest import Farm, containers_of, make_project
 from tests.larger_canary import larger_canary
 from tests.servers import moto
@@ -42,15 +44,9 @@ def machine(tmp_path: Path, client: docker.DockerClient) -> Iterator[Machines]:
     made: list[tuple[Farm, str]] = []
 
     def make(name: str, store: str | None) -> Farm:
-        volume = f"farm-test-{name}-{uuid.uuid4().hex[:12]}"
-        code = shutil.copytree(tmp_path / "code", tmp_path / f"code-{name}")
-        module = code / "farm/run/build.py"
-        text = module.read_text()
-        assert text.count('CACHE_VOLUME = "farm-ccache"') == 1
-        module.write_text(text.replace('"farm-ccache"', f'"{volume}"'))
-        farm = Farm(make_project(tmp_path / name), code)
+        farm = Farm(make_project(tmp_path / name), tmp_path / "code")
         change(farm, compiler_cache=store)
-        made.append((farm, volume))
+        made.append((farm, volume_of(farm)))
         return farm
 
     yield make
@@ -64,6 +60,12 @@ def machine(tmp_path: Path, client: docker.DockerClient) -> Iterator[Machines]:
         for each in client.volumes.list():
             if each.name in kept:
                 each.remove()
+
+
+def volume_of(farm: Farm) -> str:
+    """The canary's compiler cache in a project."""
+    workspace = Workspace(farm.project, load_settings(farm.project), Silent())
+    return f"farm-ccache-{workspace.id}-canary"
 
 
 def change(farm: Farm, **values: Any) -> None:
@@ -88,9 +90,7 @@ def build(farm: Farm) -> tuple[bytes, Counter[str], dict[str, Any] | None, str]:
 def counted_by_ccache(farm: Farm, client: docker.DockerClient) -> int:
     """How many files it believes to hold: what it does not know of it would never tidy up."""
     (image,) = {path.read_text() for path in (farm.project / "artifacts/runs").glob("*/image.id")}
-    text = (farm.code / "farm/run/build.py").read_text()
-    volume = text.partition('CACHE_VOLUME = "')[2].partition('"')[0]
-    mounted = {volume: {"bind": "/cache", "mode": "ro"}}
+    mounted = {volume_of(farm): {"bind": "/cache", "mode": "ro"}}
     command = ["ccache", "--dir", "/cache", "--print-stats"]
     said = client.containers.run(image, command, volumes=mounted, network_mode="none", remove=True).decode()
     return int(next(line.split()[1] for line in said.splitlines() if line.startswith("files_in_cache")))

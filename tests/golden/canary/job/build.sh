@@ -13,9 +13,7 @@ export CXXFLAGS=-mavx
 export TORCH_CUDA_ARCH_LIST=3.5
 export USE_CUDA=1
 export MAX_JOBS="${FARM_JOBS:-1}" CMAKE_BUILD_PARALLEL_LEVEL="${FARM_JOBS:-1}" CARGO_BUILD_JOBS="${FARM_JOBS:-1}" SOURCE_DATE_EPOCH=315532800 PYTHONDONTWRITEBYTECODE=1
-export CCACHE_DIR="$FARM_ROOT/ccache" CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
-export CCACHE_STATSLOG="$FARM_ROOT/src/.farm-ccache.log" CMAKE_EXPORT_COMPILE_COMMANDS=ON    # for cache_counts.py
-mkdir -p "$FARM_ROOT/src" "$FARM_ROOT/ccache"
+mkdir -p "$FARM_ROOT/src"
 rm -rf "$FARM_ROOT/out"
 mkdir -p "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 cd -P "$FARM_ROOT/src"
@@ -25,9 +23,6 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
-packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
-    [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
-}
 flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
@@ -35,7 +30,6 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     tar --extract --no-same-owner --file "$FARM_ROOT/source/00.tar" --strip-components=1
     touch .farm-source
 fi
-packs take
 # Meson and meson-python have no variable for the number of jobs, only one for the program.
 if ninja=$(command -v ninja); then
     printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
@@ -47,11 +41,7 @@ status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
 python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
-packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
 [ "$status" = 0 ] || exit "$status"
-if [ -e "$CCACHE_STATSLOG" ]; then
-    python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
-fi
 echo "farm: step libraries"
 python3 "$FARM_ROOT/scripts/collect_libraries.py" "$FARM_ROOT/out/wheel" "$FARM_ROOT/out/lib"
 echo "farm: done"
