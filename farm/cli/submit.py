@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     traits = engine_kind(on).traits
     if args.from_bundle and (args.detach or traits.places or not traits.in_container):
         raise UsageError(
-            "--from-bundle takes libraries from the toolchain image on this machine",
-            hint="use --on docker, without --detach",
+            "--from-bundle builds nothing, so it goes with no other engine and not into the background",
+            hint="leave out --on and --detach",
         )
     # Only where something is to be published: with --no-publish the wheel itself is wanted.
     if until != "verify" and not forced and not args.from_bundle:

@@ -117,17 +117,20 @@ class BuildStep:
         self.context.outcomes.wheel = str(wheel)
 
     def _join_pieces(self, pieces: Path, attempt: Attempt) -> None:
-        """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
+        """Join what was built elsewhere; an image is made only where the bundle had stand-ins for its libraries."""
         context = self.context
         context.journal.set_state(attempt.id, "running")
         part = self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with self._ending(attempt):
-            wheel = wheel_pieces.join(context.plan, pieces, part / "wheel")
-            image = self._toolchain()
+            wheel = wheel_pieces.join(context.plan, pieces, part)
+            missing = wheel_pieces.stand_ins(part / "lib")
+            image = self._toolchain() if missing else ""
             with context.outcomes.timed("build", context.workspace.watcher) as step:
-                engine = context.backend().engine
-                wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
+                if missing:
+                    context.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")
+                    engine, run = context.backend().engine, context.run.id
+                    wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=run)
                 # Under its own name only when it is whole: `carry_out` takes a folder `built` for a collected wheel.
                 retry_while_open(part.rename, self._built)
                 step.result = "from a bundle: "
