@@ -163,7 +163,9 @@ def stub(library: str, folder: str) -> Optional[str]:
         script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
     target = Path(folder, Path(library).name)
     source, map_file = target.with_suffix(".s"), target.with_suffix(".map")
-    source.write_text(f'.ident "{STAND_IN}"\n.text\n' + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')
+    source.write_text(
+        f'.ident "{STAND_IN}"\n.text\n' + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n'
+    )
     map_file.write_text(script)
     command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
     # As the real one does, it leads to the other parts of the toolkit: what links with libcublas finds the names of
