@@ -34,9 +34,9 @@ def complete(line: str) -> None:
     from farm.cli.main import COMMANDS, named, parser
 
     words = line[: int(os.environ.get("COMP_POINT", len(line)))].split(" ")[1:-1]
-    name = named(words)
+    name = named(words) or ""
     # A command that is still being typed: the names of all, without their options.
-    top = parser((name,) if name in COMMANDS else COMMANDS, load=name in COMMANDS)
+    top = parser((name,)) if name in COMMANDS else parser(load=False)
     _add_completers(top, Path(_after(words, "--project") or "."))
     argcomplete.autocomplete(top, always_complete_options=False)
 
