@@ -253,8 +253,8 @@ class EngineKind:
 
 
 def docker_runners(workspace: Workspace) -> dict[str, Runner]:
-    """The Docker engines that `ci/runners.yaml` names."""
-    return {name: runner for name, runner in load_runners(workspace.project).items() if runner.engine == "docker"}
+    """The Docker engines that `ci/runners.yaml` names: the machines that are reached by a URL."""
+    return {name: runner for name, runner in load_runners(workspace.project).items() if not runner.by_labels}
 
 
 def _docker_builders(workspace: Workspace) -> list[str]:
