@@ -111,6 +111,8 @@ STUBBED = re.compile(
     r"/lib(cublas|cublasLt|cufft|cufftw|curand|cusolver|cusolverMg|cusparse|nvJitLink|nvrtc|nvrtc-builtins|cudnn\w*|nvblas)\.so"
 )
 SMALLEST_STUBBED = 4 << 20
+STAND_IN = "farm stand-in for a library"
+"""What every stub holds: a wheel's libraries are taken from the image where they would be stubs."""
 COMPILERS = "/usr/bin"
 PRESET = 4
 BLOCK = 32 << 20
@@ -161,7 +163,9 @@ def stub(library: str, folder: str) -> Optional[str]:
         script += f"{version} {{ global: {'; '.join(sorted(set(names)))}; }};\n"
     target = Path(folder, Path(library).name)
     source, map_file = target.with_suffix(".s"), target.with_suffix(".map")
-    source.write_text(".text\n" + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n')
+    source.write_text(
+        f'.ident "{STAND_IN}"\n.text\n' + "".join(dict.fromkeys(code)) + '.section .note.GNU-stack,"",@progbits\n'
+    )
     map_file.write_text(script)
     command = [compiler(), "-shared", "-nostdlib", f"-Wl,-soname,{soname[1]}", str(source), "-o", str(target)]
     # As the real one does, it leads to the other parts of the toolkit: what links with libcublas finds the names of

@@ -21,10 +21,11 @@ OLDEST = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can hold
 MAIN = "import sys\n\nfrom {package}.{module} import {function}\n\nsys.exit({function}())\n"
 
 
-def pack(entry: str) -> bytes:
+def pack(entry: str, carried: tuple[str, ...] = ()) -> bytes:
     """The file for an entry point such as `farm.smoke.probe.main:main`: package, module and function to call.
 
-    Folders inside the package go along, as do files of data; compiled Python does not.
+    Folders inside the package go along, as do files of data; compiled Python does not. `carried`: files of the farm, as
+    paths below the repository, that it imports by their own names.
     """
     path, _, function = entry.partition(":")
     package, _, module = path.rpartition(".")
@@ -35,6 +36,7 @@ def pack(entry: str) -> bytes:
         for file in folder.rglob("*")
         if file.is_file() and file.suffix != ".pyc"
     }
+    members.update({file: (ROOT / file).read_bytes() for file in carried})
     members["__main__.py"] = MAIN.format(package=name, module=module, function=function).encode()
     packed = io.BytesIO()
     packed.write(SHEBANG)

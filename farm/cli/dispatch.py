@@ -14,8 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from farm.cli import show
     from farm.cli.project import workspace_of
-    from farm.run.dispatch import Dispatcher
-    from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+    from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
     from farm.run.workspace import open_journal
 
     workspace = workspace_of(args)

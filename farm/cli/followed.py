@@ -12,7 +12,7 @@ from farm.base.errors import ExitCode, FarmError, InfrastructureError
 from farm.cli import show
 from farm.cli.logs import POLL_S, lines
 from farm.cli.status import summary
-from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.run.dispatch import AlreadyDispatchingError, exclusive
 from farm.run.journal import EventKind, Journal, Run, state_of
 from farm.run.workspace import Workspace, open_journal
 

@@ -6,8 +6,9 @@ out and returns the exit code. Only the one that is asked for is imported: all o
 
 import argparse
 import gc
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from textwrap import wrap
@@ -115,8 +116,8 @@ def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
     return f"  did you mean: {', '.join(near)}?\n" if near else ""
 
 
-def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
-    """The command line with these commands; all of them for completion and for the reference."""
+def parser(commands: Iterable[str] = tuple(COMMANDS), *, load: bool = True) -> argparse.ArgumentParser:
+    """The command line with these commands, all of them for the reference; `load` false: their names alone."""
     top = Parser(
         prog="farm",
         usage="farm [--version] [--project DIR] [--traceback] COMMAND …",
@@ -138,7 +139,8 @@ def parser(commands: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser
         one = below.add_parser(name, prog=f"farm {name}", description=text[0].upper() + text[1:] + ".")
         if name not in TEXT_ONLY:
             one.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-        module(name).add_arguments(one)
+        if load:
+            module(name).add_arguments(one)
     return top
 
 
@@ -228,6 +230,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(given: Sequence[str]) -> int:
     gc.disable()  # what is imported stays: searching it for garbage takes a tenth of the time
     _leave_out_plugins()
+    if "_ARGCOMPLETE" in os.environ:  # Tab in a shell
+        module("completion").complete(os.environ.get("COMP_LINE", ""))  # type: ignore[attr-defined]
     args = parse(given)
     gc.freeze()
     gc.enable()

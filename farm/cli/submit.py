@@ -42,24 +42,23 @@ def run(args: argparse.Namespace) -> int:
 
     forced, args.rebuild = args.rebuild == AGAIN, None if args.rebuild == AGAIN else args.rebuild
     project, settings, plan = plan_of(args)
+    workspace = Workspace(project, settings, Silent())
     until: Until = "verify" if args.no_publish else "publish" if args.no_smoke else "smoke"
     on = engine_for(plan, args.on)
-    traits = engine_kind(on).traits
-    if args.from_bundle and (args.detach or traits.places or not traits.in_container):
+    kind = engine_kind(on)
+    if args.from_bundle and (args.detach or kind.queued(workspace) or not kind.traits.in_container):
         raise UsageError(
-            "--from-bundle takes libraries from the toolchain image on this machine",
-            hint="use --on docker, without --detach",
+            "--from-bundle builds nothing, so it goes with no other engine and not into the background",
+            hint="leave out --on and --detach",
         )
     # Only where something is to be published: with --no-publish the wheel itself is wanted.
     if until != "verify" and not forced and not args.from_bundle:
-        check_engine(Workspace(project, settings, Silent()), on, plan)
-        workspace = Workspace(project, settings, Silent())
+        check_engine(workspace, on, plan)
         record = find_published(workspace, plan)
         if record is not None:
             return shown(args, use_published(workspace, plan, record, test=until == "smoke"))
     # An engine with several runners always builds through the dispatcher, which chooses among them.
-    if not args.detach and not traits.places:
+    if not args.detach and not kind.queued(workspace):
         return watched(args, project, settings, plan, until, args.from_bundle)
-    workspace = Workspace(project, settings, Silent())
     made = create_detached(workspace, plan, request_for(plan, until=until, on=on, priority=args.priority))
     return detached(args, workspace, made) if args.detach else follow(args, workspace, made)

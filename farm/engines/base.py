@@ -32,7 +32,7 @@ class Traits:
     """What an engine is like: others ask for these, never for its name.
 
     Attributes:
-        gathers: Its runners have a farm of their own, which fetches sources, needed wheels and packs and makes the
+        gathers: Its runners have a farm of their own, which fetches sources and needed wheels and makes the
             toolchain image there.
         in_container: A job runs in an image; else on the machine as it is, with the scripts that an image would hold.
         keeps_volumes: It keeps volumes between jobs; one that does not refuses a job with volumes (UsageError).
@@ -64,7 +64,7 @@ class Job:
     engine keeps between jobs. `labels` find the attempt again after a restart.
 
     The rest matters to engines that have several runners: `requires` are labels that the runner must carry, `gpus`
-    how many GPUs it must lend, `runner` the one that the admission chose (None: any), `excluded` those that failed
+    how many GPUs it must lend, `runner` the one that the queue chose (None: any), `excluded` those that failed
     an earlier attempt.
     """
 

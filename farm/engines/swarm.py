@@ -360,7 +360,7 @@ def _resources(job: Job) -> Resources:
 
 
 def _pinned(service: dict[str, Any]) -> str | None:
-    """The node that the admission chose."""
+    """The node that the queue chose."""
     found = service["Spec"]["TaskTemplate"].get("Placement", {}).get("Constraints") or ()
     return next((text.removeprefix(PIN) for text in found if text.startswith(PIN)), None)
 

@@ -33,7 +33,7 @@ def pack(
 ) -> None:
     """Writes a tar of folders (container path -> folder here): owner root, times zero, order stable, links as they are.
 
-    It goes to a stream, since sources and packs of a compiler cache have gigabytes.
+    It goes to a stream, since sources have gigabytes.
     """
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for target, folder in folders.items():

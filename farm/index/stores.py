@@ -13,9 +13,8 @@ from typing import NamedTuple, Protocol
 from farm.base.errors import UsageError
 
 SCRATCH = "probe/"
-PACKS = "packs/"
-DISCARDABLE = (SCRATCH, PACKS, "whl/files/", "whl/attestations/")
-"""Only keys below these may be discarded: what the probe tried out, packs of a compiler cache, and the files of a wheel
+DISCARDABLE = (SCRATCH, "whl/files/", "whl/attestations/")
+"""Only keys below these may be discarded: what the probe tried out, and the files of a wheel
 that was removed. Records and events stay for ever."""
 
 MAX_GET = 64 * 1024 * 1024

@@ -12,7 +12,6 @@ from pydantic_core import PydanticCustomError
 from farm import catalog
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
-from farm.base.project import LOCAL
 from farm.base.text import nearest, parse_age
 from farm.base.yamlfile import Model, load, pattern, word_of
 from farm.catalog import gpus as cards
@@ -65,8 +64,6 @@ class Settings(Model):
     `grace_s` is how long a detached run waits for a runner that fits it, before it is given up.
     `signing_key` is a file with an ed25519 private key in PEM, or `env:NAME` for a variable that holds its text.
     `retention` is what `farm index prune` removes when it is given no rule: what any of the rules takes.
-    `compiler_cache` is where machines share what they compiled, a path or an s3:// URL as for `index`; null: each
-    machine has its own cache alone.
     `archives` is a folder, or the URL of one, with the archives that builds download (CUDA, standalone Pythons, tools
     of Windows): each is looked for there first, by its file name, and checked like any other. Images take a URL alone.
     """
@@ -76,7 +73,6 @@ class Settings(Model):
     index_public_url: Annotated[str, pattern(r"^(https?|file)://[^\s/?#]*/?[^\s?#]*$", _WEB)] | None = None
     signing_key: str | None = None
     retention: list[Retention] = []
-    compiler_cache: str | None = None
     archives: Annotated[str, Field(pattern=r"^[^@\"%\x00-\x1f]{1,300}$")] | None = None
     pull_timeout_s: int = Field(default=20, gt=0, le=600)
     debian_mirror: Annotated[str, pattern(r"^[a-z+]{2,20}:/[!-~]+$", _MIRROR)] | None = None
@@ -240,16 +236,12 @@ def _settings(path: Path, content: bytes) -> Settings:  # noqa: ARG001 the cache
 
 
 def load_runners(project: Path) -> dict[str, Runner]:
-    """The machines by name; `local` is among them.
+    """The machines by name.
 
     Raises:
-        UsageError: The file is wrong, or names no `local` runner.
+        UsageError: The file is wrong.
     """
-    path = shipped.default(project, "ci/runners.yaml")
-    runners = load(path, Runners).runners
-    if LOCAL not in runners:
-        raise UsageError(f"{path}: has no runner {LOCAL!r}", hint="add `local: {engine: docker}`")
-    return runners
+    return load(shipped.default(project, "ci/runners.yaml"), Runners).runners
 
 
 def load_github(project: Path) -> Github:

@@ -15,7 +15,6 @@ from farm.base import resources as shipped
 from farm.base.errors import InfrastructureError, NoRunnerError, UsageError
 from farm.base.project import LOCAL
 from farm.engines import base_images, images
-from farm.engines.admission import Worker
 from farm.engines.ask import listed_as
 from farm.engines.base import Capacity, Engine, Traits
 from farm.engines.docker import DockerEngine
@@ -32,6 +31,7 @@ from farm.plan.settings import Runner, Swarm, load_github, load_runners
 from farm.plan.variant import Variant
 from farm.platforms.facts import DEFAULT, facts
 from farm.run.host_toolchain import prove_host, this_machine
+from farm.run.queue import Worker
 from farm.run.report import Outcomes
 from farm.run.sources import fetch
 from farm.run.workspace import Workspace
@@ -41,6 +41,8 @@ MANAGER_TIMEOUT_S = 60
 PUSH_ATTEMPTS = 10
 """For one image: another run may remove the name under which it is pushed."""
 SCRIPTS = "dockerfiles/scripts"
+HERE = Runner(engine="docker")
+"""This machine, where ci/runners.yaml has no entry `local`."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Backend:
     Attributes:
         engine: Runs jobs.
         builder: The Docker engine that makes toolchain images; None: the runner sees to its compilers itself.
-        workers: The runners now, for the admission.
+        workers: The runners now, for the queue.
         swarm: Where images are pushed, if they are.
         close: Lets go of what is open.
         lock: Held while an image is made and pushed, so that runs that start together do it once.
@@ -64,8 +66,10 @@ class Backend:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-def open_backend(workspace: Workspace, name: str) -> Backend:
+def open_backend(workspace: Workspace, name: str, runner: str | None = None) -> Backend:
     """The engine called `name`, as `ci/runners.yaml` and `ci/farm.yaml` describe it.
+
+    `runner`: one of its machines, where each of them has an engine of its own; else this machine's, or the first.
 
     Raises:
         UsageError: There is no such engine, or its configuration is missing.
@@ -73,7 +77,8 @@ def open_backend(workspace: Workspace, name: str) -> Backend:
     """
     kind = engine_kind(name)
     kind.check(workspace)
-    return kind.open(workspace, load_runners(workspace.project)[LOCAL])
+    machine = kind.machine_of(workspace, runner)
+    return kind.open(workspace, machine, load_runners(workspace.project).get(machine, HERE))
 
 
 def engine_kind(name: str) -> "EngineKind":
@@ -116,17 +121,26 @@ def check_engine(workspace: Workspace, name: str, plan: Plan) -> None:
     kind.check(workspace)
 
 
-def _docker(_setting: Workspace, runner: Runner) -> Backend:
+def _docker(_setting: Workspace, name: str, runner: Runner) -> Backend:
     client = connect(runner.url)
     engine = DockerEngine(client, cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        return [Worker(LOCAL, machine=images.machine_of(client), memory=engine.capacity().memory)]
+        return [
+            Worker(
+                name,
+                machine=images.machine_of(client),
+                memory=engine.capacity().memory,
+                disk=_bytes(runner.disk_gb) or 1 << 62,
+                slots=runner.slots,
+                kinds=frozenset(runner.jobs),
+            )
+        ]
 
     return Backend(engine, client, workers, close=client.close)
 
 
-def _swarm(workspace: Workspace, runner: Runner) -> Backend:
+def _swarm(workspace: Workspace, _name: str, runner: Runner) -> Backend:
     swarm = _check_swarm(workspace)
     client = connect(swarm.url, MANAGER_TIMEOUT_S)
     engine = SwarmEngine(client, Exchange(swarm.exchange), cpus=swarm.cpus, memory=_bytes(swarm.memory_gb))
@@ -162,12 +176,12 @@ def _swarm(workspace: Workspace, runner: Runner) -> Backend:
     return Backend(engine, builder, workers, swarm, close)
 
 
-def _host(workspace: Workspace, runner: Runner) -> Backend:
+def _host(workspace: Workspace, name: str, runner: Runner) -> Backend:
     system, machine = this_machine()
     engine = HostEngine(system.host_root(workspace.artifacts), cpus=runner.cpus, memory=_bytes(runner.memory_gb))
 
     def workers() -> list[Worker]:
-        return [Worker(LOCAL, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
+        return [Worker(name, platform=system.facts.name, machine=machine, memory=engine.capacity().memory)]
 
     return Backend(engine, None, workers)
 
@@ -177,7 +191,7 @@ def _github_api(workspace: Workspace) -> GithubApi:
     return connect_github(github.api_url, github.repository, os.environ)
 
 
-def _github(workspace: Workspace, _runner: Runner) -> Backend:
+def _github(workspace: Workspace, _name: str, _runner: Runner) -> Backend:
     # Names of runners are compared without case.
     described = {name.lower(): runner for name, runner in load_runners(workspace.project).items()}
     builders = [runner for runner in described.values() if runner.by_labels and "build" in runner.jobs]
@@ -219,12 +233,43 @@ class EngineKind:
     Attributes:
         check: Raises UsageError where its configuration is missing; asks nobody.
         labels: Gives a function from variant and platform of a build to what its runner must carry.
+        machines: The entries of ci/runners.yaml with an engine of their own.
     """
 
     traits: Traits
-    open: Callable[[Workspace, Runner], Backend]
+    open: Callable[[Workspace, str, Runner], Backend]
     check: Callable[[Workspace], object] = lambda _workspace: None
     labels: "Callable[[Workspace], Labels]" = lambda _workspace: lambda _variant, _platform: frozenset()
+    machines: "Callable[[Workspace], list[str]]" = lambda _workspace: [LOCAL]
+
+    def machine_of(self, workspace: Workspace, runner: str | None) -> str:
+        """The machine whose engine serves a runner."""
+        names = self.machines(workspace)
+        return runner if runner in names else LOCAL if LOCAL in names else names[0]
+
+    def queued(self, workspace: Workspace) -> bool:
+        """Whether a build always goes through the queue, which chooses among several runners."""
+        return self.traits.places or self.machines(workspace) != [LOCAL]
+
+
+def docker_runners(workspace: Workspace) -> dict[str, Runner]:
+    """The Docker engines that `ci/runners.yaml` names: the machines that are reached by a URL."""
+    return {name: runner for name, runner in load_runners(workspace.project).items() if not runner.by_labels}
+
+
+def _docker_builders(workspace: Workspace) -> list[str]:
+    """The names of those that build.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found = [name for name, runner in docker_runners(workspace).items() if "build" in runner.jobs]
+    if not found:
+        raise UsageError(
+            "ci/runners.yaml names no Docker engine that builds",
+            hint="add `local: {engine: docker}` for this machine's; for another one also its url: ssh://USER@HOST",
+        )
+    return found
 
 
 def _check_swarm(workspace: Workspace) -> Swarm:
@@ -247,7 +292,7 @@ def _github_labels(workspace: Workspace) -> Labels:
 
 
 ENGINES: dict[str, EngineKind] = {
-    "docker": EngineKind(DockerEngine.traits, _docker),
+    "docker": EngineKind(DockerEngine.traits, _docker, check=_docker_builders, machines=_docker_builders),
     "host": EngineKind(HostEngine.traits, _host),
     "swarm": EngineKind(SwarmEngine.traits, _swarm, check=_check_swarm),
     # `check`: opening a client looks at repository and token, and sends no request.

@@ -64,13 +64,12 @@ def make_job(
     capacity: Capacity,
     labels: dict[str, str],
     volumes: dict[str, str] | None = None,
-    environment: dict[str, str] | None = None,
     runner: str | None = None,
     excluded: tuple[str, ...] = (),
 ) -> Job:
     """The job of a plan. `inputs`: the rendered job as /farm/job, the gathered sources as /farm/source.
 
-    `environment` holds build.sh's variables beside the number of jobs; the others as in Job.
+    The others are as in Job.
     """
     system = platform(plan.platform)
     output = system.host_output(plan)
@@ -83,7 +82,7 @@ def make_job(
         command=system.host_command(output),
         inputs=inputs,
         output=output,
-        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **own, **(environment or {})},
+        environment={"FARM_JOBS": str(max(1, min(int(capacity.cpus), by_memory))), **own},
         limits=capacity,
         timeout_s=plan.timeout_minutes * 60,
         labels=labels,

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from farm.base.errors import BuildFailedError, UsageError
 from farm.base.yamlfile import Model, load
-from farm.run import packs
 from farm.run.backends import IMAGE, engine_kind
 from farm.run.context import RunContext
 from farm.run.journal import EventKind
@@ -34,14 +33,12 @@ class BuildInputs(Model):
         image: The id of the image that it ran in.
         wheels: The published wheels that it was built against: sha256 by name.
         cache: The compiler cache of the build's own machine; what was in it is not known by digest.
-        packs: The packs of other machines that the compiler cache had.
         actions: The workflow that it ran in, and the actions of that workflow: commits by repository.
     """
 
     image: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     wheels: dict[Name, Sha256] = {}
     cache: Annotated[str, Field(max_length=300)] | None = None
-    packs: list[Sha256] = []
     actions: dict[Uri, Commit] = {}
 
 
@@ -82,13 +79,11 @@ def noted(context: RunContext, built: Path) -> BuildInputs:
     if engine_kind(context.run.request.on).traits.gathers:
         return read(file) if file.exists() else BuildInputs()
     given = context.journal.happened(context.run.id, EventKind.INPUTS)
-    shared = context.journal.happened(context.run.id, packs.KIND)
     image = context.folder / IMAGE
     made = BuildInputs(
         image=image.read_text(encoding="utf-8") if image.exists() else None,
         wheels=given.data["wheels"] if given else {},
         cache=given.data["cache"] if given else None,
-        packs=list(shared.data["held"]) if shared else [],
         actions=actions(os.environ, context.workspace.project),
     )
     # Beside the wheel: on a runner of GitHub's, `built` is what the controller collects and publishes from.

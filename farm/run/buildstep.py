@@ -17,9 +17,9 @@ from farm.base.interrupts import held
 from farm.base.project import LOCAL
 from farm.base.retries import retry_while_open
 from farm.engines.base import FINAL, Cause, Engine, Observation
-from farm.engines.output import LocalDiskError, RefusedOutputError
+from farm.engines.output import LocalDiskError
 from farm.platforms.registry import platform
-from farm.run import build, packs, wheel_pieces
+from farm.run import build, wheel_pieces
 from farm.run.backends import toolchain, write_context
 from farm.run.context import CancelledError, RunContext, StillRunningError
 from farm.run.inputs import gathered
@@ -73,7 +73,7 @@ class BuildStep:
         context = self.context
         last = self._alive(job)
         if last is not None and last.handle:
-            engine = context.backend().engine
+            engine = context.backend(last.runner).engine
             with context.outcomes.timed("build", context.workspace.watcher) as step, self._ended_with_us(engine, last):
                 step.result = "taken up"
                 self._finish(engine, last, last.handle)
@@ -117,17 +117,20 @@ class BuildStep:
         self.context.outcomes.wheel = str(wheel)
 
     def _join_pieces(self, pieces: Path, attempt: Attempt) -> None:
-        """Join the pieces of a wheel that was built elsewhere, with the libraries out of the toolchain's image."""
+        """Join what was built elsewhere; an image is made only where the bundle had stand-ins for its libraries."""
         context = self.context
         context.journal.set_state(attempt.id, "running")
         part = self._built.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with self._ending(attempt):
-            wheel = wheel_pieces.join(context.plan, pieces, part / "wheel")
-            image = self._toolchain()
+            wheel = wheel_pieces.join(context.plan, pieces, part)
+            missing = wheel_pieces.stand_ins(part / "lib")
+            image = self._toolchain() if missing else ""
             with context.outcomes.timed("build", context.workspace.watcher) as step:
-                engine = context.backend().engine
-                wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=context.run.id)
+                if missing:
+                    context.workspace.watcher.note(f"taken from the toolchain's image: {', '.join(missing)}")
+                    engine, run = context.backend().engine, context.run.id
+                    wheel_pieces.collect_libraries(context.plan, engine, image, wheel, part / "lib", run=run)
                 # Under its own name only when it is whole: `carry_out` takes a folder `built` for a collected wheel.
                 retry_while_open(part.rename, self._built)
                 step.result = "from a bundle: "
@@ -138,12 +141,13 @@ class BuildStep:
     def _release_ended(self, job: JournalJob) -> None:
         """Has the engine forget what an earlier controller wrote the end of, and may not have released."""
         built = self._built.is_dir()
-        handles = [a.handle for a in job.attempts if a.handle and (built or a.state in FINAL)]
-        for handle in handles:
+        for attempt in job.attempts:
+            if not attempt.handle or not (built or attempt.state in FINAL):
+                continue
             try:
-                self.context.backend().engine.release(handle)
+                self.context.backend(attempt.runner).engine.release(attempt.handle)
             except FarmError as error:  # an engine that is away now should not stop the steps that need none
-                self.context.workspace.watcher.note(f"{handle[:12]} may be left at its engine: {error}")
+                self.context.workspace.watcher.note(f"{attempt.handle[:12]} may be left at its engine: {error}")
 
     def _alive(self, job: JournalJob) -> Attempt | None:
         """The newest attempt, unless it has ended or is lost; that is noted, and the attempt released, then.
@@ -163,7 +167,7 @@ class BuildStep:
         if not last.handle:
             return last
         try:
-            engine = self.context.backend().engine
+            engine = self.context.backend(last.runner).engine
             observed = engine.observe(last.handle)
         except InfrastructureError as error:
             raise StillRunningError(str(error), hint=error.hint) from error
@@ -180,7 +184,7 @@ class BuildStep:
     def _start(self, engine: Engine, image: str, attempt: Attempt) -> str:
         """Submit the job; returns its handle, which the journal has then."""
         context, plan = self.context, self.context.plan
-        with gathered(context.workspace, plan, engine, context.folder, self._say_cache) as inputs:
+        with gathered(context.workspace, plan, engine, context.folder) as inputs:
             labels = {"farm.run": context.run.id, "farm.kind": "build", "farm.attempt": str(attempt.id)}
             places = engine.traits.places
             keeps = engine.traits.keeps_volumes and not platform(plan.platform).self_contained
@@ -191,7 +195,6 @@ class BuildStep:
                 capacity=engine.capacity(),
                 labels=labels,
                 volumes=build.kept(plan, context.workspace.id) if keeps else {},
-                environment=inputs.environment,
                 runner=context.runner if places else None,
                 excluded=context.excluded if places else (),
             )
@@ -244,7 +247,7 @@ class BuildStep:
         observed = self._follow(engine, attempt, handle)
         try:
             with self._ending(attempt):
-                self._take(engine, attempt, handle, observed)
+                self._take(engine, handle, observed)
         except StillRunningError:
             raise
         except BaseException:
@@ -271,7 +274,7 @@ class BuildStep:
                 str(error), hint="run the same command again: it continues if the build is still there"
             ) from error
 
-    def _take(self, engine: Engine, attempt: Attempt, handle: str, observed: Observation) -> None:
+    def _take(self, engine: Engine, handle: str, observed: Observation) -> None:
         """Judge the end of the job and move its output into place."""
         context, plan = self.context, self.context.plan
         # `.part` may hold what a controller that was killed had collected.
@@ -282,13 +285,8 @@ class BuildStep:
         if observed.state == "cancelled":  # by a person, at the engine: the farm's own time limit comes before GitHub's
             context.journal.event(context.run.id, EventKind.CANCEL)
             raise CancelledError(str(observed.text), hint="`farm retry` starts it again")
-        try:
-            build.judge(observed, log, plan.platform)
-        except BuildFailedError:
-            self._share_failed(engine, attempt, handle, part)
-            raise
+        build.judge(observed, log, plan.platform)
         _collect(engine, handle, part)
-        self._share(engine, attempt, part)
         build.the_wheel(part / "wheel")
         retry_while_open(part.rename, self._built)
 
@@ -316,28 +314,6 @@ class BuildStep:
         """How an attempt stands that has not ended. The end is judged first, then noted."""
         if observed.state not in FINAL:
             self.context.journal.set_state(attempt.id, observed.state, why=observed.text)
-
-    def _share(self, engine: Engine, attempt: Attempt, output: Path) -> None:
-        """What a build compiled, into the store for other machines; the journal notes what its cache had of theirs."""
-        context = self.context
-        if not packs.wanted(context.workspace, context.plan):
-            return
-        result = packs.collect_packs(context.workspace, context.plan, engine, output, self._say_cache)
-        if result is not None:
-            context.journal.event(context.run.id, packs.KIND, None, attempt.id, **vars(result))
-
-    def _share_failed(self, engine: Engine, attempt: Attempt, handle: str, part: Path) -> None:
-        """What a failed build compiled is good all the same."""
-        if not packs.wanted(self.context.workspace, self.context.plan):
-            return
-        with contextlib.suppress(InfrastructureError, RefusedOutputError):  # not every engine keeps it
-            engine.collect(handle, part, build.MAX_OUTPUT)
-            self._share(engine, attempt, part)
-        shutil.rmtree(part, ignore_errors=True)
-
-    def _say_cache(self, text: str) -> None:
-        self.context.workspace.watcher.note(f"compiler cache: {text}")
-        self.context.journal.event(self.context.run.id, packs.NOTE, text=text)
 
 
 def _end_of(error: FarmError) -> tuple[State, Result | None]:

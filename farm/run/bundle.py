@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import farm
 from farm.base import outputs
 from farm.base import resources as shipped
 from farm.base.errors import UsageError
@@ -31,32 +30,34 @@ PART_BYTES = 56 << 20
 MAX_TREE = 4 << 30
 PACK_TIMEOUT_S = 3600
 CARRIED = (
-    "__init__.py",
-    "base/__init__.py",
-    "base/errors.py",
-    "base/locks.py",
-    "base/processes/__init__.py",
-    "base/processes/posix.py",
-    "base/text.py",
-    "platforms/__init__.py",
-    "platforms/facts.py",
-    "engines/__init__.py",
-    "engines/base.py",
-    "engines/host.py",
-    "engines/output.py",
-    "engines/supervise.py",
+    "farm/__init__.py",
+    "farm/base/__init__.py",
+    "farm/base/errors.py",
+    "farm/base/locks.py",
+    "farm/base/processes/__init__.py",
+    "farm/base/processes/enter.py",
+    "farm/base/processes/posix.py",
+    "farm/base/text.py",
+    "farm/platforms/__init__.py",
+    "farm/platforms/facts.py",
+    "farm/engines/__init__.py",
+    "farm/engines/base.py",
+    "farm/engines/host.py",
+    "farm/engines/output.py",
+    "farm/engines/supervise.py",
 )
-"""What of the farm goes along: the host engine, which needs the standard library alone."""
+"""What of the farm goes along in `run`: the host engine, which needs the standard library alone."""
 RUNNER = "farm.run.standalone.bundle.main:main"
 
 
 def pack_toolchain(engine: Engine, image: str, script: Path, cache: Path) -> Path:
-    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image.
+    """The file system of a toolchain image as one compressed tar in `cache`; packed once an image and script.
 
     Raises:
         BuildFailedError: The image cannot be packed.
     """
-    packed = cache / f"{image.rpartition(':')[2]}.tar.xz"
+    version = hashlib.sha256(script.read_bytes()).hexdigest()[:8]
+    packed = cache / f"{image.rpartition(':')[2]}-{version}.tar.xz"
     if packed.exists():
         return packed
     cache.mkdir(parents=True, exist_ok=True)
@@ -127,8 +128,6 @@ def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], envir
         _add(archive, [("tree.tar.xz", tree)])
         for name, folder in inputs.items():
             _add(archive, ((f"{name}/{p.relative_to(folder).as_posix()}", p) for p in _files(folder)))
-        package = Path(farm.__file__).parent
-        _add(archive, ((f"lib/farm/{name}", package / name) for name in CARRIED))
     parts = splitter.finish()
     manifest: dict[str, Any] = {
         "schema": 1,
@@ -148,7 +147,7 @@ def _write(plan: Plan, dest: Path, tree: Path, inputs: Mapping[str, Path], envir
     }
     (dest / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     run = dest / "run"
-    run.write_bytes(pack(RUNNER))
+    run.write_bytes(pack(RUNNER, CARRIED))
     run.chmod(0o755)
     return [run, dest / "manifest.json", *(dest / part["name"] for part in parts)]
 

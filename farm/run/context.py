@@ -24,20 +24,31 @@ class CancelledError(FarmError):
 
 @dataclass(frozen=True)
 class RunContext:
-    """What the steps of one run share. `runner` and `excluded` are the scheduler's; None: the engine chooses."""
+    """What the steps of one run share.
+
+    Attributes:
+        open: The open engine of a runner.
+        runner, excluded: The runner that the queue chose, and those that lost the build; None: the engine chooses.
+        built: Called when the wheel is here.
+    """
 
     workspace: Workspace
     plan: Plan
     journal: Journal
     run: Run
     outcomes: Outcomes
-    backend: Callable[[], Backend]
+    open: Callable[[str | None], Backend]
     runner: str | None = None
     excluded: tuple[str, ...] = ()
+    built: Callable[[], object] = lambda: None
 
     @property
     def folder(self) -> Path:
         return self.workspace.run_folder(self.run.id)
+
+    def backend(self, runner: str | None = None) -> Backend:
+        """The open engine of this run's runner, or of the one that an attempt had."""
+        return self.open(runner or self.runner)
 
     def check_cancelled(self) -> None:
         """Raises CancelledError where somebody asked for the end."""

@@ -1,7 +1,8 @@
-"""The dispatcher: carries out detached runs, in the order and on the runners that the scheduler decides.
+"""The dispatcher: carries out detached runs, in the order and on the runners that the queue decides.
 
 It keeps nothing that the journal and the engines do not know: killed at any moment, the next one takes every run up
-where it is. Each run under way has a thread, which follows its build and does the short steps after it.
+where it is. Each run under way has a thread, which follows its build and does the short steps after it. The slot of its
+runner is free again as soon as the wheel is here.
 
 A round costs what has changed, not what waits: new runs and requests to cancel are read from where the last round
 stopped, a run is looked at when something happened to it, and a decision is made when a runner may have become free.
@@ -11,25 +12,29 @@ import contextlib
 import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from farm.base.errors import BuildFailedError, ExitCode, FarmError, InfrastructureError, NoRunnerError
-from farm.engines.admission import Admission, Running, Worker, fits
+from farm.base.locks import lock
 from farm.engines.base import FINAL
-from farm.run.asked import Asked, NoAnswerError
 from farm.run.backends import Backend, Labels, engine_kind, open_backend
 from farm.run.context import CancelledError, StillRunningError
 from farm.run.journal import Attempt, EventKind, Journal, OpenRun
-from farm.run.lengths import Lengths
 from farm.run.mainjob import MainJob
-from farm.run.needs import Makers
+from farm.run.needs import PRODUCT, Makers
+from farm.run.queue import Needs, Queue, Task, Worker, fits
 from farm.run.report import Outcomes
 from farm.run.run import finish, note_error, note_steps, plan_of
-from farm.run.tracked import FIELDS, Tracked
 from farm.run.workspace import Workspace
 
+T = TypeVar("T")
+
+FIELDS = (*PRODUCT, "machine", "needs", "memory_per_job_gb")
+"""Fields of a plan that a decision needs; the plan itself is read when the run starts."""
 TICK_S = 1.0
 DECIDE_S = 5.0
 """How long a decision stands while nothing changes: engines are asked for their runners so often at most."""
@@ -37,14 +42,103 @@ ANSWER_S = 10.0
 """How long an engine may take to name its runners before the runs of other engines go on without it."""
 OTHERS_S = 5.0
 """How often runs are asked about that another live process owns."""
-REASON_S = 300.0
-"""How long a reason stands whose numbers alone have changed."""
 PAUSE_S = 5.0
+LOST_S = 60.0
+"""How long a runner that lost a build does not get that one again, where it is the only one."""
+LOSSES = 3
+"""How often a build may be lost before its run ends."""
 GIVE_UP_S = 600.0
 """How long the journal may be out of reach (a full disk, a lock) before the dispatcher ends."""
 MAX_STEP_TRIES = 20
 """How often a step that needs no runner (publish, push of an image) is tried while store or registry are away."""
-_DIGITS = str.maketrans("", "", "0123456789.")
+
+
+class AlreadyDispatchingError(FarmError):
+    """Another dispatcher works on this journal."""
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path, patience_s: float) -> Iterator[None]:
+    """Holds the dispatcher's lock in `folder`; the kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        AlreadyDispatchingError: Another one holds it, for longer than `patience_s`.
+    """
+    # "a": the file is only locked, never written, and must not be cut by whoever comes second.
+    with (folder / "dispatch.lock").open("ab") as file:
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                lock(file.fileno(), wait=False)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise AlreadyDispatchingError("another dispatcher is at work here") from None
+                time.sleep(0.2)
+        yield
+
+
+class NoAnswerError(InfrastructureError):
+    """There is no answer yet; it may still come."""
+
+
+class Call(Generic[T]):
+    """A call in a thread of its own, since an engine may never return; its answer can be asked for again."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._over = threading.Event()
+        self._value: list[T] = []
+        self._error: BaseException | None = None
+        # A daemon thread: one that never comes back must not keep the process from ending.
+        threading.Thread(target=self._carry_out, args=(call,), daemon=True).start()
+
+    def _carry_out(self, call: Callable[[], T]) -> None:
+        try:
+            self._value.append(call())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._over.set()
+
+    def answer(self, patience_s: float) -> T:
+        """The result of the call.
+
+        Raises:
+            NoAnswerError: It has not come back within `patience_s`.
+        """
+        if not self._over.wait(patience_s):
+            raise NoAnswerError("no answer")
+        if self._error is not None:
+            raise self._error
+        return self._value[0]
+
+
+@dataclass
+class Entry:
+    """One run that has not ended.
+
+    Attributes:
+        on: The name of its engine.
+        worker: The runner that it was given; None: the step under way needs none.
+        holds: It takes a slot of that runner.
+        active: It has a thread.
+        not_before: When it may be looked at again, as `time.time` counts.
+        step_tries: How often a step that needs no runner was tried.
+        losses: How many of its attempts were lost; the newest at `lost_at`.
+        reason: Why it waits, as the journal has it.
+    """
+
+    id: str
+    on: str
+    task: Task
+    worker: str | None = None
+    holds: bool = False
+    active: bool = False
+    not_before: float = 0.0
+    step_tries: int = 0
+    losses: int = 0
+    lost_at: float = 0.0
+    reason: str = ""
 
 
 @dataclass
@@ -54,27 +148,25 @@ class Dispatcher:
     workspace: Workspace
     journal: Journal
     only: frozenset[str] | None = None
-    admission: dict[str, Admission] = field(default_factory=dict)
     warn: Callable[[str], object] = lambda _text: None
     _ahead: float = field(default_factory=lambda: time.time() - time.monotonic())
-    _tracked: dict[str, Tracked] = field(default_factory=dict)
+    _entries: dict[str, Entry] = field(default_factory=dict)
     _newest: str = ""
     _others: dict[str, OpenRun] = field(default_factory=dict)
     _others_at: float = 0.0
     _cancels_from: int = 0
     _look_at: set[str] = field(default_factory=set)
     _makers: Makers = field(default_factory=Makers)
-    _lengths: Lengths | None = None
     _labels: dict[str, Labels] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _decided: dict[str, float] = field(default_factory=dict)
     _reasons: dict[str, str] = field(default_factory=dict)
-    _kept: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _queues: dict[str, Queue] = field(default_factory=dict)
     _ended: "queue.Queue[tuple[str, BaseException | None]]" = field(default_factory=queue.Queue)
-    _unsettled: dict[str, BaseException | None] = field(default_factory=dict)
-    _backends: dict[str, Backend] = field(default_factory=dict)
-    _opening: dict[str, threading.Lock] = field(default_factory=dict)
-    _asked: dict[str, Asked[list[Worker]]] = field(default_factory=dict)
+    _results: dict[str, BaseException | None] = field(default_factory=dict)
+    _backends: dict[tuple[str, str], Backend] = field(default_factory=dict)
+    _opening: dict[tuple[str, str], threading.Lock] = field(default_factory=dict)
+    _calls: dict[tuple[str, str], Call[list[Worker]]] = field(default_factory=dict)
 
     def drain(self) -> None:
         """Works until no detached run is left.
@@ -97,7 +189,7 @@ class Dispatcher:
                     time.sleep(PAUSE_S)
                 with contextlib.suppress(queue.Empty):
                     run_id, problem = self._ended.get(timeout=TICK_S)
-                    self._unsettled[run_id] = problem
+                    self._results[run_id] = problem
         finally:
             for backend in self._backends.values():
                 backend.close()
@@ -111,24 +203,24 @@ class Dispatcher:
         with contextlib.suppress(queue.Empty):
             while True:
                 run_id, problem = self._ended.get_nowait()
-                self._unsettled[run_id] = problem
-        for run_id in list(self._unsettled):
-            self._settle(run_id, self._unsettled[run_id])
-            del self._unsettled[run_id]  # after it: what the journal could not take is settled in the next round
+                self._results[run_id] = problem
+        for run_id in list(self._results):
+            self._conclude(run_id, self._results[run_id])
+            del self._results[run_id]  # after it: what the journal could not take is settled in the next round
         self._find()
         now = self._now()
         self._find_cancelled()
         for run_id in list(self._look_at):
             self._look(run_id, now)
-        for on in {one.on for one in self._tracked.values()}:
+        for on in {entry.on for entry in self._entries.values()}:
             if on in self._changed or now - self._decided.get(on, float("-inf")) >= DECIDE_S:
-                self._admit(on, now)
-                self._changed.discard(on)
+                self._changed.discard(on)  # first: a slot that becomes free meanwhile is a change again
                 self._decided[on] = now
+                self._admit(on, now)
         if self._reasons:
             self.journal.note_waiting(self._reasons)
             self._reasons = {}
-        return bool(self._tracked or self._others)
+        return bool(self._entries or self._others)
 
     def _now(self) -> float:
         """The time of the start and what has gone since: a clock that is set back holds up nothing."""
@@ -170,10 +262,21 @@ class Dispatcher:
             finish(self.journal, run.id, error)
             return
         lost = self._lost(run.id) if has_attempts else []
-        after = self._makers.of(about["needs"] or (), about["variant"], about["platform"])
-        if self._lengths is None:
-            self._lengths = Lengths(self.journal.build_lengths())
-        self._tracked[run.id] = Tracked.of(run, labels, lost, after, self._lengths.minutes(about))
+        needs = Needs(
+            platform=about["platform"],
+            machine=about["machine"],
+            labels=labels,
+            memory=int((about["memory_per_job_gb"] or 0) * 1e9),
+            excluded=frozenset(attempt.runner for attempt in lost),
+        )
+        task = Task(
+            run.id,
+            needs,
+            priority=run.request.priority,
+            created=datetime.fromisoformat(run.created).timestamp(),
+            after=self._makers.of(about["needs"] or (), about["variant"], about["platform"]),
+        )
+        self._entries[run.id] = Entry(run.id, on, task, losses=len(lost))
         self._changed.add(on)
         if has_attempts:
             self._look_at.add(run.id)
@@ -181,7 +284,7 @@ class Dispatcher:
     def _find_cancelled(self) -> None:
         for event, run_id in self.journal.since(self._cancels_from, EventKind.CANCEL):
             self._cancels_from = event
-            if run_id in self._tracked:
+            if run_id in self._entries:
                 self._look_at.add(run_id)
 
     def _attempts(self, run_id: str) -> list[Attempt]:
@@ -194,201 +297,199 @@ class Dispatcher:
 
     def _look(self, run_id: str, now: float) -> None:
         """Ends what was cancelled, goes on with what needs no runner: a build under way, or one that was collected."""
-        one = self._tracked.get(run_id)
-        if one is None or one.active:  # its own thread sees to it
+        entry = self._entries.get(run_id)
+        if entry is None or entry.active:  # its own thread sees to it
             self._look_at.discard(run_id)
             return
         live = next((a for a in self._attempts(run_id) if a.state not in FINAL), None)
         if live is None and self.journal.happened(run_id, EventKind.CANCEL):
-            self._end(one, CancelledError("cancelled before it started"))
-        elif now < one.not_before:
+            self._end(entry, CancelledError("cancelled before it started"))
+        elif now < entry.not_before:
             return
         elif live is not None:
-            self._start(one, live.runner, now)
+            self._start(entry, live.runner)
         elif (self.workspace.run_folder(run_id) / "built").is_dir():
-            self._start(one, None, now)
+            self._start(entry, None)
         self._look_at.discard(run_id)
 
     def _admit(self, on: str, now: float) -> None:
-        mine = [one for one in self._tracked.values() if one.on == on]
-        waiting = [one for one in mine if not one.active and now >= one.not_before]
+        mine = [entry for entry in self._entries.values() if entry.on == on]
+        waiting = [entry for entry in mine if not entry.active and now >= entry.not_before]
         if not waiting:
             return
-        trouble = ""
+        workers: list[Worker] = []
         try:
-            workers = self._workers(on)
-        except FarmError as error:
-            # The configuration is wrong: waiting would not help.
-            if not isinstance(error, InfrastructureError | NoRunnerError):
-                for one in waiting:
-                    self._end(one, error)
-                return
-            workers, trouble = [], f"the engine {on} does not answer: {error}"
-            for one in waiting:
-                self._say(one, trouble, now)
-        workers = [replace(w, caches=frozenset(self._kept[w.name])) for w in workers]
-        for one in waiting:
-            if workers and one.task.excluded and all(fits(one.task.needs, worker) for worker in workers):
-                # There is no other runner that fits, online or not: back to one that failed it, after its quarantine.
-                one.task = replace(one.task, excluded=frozenset())
-        admission = self.admission.setdefault(on, Admission(grace_s=self.workspace.settings.grace_s))
-        running = [Running(o.id, o.worker, o.ends) for o in mine if o.active and o.worker]
-        names = {name for one in waiting for name in one.task.after if name not in self._tracked}
+            workers, troubles = self._workers(on)
+        except FarmError as error:  # the configuration is wrong: waiting would not help
+            for entry in waiting:
+                self._end(entry, error)
+            return
+        for entry in list(waiting):
+            needs = entry.task.needs
+            if workers and needs.excluded and all(fits(needs, worker) for worker in workers):
+                # No other runner fits, online or not: back to one that lost it, after a while.
+                if now - entry.lost_at < LOST_S:
+                    waiting.remove(entry)
+                else:
+                    entry.task = replace(entry.task, needs=needs._replace(excluded=frozenset()))
+        names = {name for entry in waiting for name in entry.task.after if name not in self._entries}
         before = [self.journal.run(name) for name in names]
         failed = {run.id for run in before if run.finished and run.result != "success"}
-        decision = admission.decide(
+        decision = self._queues.setdefault(on, Queue(self.workspace.settings.grace_s)).decide(
             now,
-            [one.task for one in waiting],
+            [entry.task for entry in waiting],
             workers,
-            running,
+            [entry.worker for entry in mine if entry.holds and entry.worker],
             done=[run.id for run in before if run.result == "success"],
             failed=failed,
         )
         for placement in decision.placed:
-            self._kept[placement.worker].add(placement.task.cache_key)
-            self._start(self._tracked[placement.task.id], placement.worker, now, _speed(workers, placement.worker))
+            self._start(self._entries[placement.task.id], placement.worker)
+        trouble = "; ".join(troubles)
         for name, why in decision.waiting.items():
-            if workers:
-                self._say(self._tracked[name], why, now)
+            self._wait(self._entries[name], f"{why} ({trouble})" if workers and trouble else trouble or why)
         for name, why in decision.refused.items():
-            if self._tracked[name].task.after & failed:
-                self._end(self._tracked[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
+            if self._entries[name].task.after & failed:
+                self._end(self._entries[name], BuildFailedError(why, hint="`farm retry` that run, then this one"))
                 continue
             hint = "`farm runners check` names what is missing; add a runner or set its labels, then `farm retry`"
-            text = trouble or f"no runner of {on} takes it: {why}"
-            self._end(self._tracked[name], NoRunnerError(text, hint=hint))
+            text = f"no runner of {on} takes it: {why}" if workers else trouble or why
+            self._end(self._entries[name], NoRunnerError(text, hint=hint))
 
-    def _say(self, one: Tracked, why: str, now: float) -> None:
-        """Keeps a reason for the journal; thousands of runs whose minutes alone changed would only make it grow."""
-        same = why.translate(_DIGITS) == one.reason.translate(_DIGITS)
-        if why != one.reason and (not same or now - one.reason_at > REASON_S):
-            self._reasons[one.id] = why
-            one.reason, one.reason_at = why, now
+    def _wait(self, entry: Entry, why: str) -> None:
+        """Keeps a reason for the journal, unless it has the same."""
+        if why != entry.reason:
+            self._reasons[entry.id] = entry.reason = why
 
-    def _workers(self, on: str) -> list[Worker]:
-        """The engine's runners. One that never answers holds up the runs of other engines once, for `ANSWER_S`."""
-        before = self._asked.get(on)
-        asked = self._asked[on] = before or Asked(lambda: self._backend(on).workers())
-        try:
-            found = asked.answer(0.0 if before else ANSWER_S)
-        except NoAnswerError:
-            raise
-        except BaseException:
-            del self._asked[on]
-            raise
-        del self._asked[on]
-        return found
+    def _workers(self, on: str) -> tuple[list[Worker], list[str]]:
+        """The runners of an engine, and what is wrong with those of its machines that do not answer.
 
-    def _backend(self, on: str) -> Backend:
-        with self._opening.setdefault(on, threading.Lock()):  # asked for by the threads of runs as well
-            if on not in self._backends:
-                self._backends[on] = open_backend(self.workspace, on)
-            return self._backends[on]
+        One that never answers holds up the others once, for `ANSWER_S`.
+
+        Raises:
+            FarmError: The configuration is wrong.
+        """
+        kind = engine_kind(on)
+        keys = [(on, name) for name in kind.machines(self.workspace)]
+        late = [key for key in keys if key in self._calls]
+        for on_, name in keys:
+            if (on_, name) not in self._calls:
+                self._calls[on_, name] = Call(lambda on=on_, name=name: self._backend(on, name).workers())  # type: ignore[misc]
+        workers, troubles, deadline = [], [], time.monotonic() + ANSWER_S
+        for key in keys:
+            try:
+                workers += self._calls[key].answer(0.0 if key in late else max(0.0, deadline - time.monotonic()))
+                del self._calls[key]
+            except (InfrastructureError, NoRunnerError) as error:
+                if not isinstance(error, NoAnswerError):
+                    del self._calls[key]
+                where = f"the engine {on}" if len(keys) == 1 else f"runner {key[1]}"
+                troubles.append(f"{where} does not answer: {error}")
+            except BaseException:
+                del self._calls[key]
+                raise
+        return workers, troubles
+
+    def _backend(self, on: str, runner: str | None) -> Backend:
+        key = on, engine_kind(on).machine_of(self.workspace, runner)
+        with self._opening.setdefault(key, threading.Lock()):  # asked for by the threads of runs as well
+            if key not in self._backends:
+                self._backends[key] = open_backend(self.workspace, on, runner)
+            return self._backends[key]
 
     # --- the build and what follows, in a thread
 
-    def _start(self, one: Tracked, worker: str | None, now: float, speed: float = 1.0) -> None:
-        one.active, one.worker, one.reason = True, worker, ""
-        one.ends = now + one.task.minutes * 60 / speed
-        self._reasons.pop(one.id, None)
-        threading.Thread(target=self._carry_out, args=(one,), name=one.id, daemon=True).start()
+    def _start(self, entry: Entry, worker: str | None) -> None:
+        entry.active, entry.holds, entry.worker, entry.reason = True, worker is not None, worker, ""
+        self._reasons.pop(entry.id, None)
+        threading.Thread(target=self._carry_out, args=(entry,), name=entry.id, daemon=True).start()
 
-    def _carry_out(self, one: Tracked) -> None:
+    def _free(self, entry: Entry) -> None:
+        """The wheel is here: the steps that follow need no runner."""
+        entry.holds = False
+        self._changed.add(entry.on)
+
+    def _carry_out(self, entry: Entry) -> None:
         """The whole life of a run's thread: whatever happens, its end is put where the next round finds it."""
         problem: BaseException | None = None
-        outcomes = Outcomes(run=one.id)
+        outcomes = Outcomes(run=entry.id)
         try:
-            run = self.journal.run(one.id)
-            self.journal.event(one.id, EventKind.BEGUN)
+            run = self.journal.run(entry.id)
+            self.journal.event(entry.id, EventKind.BEGUN)
             job = MainJob(
                 self.workspace,
                 plan_of(run),
                 self.journal,
                 run,
                 outcomes,
-                lambda: self._backend(one.on),
-                runner=one.worker,
-                excluded=tuple(sorted(one.task.excluded)),
+                lambda runner: self._backend(entry.on, runner),
+                runner=entry.worker,
+                excluded=tuple(sorted(entry.task.needs.excluded)),
+                built=lambda: self._free(entry),
             )
             job.steps(run.request.until)
         except BaseException as error:
             problem = error
         try:
-            note_steps(self.journal, one.id, outcomes)
+            note_steps(self.journal, entry.id, outcomes)
         except BaseException as error:
-            self.warn(f"the steps of run {one.id} are not in the journal: {error}")
+            self.warn(f"the steps of run {entry.id} are not in the journal: {error}")
         finally:
-            self._ended.put((one.id, problem))
+            self._ended.put((entry.id, problem))
 
     # --- after it
 
-    def _settle(self, run_id: str, error: BaseException | None) -> None:
-        """What comes of a run whose thread has ended. The journal first: if it fails, all of this is done again."""
-        one = self._tracked[run_id]
-        worker, now = one.worker, self._now()
-        admission = self.admission.setdefault(one.on, Admission(grace_s=self.workspace.settings.grace_s))
+    def _conclude(self, run_id: str, error: BaseException | None) -> None:
+        """The end of a run whose thread has ended, or its next try. If the journal fails, all of this is done again."""
+        entry, now = self._entries[run_id], self._now()
         if error is None:
             self.journal.finish_run(run_id, "success", ExitCode.DONE)
-            if worker:
-                admission.succeeded(worker)
-                if self._lengths is not None:
-                    self._lengths.note(self.journal.build_lengths(run_id))
-            self._forget(one)
+            self._forget(entry)
             return
         if not isinstance(error, FarmError):  # a bug, or this machine is out of something: the others go on
             text = f"{type(error).__name__}: {error}"
             system = isinstance(error, OSError)
             error = InfrastructureError(text) if system else FarmError(f"the farm itself failed: {text}")
         lost = self._lost(run_id)
-        away = isinstance(error, NoRunnerError) and len(lost) > one.losses  # the runner went between look and start
-        # The build's own fault: the run ends, and its runner has worked.
-        if not isinstance(error, InfrastructureError) and not away:
-            self._end(one, error)
-            if worker:
-                admission.succeeded(worker)
+        away = isinstance(error, NoRunnerError) and len(lost) > entry.losses  # the runner went between look and start
+        if not isinstance(error, InfrastructureError) and not away:  # the build's own fault
+            self._end(entry, error)
         elif isinstance(error, StillRunningError):
             note_error(self.journal, run_id, error)
-            self._again(one, now + PAUSE_S)
-        elif worker and len(lost) > one.losses:
-            self._lose(one, worker, lost, error, now)
-        elif one.step_tries >= MAX_STEP_TRIES:
-            self._end(one, error)
+            self._again(entry, now + PAUSE_S)
+        elif entry.worker and len(lost) > entry.losses:
+            self._lose(entry, entry.worker, lost, error, now)
+        elif entry.step_tries >= MAX_STEP_TRIES:
+            self._end(entry, error)
         else:
-            one.step_tries += 1
-            self._say(one, f"{error}; again in {PAUSE_S:.0f} s", now)
-            self._again(one, now + PAUSE_S)
+            entry.step_tries += 1
+            self._wait(entry, f"{error}; again in {PAUSE_S:.0f} s")
+            self._again(entry, now + PAUSE_S)
 
-    def _lose(self, one: Tracked, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
-        """A runner lost the build: it gets nothing for a while, and the build goes to another one."""
-        admission = self.admission[one.on]
-        if not admission.may_retry(len(lost)):
-            self._end(one, error)
-            admission.failed(worker, now)
+    def _lose(self, entry: Entry, worker: str, lost: list[Attempt], error: FarmError, now: float) -> None:
+        """A runner lost the build: it goes to another entry, if there is entry."""
+        if len(lost) >= LOSSES:
+            self._end(entry, error)
             return
-        held = admission.failed(worker, now)
-        self.journal.event(one.id, "quarantine", runner=worker, seconds=round(held - now))
-        one.losses = len(lost)
-        one.task = replace(one.task, excluded=one.task.excluded | {worker})
-        self._say(one, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one", now)
-        self._again(one, 0.0)
+        entry.losses, entry.lost_at = len(lost), now
+        needs = entry.task.needs
+        entry.task = replace(entry.task, needs=needs._replace(excluded=needs.excluded | {worker}))
+        self._wait(entry, f"lost on {worker} ({lost[-1].why}); to be tried again, on another runner if there is one")
+        self._again(entry, 0.0)
 
-    def _again(self, one: Tracked, not_before: float) -> None:
+    def _again(self, entry: Entry, not_before: float) -> None:
         """The run has no thread now, and is looked at when its time has come."""
-        one.active, one.worker, one.not_before = False, None, not_before
-        self._look_at.add(one.id)
-        self._changed.add(one.on)
+        entry.active, entry.holds, entry.worker, entry.not_before = False, False, None, not_before
+        self._look_at.add(entry.id)
+        self._changed.add(entry.on)
 
-    def _forget(self, one: Tracked) -> None:
-        del self._tracked[one.id]
-        self._look_at.discard(one.id)
-        self._reasons.pop(one.id, None)
-        self._changed.add(one.on)
+    def _forget(self, entry: Entry) -> None:
+        del self._entries[entry.id]
+        self._look_at.discard(entry.id)
+        self._reasons.pop(entry.id, None)
+        self._changed.add(entry.on)
 
-    def _end(self, one: Tracked, error: FarmError) -> None:
-        note_error(self.journal, one.id, error)
-        finish(self.journal, one.id, error)
-        self._forget(one)
-
-
-def _speed(workers: list[Worker], name: str) -> float:
-    return next(worker.speed for worker in workers if worker.name == name)
+    def _end(self, entry: Entry, error: FarmError) -> None:
+        note_error(self.journal, entry.id, error)
+        finish(self.journal, entry.id, error)
+        self._forget(entry)

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from farm.base import resources as shipped
 from farm.engines.base import Engine
 from farm.plan.file import Plan
 from farm.platforms.registry import platform
-from farm.run import needs, packs
+from farm.run import needs
 from farm.run.backends import SCRIPTS
 from farm.run.sources import gather
 from farm.run.workspace import Workspace
@@ -21,24 +21,21 @@ class Inputs:
     """`folders`: in the job -> here; `wheels`: sha256 of the published wheels that it is built against, by name."""
 
     folders: dict[str, Path]
-    environment: dict[str, str] = field(default_factory=dict)
     wheels: dict[str, str] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
-def gathered(
-    workspace: Workspace, plan: Plan, engine: Engine, folder: Path, say: Callable[[str], None]
-) -> Iterator[Inputs]:
+def gathered(workspace: Workspace, plan: Plan, engine: Engine, folder: Path) -> Iterator[Inputs]:
     """The inputs of a build; its folders are removed when the block ends.
 
-    Sources and packs have gigabytes, and the engine has copied them when its `submit` returns.
+    Sources have gigabytes, and the engine has copied them when its `submit` returns.
 
     Raises:
         FarmError: A source or a needed wheel cannot be had.
     """
     system = platform(plan.platform)
-    made = [folder / name for name in ("sources", "needs", "packs")]
-    sources, needed, shared = made
+    made = [folder / name for name in ("sources", "needs")]
+    sources, needed = made
     given = Inputs({"/farm/job": folder / "context" / "job"})
     try:
         if not engine.traits.gathers:
@@ -49,10 +46,6 @@ def gathered(
             if plan.installs:
                 given.wheels = needs.fetch(workspace, plan, needed)
                 given.folders[system.needs_folder] = needed
-            if packs.wanted(workspace, plan):
-                packs.prepare(workspace, plan, engine, shared, say)
-                given.folders[packs.INPUT] = shared
-                given.environment = dict(packs.ENVIRONMENT)
         if not engine.traits.in_container:  # an image holds them
             given.folders["/farm/scripts"] = shipped.path(workspace.project, SCRIPTS)
         yield given

@@ -29,6 +29,7 @@ class MainJob(RunContext):
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
         built = BuildStep(self, self.pieces).carry_out()
+        self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
         given = build_inputs.noted(self, built)
         if until == "build":

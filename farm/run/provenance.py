@@ -40,7 +40,6 @@ def predicate(
         dependencies.append({"name": archive.component, "uri": archive.url, "digest": {"sha256": archive.sha256}})
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.toolkit.wheels] if plan.toolkit else []
     dependencies += [_source(str(wheel.package), wheel) for wheel in plan.build_requires]
-    dependencies += [{"name": "compiler cache pack", "digest": {"sha256": pack}} for pack in given.packs]
     dependencies += [{"name": name, "digest": {"sha256": digest}} for name, digest in sorted(given.wheels.items())]
     # Without a digest: nobody knows what was in it. A verifier should see that it was there.
     if given.cache is not None:

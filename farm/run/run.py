@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def submit(
             plan.digest, request_for(plan, until=until, on=on), json.loads(plan.to_json())
         )
         outcomes = Outcomes(run=run.id)
-        job = MainJob(workspace, plan, journal, run, outcomes, lambda: open_backend(workspace, on), pieces=pieces)
+        opened = cache(lambda runner: open_backend(workspace, on, runner))
+        job = MainJob(workspace, plan, journal, run, outcomes, opened, pieces=pieces)
         try:
             job.steps(until)
         except FarmError as error:
@@ -179,7 +181,7 @@ def cancel(workspace: Workspace, run_id: str) -> Run:
         journal.event(run.id, EventKind.CANCEL)
         # Here, not only by the run's own controller: that may hang, or be gone.
         for attempt in under_way(journal, run.id):
-            with contextlib.closing(open_backend(workspace, attempt.engine)) as backend:
+            with contextlib.closing(open_backend(workspace, attempt.engine, attempt.runner)) as backend:
                 engine = backend.engine
                 engine.cancel(str(attempt.handle))
                 if journal.claim(run.id):  # its controller is dead: nobody else will tell

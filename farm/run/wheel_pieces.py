@@ -1,18 +1,24 @@
-"""A wheel that a bundle's `run` built on another machine, given back in pieces: joined, with the libraries it needs."""
+"""What a bundle's `run` made on another machine, given back in pieces: the wheel, with the libraries it needs."""
 
 import hashlib
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from farm.base.errors import BuildFailedError, UsageError
 from farm.base.yamlfile import Model
+from farm.engines import transfer
 from farm.engines.base import Engine, Job
 from farm.plan.file import Plan, Sha256
+from farm.run.build import the_wheel
 from farm.run.short_job import run_to_end
 
-MAX_WHEEL = 8 << 30
+MAX_BUILT = 16 << 30
 MAX_RESULT = 1 << 16
+STAND_IN = b"farm stand-in for a library"
+"""What the stubs of `pack_toolchain.py` hold."""
 MAX_LIBRARIES = 16 << 30
 COLLECT_TIMEOUT_S = 3600
 
@@ -20,18 +26,20 @@ COLLECT_TIMEOUT_S = 3600
 class Result(Model):
     """`result.json` beside the pieces: `size` in bytes; `plan` is the digest of the plan that was built."""
 
-    wheel: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,200}\.whl$")
-    size: int = Field(gt=0, le=MAX_WHEEL)
+    size: int = Field(gt=0, le=MAX_BUILT)
     sha256: Sha256
     pieces: int = Field(gt=0, le=10_000)
     plan: Sha256
 
 
 def join(plan: Plan, pieces: Path, dest: Path) -> Path:
-    """The wheel in `dest`, from `result.json` and `piece-00`, `piece-01`, … in `pieces`.
+    """The wheel; it lies in `wheel/` of the new folder `dest`, its libraries in `lib/`.
+
+    `pieces` holds `result.json` and `piece-00`, `piece-01`, …
 
     Raises:
-        UsageError: Pieces are missing, are of another plan, or are damaged; `dest` holds no wheel then.
+        UsageError: Pieces are missing, are of another plan, or are damaged; `dest` holds nothing then.
+        FarmError: What they make holds something else than files, or not one wheel.
     """
     try:
         with (pieces / "result.json").open("rb") as stream:
@@ -51,25 +59,34 @@ def join(plan: Plan, pieces: Path, dest: Path) -> Path:
     files = [pieces / f"piece-{number:02d}" for number in range(result.pieces)]
     missing = [path.name for path in files if not path.is_file()]
     if missing:
-        raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="call `run` again with --first-piece")
+        raise UsageError(f"{pieces} lacks {', '.join(missing[:5])}", hint="copy them here")
     # Sizes before hashes: a piece that is still being copied is found at once.
     if sum(path.stat().st_size for path in files) != result.size:
         raise UsageError(f"the pieces in {pieces} are not {result.size} bytes together", hint="copy them again")
-    dest.mkdir(parents=True, exist_ok=True)
-    wheel, total = dest / result.wheel, hashlib.sha256()
-    with wheel.open("wb") as target:
-        for path in files:
-            data = path.read_bytes()
-            total.update(data)
-            target.write(data)
+    total = hashlib.sha256()
+    for data in _read(files):
+        total.update(data)
     if total.hexdigest() != result.sha256:
-        wheel.unlink()
-        raise UsageError(f"the pieces in {pieces} do not make the wheel: its sha256 differs", hint="copy them again")
-    return wheel
+        raise UsageError(f"the pieces in {pieces} are damaged: their sha256 differs", hint="copy them again")
+    transfer.unpack(_read(files), dest, MAX_BUILT)
+    return the_wheel(dest / "wheel")
+
+
+def _read(files: list[Path]) -> Iterator[bytes]:
+    for path in files:
+        with path.open("rb") as stream:
+            while data := stream.read(1 << 20):
+                yield data
+
+
+def stand_ins(libraries: Path) -> list[str]:
+    """The libraries that the bundle's toolchain had only to link with: cuBLAS and others of CUDA's big ones."""
+    found = sorted(libraries.iterdir()) if libraries.is_dir() else []
+    return [path.name for path in found if STAND_IN in path.read_bytes()]
 
 
 def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest: Path, *, run: str) -> None:
-    """Put the libraries that the wheel needs into `dest`: the bundle has stand-ins, the image the real ones.
+    """Put the libraries that the wheel needs into `dest`, from the image, which has them whole.
 
     Raises:
         BuildFailedError: One of them is not in the image.
@@ -97,6 +114,7 @@ def collect_libraries(plan: Plan, engine: Engine, image: str, wheel: Path, dest:
     found = dest.with_name("found")
     try:
         run_to_end(engine, job, found, MAX_LIBRARIES)
+        shutil.rmtree(dest, ignore_errors=True)
         (found / "lib").rename(dest)
     except OSError as error:
         raise BuildFailedError(f"no library came out of {image}: {error.strerror}") from error

@@ -42,12 +42,6 @@ class Workspace:
     def index_url(self) -> str:
         return self._place(self.settings.index)
 
-    @property
-    def compiler_cache_url(self) -> str | None:
-        """The store that machines share compiled objects through; None where there is none."""
-        place = self.settings.compiler_cache
-        return None if place is None else self._place(place)
-
     def _place(self, place: str) -> str:
         return place if "://" in place else str(self.project / place)
 

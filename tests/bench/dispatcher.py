@@ -1,9 +1,9 @@
-"""The dispatcher with thousands of runs: python tests/bench/dispatcher.py [--runs 5000] [--runners 200] [--history]
+"""The dispatcher with thousands of runs: python tests/bench/dispatcher.py [--runs 5000] [--runners 200]
 
 The real dispatcher, scheduler and journal; the engine only sleeps, and a run's steps are its build alone. Prints the
 CPU time of the first round, of the rounds after it while nothing ends, of a restart, of `farm status`, the memory, and
 then lets the builds go and prints how far the end is from the lower bound: all work spread evenly over all runners, or
-the longest build. `--history`: each variant was built before, and took as long up to a fifth more or less.
+the longest build.
 """
 
 import argparse
@@ -16,12 +16,9 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from unittest import mock
 
 from farm.cli.main import main as farm
-from farm.engines.admission import Worker
 from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
 from farm.plan.selectors import Selectors
@@ -29,8 +26,7 @@ from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
-from farm.run.journal import Journal, Request
-from farm.run.journal import journal as journal_module
+from farm.run.queue import Worker
 from farm.run.report import Silent
 from farm.run.run import request_for
 from farm.run.workspace import Workspace, open_journal
@@ -38,7 +34,7 @@ from farm.run.workspace import Workspace, open_journal
 ROOT = Path(__file__).parents[2]
 CHANNEL = "kepler-2.0.1"
 SLACK = 0.2
-"""A build takes what its variant's last one took, times a factor in [1 - SLACK, 1 + SLACK]."""
+"""A build takes the mean of its variant times a factor in [1 - SLACK, 1 + SLACK]."""
 
 
 class Fleet:
@@ -74,18 +70,6 @@ def make_job(fleet: Fleet, lengths: dict[str, float]) -> type:
     return Job
 
 
-def built_before(journal: Journal, request: Request, seconds: float) -> None:
-    """A run that has ended; its build took so long by the journal's own clock."""
-    start = datetime.now(UTC)
-    times = [start] * 5 + [start + timedelta(seconds=seconds)] * 6
-    with mock.patch.object(journal_module, "_now", side_effect=[time.isoformat() for time in times]):
-        run = journal.create_run("0" * 64, request, {})
-        attempt = journal.create_attempt(journal.create_job(run.id, "build").id, "docker", "before")
-        journal.set_state(attempt.id, "starting")
-        journal.set_state(attempt.id, "done", "success")
-        journal.finish_run(run.id, "success", 0)
-
-
 def wait_for(check) -> None:
     while not check():
         time.sleep(0.01)
@@ -102,7 +86,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5000)
     parser.add_argument("--runners", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=3.0, help="the mean length of a build")
-    parser.add_argument("--history", action="store_true", help="each variant was built before")
     args = parser.parse_args()
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
@@ -118,9 +101,6 @@ def main() -> None:
         plan = resolve(ROOT, Selectors(Variant.parse("sm35-avx-py311"), "torch"))
         text, lengths = json.loads(plan.to_json()), {}
         with open_journal(project, workspace.settings) as journal:
-            if args.history:
-                for variant in variants:
-                    built_before(journal, Request("torch", variant), mean[variant])
             request = request_for(plan, until="build", on="docker", detached=True)
             for number in range(args.runs):
                 variant = variants[number % len(variants)]

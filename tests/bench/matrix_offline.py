@@ -1,7 +1,7 @@
 """Whole wheels of several variants on one machine without network, with one compiler cache: what the later ones cost.
 
     python tests/bench/matrix_offline.py DIR --channel debian-2.6.0 ["sm35-avx-py311 --ptx" "B, C, D" ...]
-    python3 DIR/matrix.py --jobs 34 --out OUT        there: root, Python 3.9, nothing else; call again to go on
+    python3 DIR/matrix.py --jobs 34 --out OUT        there: Python 3.9, nothing else; call again to go on
     python tests/bench/matrix_offline.py --report OUT/matrix.json
     farm submit --variant B … --from-bundle OUT/BUILD
 

@@ -1,10 +1,9 @@
 """Builds the wheels of a matrix in a bundle's toolchain; runs where `matrix_offline.py` carried it, as `matrix.py`.
 
-Needs root and Python 3.9, nothing else. What is in OUT/matrix.json is not built again.
+Needs Python 3.9, nothing else. What is in OUT/matrix.json is not built again.
 """
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
@@ -19,24 +18,21 @@ from typing import Any
 
 def prepare(here: Path, state: Path) -> "dict[str, Any]":
     """The toolchain and the sources in `state`, by the bundle's own program; returns its manifest."""
-    subprocess.run([sys.executable, here / "bundle/run", "--state", state, "--check"], check=True)
+    sys.path.insert(0, str(here / "bundle/run"))
+    from farm_bundle import unpack, work  # type: ignore[import-not-found]
+
     manifest: dict[str, Any] = json.loads((here / "bundle/manifest.json").read_text())
+    unpack.unpack(manifest, [here / "bundle"], work.make(state))
     return manifest
 
 
-def root_of(state: Path, number: int, undo: contextlib.ExitStack) -> Path:
-    """The root file system of the builds that are the `number`-th of their stages, with the cache of all of them."""
+def root_of(state: Path, number: int) -> Path:
+    """The root file system of the builds that are the `number`-th of their stages."""
     root = state / (f"root-{number}" if number else "root")
     if not root.exists():
         shutil.rmtree(state / "root/farm/src", ignore_errors=True)  # gigabytes, made anew by every build
         subprocess.run(["cp", "-a", "--one-file-system", state / "root", root], check=True)
     (root / "farm/ccache").mkdir(exist_ok=True)
-    mounts = [["-t", "proc", "proc", str(root / "proc")]]
-    if number:
-        mounts.append(["--bind", str(state / "root/farm/ccache"), str(root / "farm/ccache")])
-    for arguments in mounts:
-        subprocess.run(["mount", *arguments], check=True)
-        undo.callback(subprocess.check_call, ["umount", arguments[-1]])
     return root
 
 
@@ -53,8 +49,12 @@ def build(
         shutil.rmtree(farm / name, ignore_errors=True)
         shutil.copytree(folder, farm / name)
     (farm / "home").mkdir(exist_ok=True)
-    environment = {**job["environment"], "FARM_JOBS": str(share[0]), "HOME": "/farm/home"}
-    command = ["nice", "-n", str(share[1]), "chroot", str(root), *job["command"]]
+    # The bundle's program, which holds `enter`.
+    environment = {**job["environment"], "FARM_JOBS": str(share[0]), "HOME": "/farm/home", "PYTHONPATH": sys.path[0]}
+    command = ["nice", "-n", str(share[1]), sys.executable, "-m", "farm.base.processes.enter"]
+    places = [(farm, "farm"), (root / "tmp", "tmp"), (root.with_name("root") / "farm/ccache", "farm/ccache")]
+    command += [word for folder, place in places for word in ("--bind", str(folder), place)]
+    command += [str(root), "env", "-u", "PYTHONPATH", *job["command"]]
     log = out.with_suffix(".log")
     begun = time.monotonic()
     with log.open("wb") as stream:
@@ -63,14 +63,13 @@ def build(
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         sys.exit(f"exit code {process.returncode}: see {log}")
+    from farm_bundle import result
+
+    plan = json.loads((inputs["job"] / "plan.json").read_text())["digest"]
+    result.write_pieces({"plan": plan}, farm / "out", out)
     (made,) = (farm / "out/wheel").glob("*.whl")
-    out.mkdir(exist_ok=True)
     wheel = Path(shutil.move(str(made), str(out / made.name)))
     size, digest = wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest()
-    plan = json.loads((inputs["job"] / "plan.json").read_text())["digest"]
-    shutil.copyfile(wheel, out / "piece-00")
-    result = {"wheel": wheel.name, "size": size, "sha256": digest, "pieces": 1, "plan": plan}
-    (out / "result.json").write_text(json.dumps(result))
     cache = farm / "out/cache.json"
     return {
         "cpu_s": round(used.ru_utime + used.ru_stime, 1),
@@ -86,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compiles at a time, a build")
     parser.add_argument("--out", type=Path, required=True, help="matrix.json, the logs and the wheels")
-    parser.add_argument("--state", type=Path, default=Path("/var/tmp/farm-matrix"), help="toolchain and trees")
+    parser.add_argument("--state", type=Path, default=Path("farm-matrix"), help="toolchain and trees")
     args = parser.parse_args()
     here = Path(__file__).resolve().parent
     manifest = prepare(here, args.state)
@@ -104,11 +103,10 @@ def main() -> None:
 
     for stage in json.loads((here / "stages.json").read_text()):
         left = [name for name in stage if name not in [row["name"] for row in rows]]
-        with contextlib.ExitStack() as undo:
-            roots = [root_of(args.state, number, undo) for number in range(len(left))]
-            with ThreadPoolExecutor(max(1, len(left))) as pool:
-                for done in [pool.submit(one, n, roots[n], name) for n, name in enumerate(left)]:
-                    done.result()
+        roots = [root_of(args.state, number) for number in range(len(left))]
+        with ThreadPoolExecutor(max(1, len(left))) as pool:
+            for done in [pool.submit(one, n, roots[n], name) for n, name in enumerate(left)]:
+                done.result()
 
 
 if __name__ == "__main__":

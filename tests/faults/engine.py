@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from farm.engines import transfer
-from farm.engines.admission import Worker
 from farm.engines.base import Capacity, Observation
 from farm.engines.docker import DockerEngine
 from farm.plan.build import resolve
@@ -23,19 +22,18 @@ from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import buildstep, dispatch, mainjob, run, smoke
+from farm.run.queue import Worker
 from farm.run.report import Silent
 from farm.run.workspace import Workspace
 from farm.smoke import environment, runner
 from farm.smoke.emulation import Emulator
 
 ROOT = Path(__file__).parents[2]
-PACK = b"a pack of compiled objects" * 40
 
 
 def the_plan():
-    """A canary's, whose compiler cache is shared."""
-    made = resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
-    return made.model_copy(update={"apt": sorted({*made.apt, "ccache"})})
+    """A canary's."""
+    return resolve(ROOT, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
 
 
 def a_wheel():
@@ -61,11 +59,9 @@ def _digest(data):
 
 
 def output():
-    """What a build leaves: a wheel, and a pack for other machines."""
-    name, (wheel, data) = hashlib.sha256(PACK).hexdigest(), a_wheel()
-    report = {"schema": 1, "held": [], "pack": name, "objects": 3}
+    """What a build leaves."""
+    wheel, data = a_wheel()
     files = {f"wheel/{wheel}": data, "lib/libx.so": b"ELF" * 300}
-    files |= {f"packs/{name}.tar": PACK, "packs/report.json": json.dumps(report).encode()}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path, data in files.items():
@@ -175,7 +171,7 @@ SETTINGS = load_settings(ROOT)
 
 
 def workspace_in(folder):
-    places = {"artifacts": str(folder), "index": str(folder / "index"), "compiler_cache": str(folder / "packs")}
+    places = {"artifacts": str(folder), "index": str(folder / "index")}
     settings = SETTINGS.model_copy(update=places)
     return Workspace(folder, settings, Silent())
 
@@ -194,7 +190,7 @@ def install(patch, plan, engine):
     patch(buildstep, "COLLECT_PAUSE_S", 0.001)
     for name in ("PAUSE_S", "TICK_S", "DECIDE_S"):
         patch(dispatch, name, 0.001)
-    patch("farm.engines.admission.decide.QUARANTINE_S", 0.001)
+    patch("farm.run.dispatch.LOST_S", 0.001)
     for module in (dispatch, run):
         patch(module, "open_backend", lambda *_: backend)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from farm.base.errors import NoRunnerError
+from farm.base.processes import enter
 
 assert sys.platform != "win32"  # also tells mypy, where it reads with --platform win32
 
@@ -31,12 +32,11 @@ def check(*, tree: bool) -> None:
     """Refuses what cannot be done here.
 
     Raises:
-        NoRunnerError: A root filesystem is to be entered, and this is not root.
+        NoRunnerError: A root filesystem is to be entered, and this machine allows it neither to root nor to users.
     """
-    if tree and os.geteuid() != 0:
-        raise NoRunnerError(
-            "the toolchain of an offline bundle is entered by chroot, which needs root", hint="run it as root"
-        )
+    refused = enter.refusal() if tree else None
+    if refused:
+        raise NoRunnerError(refused[0], hint=refused[1])
 
 
 def machine() -> tuple[float, int]:
@@ -173,7 +173,7 @@ class Tree:
             env=environment,
             cwd=None if chroot else folder,
             start_new_session=True,
-            preexec_fn=_enter(folder) if chroot else None,  # noqa: PLW1509 no threads here
+            preexec_fn=_inside(folder) if chroot else None,  # noqa: PLW1509 no threads here
         )
 
     def poll(self) -> int | None:
@@ -213,12 +213,16 @@ class Tree:
                 pass
 
 
-def _enter(root: str) -> Callable[[], None]:
-    def enter() -> None:
-        os.chroot(root)
-        os.chdir("/")
+def _inside(root: str) -> Callable[[], None]:
+    def inside() -> None:
+        try:
+            # The rest of the toolchain is read-only: a resumed build finds it as it was unpacked.
+            enter.enter(Path(root), [(Path(root, name), name) for name in ("farm", "tmp")])
+        except OSError as error:  # Popen passes no text on; this is the job's log
+            os.write(2, f"{root} cannot be entered: {error.strerror or error}\n".encode())
+            raise
 
-    return enter
+    return inside
 
 
 def _descendants(pid: int) -> list[int]:

@@ -46,7 +46,7 @@ def _matrix(project: Path) -> None:
 
 def _folders(project: Path, settings: Settings) -> Iterator[Finding]:
     """What is wrong with a folder that runs write to; one that is not there yet will be made in the nearest above."""
-    places = {"artifacts": settings.artifacts, "index": settings.index, "compiler_cache": settings.compiler_cache}
+    places = {"artifacts": settings.artifacts, "index": settings.index}
     problems: dict[str, list[str]] = {}
     for key, place in places.items():
         if place and "://" not in place and (problem := unwritable(project / place)):

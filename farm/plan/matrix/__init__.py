@@ -35,7 +35,7 @@ class Matrix:
         """
         if name not in self.channels:
             near = nearest(name, list(self.channels))
-            hint = f"nearest: {', '.join(near)}" if near else "`farm completion --list channels` names all"
+            hint = f"nearest: {', '.join(near)}" if near else f"channels: {', '.join(self.channels)}"
             raise UsageError(f"unknown channel {name!r}", hint=hint)
         return self.channels[name]
 

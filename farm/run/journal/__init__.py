@@ -4,7 +4,6 @@ from farm.run.journal.journal import Journal
 from farm.run.journal.model import (
     FINAL,
     Attempt,
-    BuildLength,
     Event,
     EventKind,
     Job,
@@ -22,7 +21,6 @@ from farm.run.journal.state import Phase, Reason, RunState, state_of
 __all__ = [
     "FINAL",
     "Attempt",
-    "BuildLength",
     "Event",
     "EventKind",
     "Job",

@@ -19,7 +19,6 @@ from farm.run.journal.database import Database
 from farm.run.journal.model import (
     FINAL,
     Attempt,
-    BuildLength,
     Event,
     EventKind,
     Job,
@@ -34,7 +33,6 @@ from farm.run.journal.owner import NOBODY, Process, is_dead, this_process
 
 MAX_WHY = 4000  # characters: a reason may quote a runner, which is not trusted to be brief
 MAX_DATA = 64 * 1024  # characters of JSON in one event
-MAX_LENGTHS = 2000  # builds whose length is looked at: more are there only where something runs for years
 
 
 def _now() -> str:
@@ -324,24 +322,6 @@ class Journal(Database):
         query = """SELECT DISTINCT r.id FROM runs r JOIN jobs j ON j.run_id = r.id JOIN attempts a ON a.job_id = j.id
             WHERE r.finished IS NULL"""
         return {row[0] for row in self._rows(query)}
-
-    def build_lengths(self, run_id: str | None = None) -> tuple[BuildLength, ...]:
-        """Those of the newest builds that succeeded, newest first; of one run alone where it is named."""
-        # The time of an attempt's change of state: the last minus the first one is its length, in days.
-        moved = (
-            "SELECT julianday(time) FROM events WHERE run_id = j.run_id AND kind = ? AND attempt_id = a.id ORDER BY id"
-        )
-        # Without a run `? IS NULL` takes the parameter: the same number of values in both cases.
-        query = f"""SELECT r.request, (({moved} DESC LIMIT 1) - ({moved} LIMIT 1)) * 1440 AS minutes
-            FROM attempts a JOIN jobs j ON j.id = a.job_id JOIN runs r ON r.id = j.run_id
-            WHERE a.result = 'success' AND j.kind = 'build' AND {"j.run_id = ?" if run_id else "? IS NULL"}
-            ORDER BY a.id DESC LIMIT ?"""  # noqa: S608 a text of ours
-        found = []
-        for row in self._rows(query, EventKind.STATE, EventKind.STATE, run_id, MAX_LENGTHS):
-            request = Request.from_json(row["request"])
-            if (row["minutes"] or 0) > 0:  # else the clock was set back under it
-                found.append(BuildLength(request.package, request.platform, request.variant, row["minutes"]))
-        return tuple(found)
 
     def since(self, event_id: int, kind: str) -> tuple[tuple[int, str], ...]:
         """(event id, run id) of every event of a kind above `event_id`, of all runs, in order."""

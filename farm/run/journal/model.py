@@ -130,13 +130,3 @@ class Event:
     time: str
     kind: str
     data: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class BuildLength:
-    """How long one build that succeeded took, from its start to its end."""
-
-    package: str
-    platform: str
-    variant: str
-    minutes: float

@@ -18,12 +18,10 @@ import pytest
 import yaml
 
 from farm.run.journal import FINAL, Journal
-from farm.run.packs import KIND
 from tests.companion import CHANNEL, add_companion
 from tests.e2e.conftest import TIMEOUT_S, wait
 from tests.integration.github.fake import REPOSITORY, TOKEN, WORKFLOWS, Fake, serve
 from tests.integration.github.runner import Ended, StandIn
-from tests.larger_canary import larger_canary
 
 ENGINES = ["docker", "host", "swarm", "github"]
 PULL_PORT, PUSH_PORT, HOST = 5063, 5062, "10.99.0.1"
@@ -226,22 +224,3 @@ def test_a_companion_is_built_published_and_smoke_tested(engine, tmp_path):
     (statement,) = re.findall(r'"resolvedDependencies":\s*\[.*?\]', record.read_text(), re.DOTALL)
     assert "torch-2.6.0+cpu.avx-" in statement  # whoever gathered it: this machine or the runner
     assert ('"image"' in statement) == (name != "host")
-
-
-def test_nodes_share_what_they_compiled(swarm_farm, swarm, tmp_path):
-    """A node keeps no compiler cache between two jobs: all that a build has of it comes in packs."""
-    place = swarm.s3("wheels").replace("wheels?", "wheels/cache?")
-    change(swarm_farm.project / "ci" / "farm.yaml", lambda data: data.update(compiler_cache=place))
-    farm = type(swarm_farm)(swarm_farm.project, larger_canary(tmp_path / "code", 4, ccache=True))
-    noted, lines = [], []
-    for _ in range(2):
-        run = farm.run("submit", *SELECT, "--no-publish", "--on", "swarm").stdout.strip()
-        wait("it ends", lambda run=run: state(farm, run) in ("success", "failure", "infra"))
-        told = farm.json("status", run)
-        assert told["state"] == "success", told["why"]
-        noted += [event["data"] for event in told["events"] if event["kind"] == KIND]
-        lines += [one for one in farm.json("cache", "report", run)["lines"] if one["axis"] != "configure"]
-    first, second = noted
-    assert (first["held"], first["put"]) == ([], True)
-    assert (second["held"], second["pack"]) == ([first["pack"]], None)
-    assert sum(line["miss"] for line in lines) == sum(line["direct"] for line in lines) >= 4

@@ -1,46 +1,68 @@
-"""A build on a machine that is cut off: a bundle goes there, the pieces of a wheel come back, the main job goes on."""
+"""A build where there is no Docker and no root: a bundle goes there, its result comes back, the main job goes on."""
 
 import json
+import os
 import shutil
 import subprocess
-import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Farm, containers_of, make_project, pack_fast
+from tests.e2e.conftest import Farm, make_project, pack_fast
 
 CPU = ("--variant", "cpu-avx-py311", "--package", "canary")
 
 
+NOBODY = 65534
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
+ENVIRON = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+NO_DOCKER = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+
+def execute(*command: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command], check=False, cwd="/", env=ENVIRON, capture_output=True, text=True
+    )
+
+
 @pytest.fixture(scope="module")
-def carried(tmp_path_factory: pytest.TempPathFactory, client: Any) -> tuple[Farm, Path]:
-    """A project that rendered a bundle, and what its `run` gave back, without network or the farm."""
-    folder = tmp_path_factory.mktemp("bundle")
-    farm = Farm(make_project(folder / "project"))
+def rendered(tmp_path_factory: pytest.TempPathFactory, client: Any) -> Iterator[tuple[Farm, Path]]:
+    """A project that rendered a bundle, and the bundle in a folder of an ordinary user."""
+    farm = Farm(make_project(tmp_path_factory.mktemp("bundle") / "project"))
     pack_fast(farm.project)
-    rendered = farm.run("render", *CPU, "--bundle", str(folder / "parts"))
-    assert rendered.returncode == 0, rendered.stderr
-    command = ["unshare", "--net", sys.executable, "-I", str(folder / "parts" / "run")]
-    command += ["--state", str(folder / "state"), "--out", str(folder / "out")]
-    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    done = subprocess.run(command, check=False, cwd="/", env=environ, capture_output=True, text=True)
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    done = farm.run("render", *CPU, "--bundle", str(folder / "parts"))
+    assert done.returncode == 0, done.stderr
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    yield farm, folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def carried(rendered: tuple[Farm, Path]) -> tuple[Farm, Path]:
+    """What `run` gave back to an ordinary user, without the farm."""
+    farm, folder = rendered
+    run = [*AS_NOBODY, "/usr/bin/python3", "-I", folder / "parts/run", "--out", folder / "out"]
+    checked = execute(*run, "--check")
+    assert (checked.returncode, checked.stderr) == (0, ""), checked.stdout
+    done = execute(*run)
     assert done.returncode == 0, done.stdout + done.stderr
-    shutil.rmtree(folder / "state")
     return farm, folder / "out"
 
 
-def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, client, tmp_path):
+def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, tmp_path):
     farm, out = carried
-    result = farm.run("submit", *CPU, "--from-bundle", str(out), "--json")
+    result = farm.run("submit", *CPU, "--from-bundle", str(out), "--json", **NO_DOCKER)
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     steps = {step["step"]: step["result"] for step in said["steps"]}
-    told = json.loads((out / "result.json").read_text())
-    assert steps["build"].startswith(f"from a bundle: {told['wheel']}")
+    assert steps["build"].startswith("from a bundle: canary-")
     assert {"repair", "verify", "publish", "install", "smoke"} <= steps.keys()
-    assert containers_of(client, said["run"]) == []
+    assert "image" not in steps
     again = Farm(make_project(tmp_path / "project"))
     here = again.run("submit", *CPU, "--no-smoke", "--json")
     assert here.returncode == 0, here.stderr
@@ -48,7 +70,27 @@ def test_the_main_job_goes_on_with_a_wheel_that_was_built_elsewhere(carried, cli
     assert (built.name, built.read_bytes()) == (Path(said["wheel"]).name, Path(said["wheel"]).read_bytes())
 
 
-def test_pieces_of_another_build_are_refused_before_anything_is_made(carried, client):
+def test_nothing_of_another_user_is_executed_by_root(rendered, tmp_path):
+    """As `/var/tmp/farm-<plan>` was, whoever had made it."""
+    _, folder = rendered
+    plan = json.loads((folder / "parts/manifest.json").read_text())["plan"]
+    planted, mark = Path("/var/tmp") / f"farm-{plan[:12]}", folder / "executed"
+    script = f"mkdir -p {planted}/root/usr/bin && cd {planted} && touch unpacked && "
+    script += f"printf '#!/bin/sh\\ntouch {mark}\\n' > root/usr/bin/python3 && chmod 755 root/usr/bin/python3"
+    assert execute(*AS_NOBODY, "sh", "-c", script).returncode == 0
+    try:
+        parts = shutil.copytree(folder / "parts", tmp_path / "parts", ignore=shutil.ignore_patterns("work-*"))
+        assert execute("/usr/bin/python3", "-I", parts / "run", "--check").returncode == 0
+        done = execute("/usr/bin/python3", "-I", parts / "run", "--wait-s", "0", "--state", planted)
+        assert done.returncode == 9
+        assert f"{planted} belongs to user {NOBODY}: nothing in it is used" in done.stdout
+        assert execute("/usr/bin/python3", "-I", parts / "run").returncode == 0
+    finally:
+        shutil.rmtree(planted)
+    assert not mark.exists()
+
+
+def test_pieces_of_another_build_are_refused_before_anything_is_made(carried):
     farm, out = carried
     result = farm.run("submit", "--variant", "cpu-sse41-py311", "--package", "canary", "--from-bundle", str(out))
     assert result.returncode == 2, result.stderr

@@ -1,7 +1,7 @@
 """ENOSPC, EIO and EMFILE at every write of a run: nothing hangs, nothing is left over, and the reason is a true one.
 
-The controller (`farm submit`) and the dispatcher carry out a canary up to the wheel as built, with packs of a compiler
-cache: real journal, templates, sources, tar streams and store. The engine stands in for Docker: it keeps containers in
+The controller (`farm submit`) and the dispatcher carry out a canary up to the wheel as built: real journal, templates,
+sources and tar streams. The engine stands in for Docker: it keeps containers in
 memory, and knows which of them are left and which streams were never closed. A third case has a working disk up to
 there: repair, verify, publish, install and smoke follow, with a real index; pip and the probe are stand-ins. Then the
 disk works again, and the same command finishes the run.

@@ -138,7 +138,7 @@ def test_the_official_wheel_for_a_python_that_the_farm_may_not_build_for(why, ca
         (["--official", "--gpu", "V100", "--driver", "new"], "driver 'new' is not a version"),
         (["--official", "--gpu", "kepler"], "one of its chips: --gpu sm_35 or --gpu sm_37"),
         (["--variant", "sm35-avx-py311", "--gcc", "clang-17"], "'clang-17' is no version of gcc"),
-        (["--variant", "sm35-avx-py311", "--channel", "nope"], "`farm completion --list channels` names all"),
+        (["--variant", "sm35-avx-py311", "--channel", "nope"], "channels: "),
     ],
 )
 def test_a_question_that_cannot_be_answered_is_refused(why, words, message):

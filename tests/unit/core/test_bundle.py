@@ -1,63 +1,99 @@
-"""Bundles: what is carried is what was packed, in parts, and a part that is missing or damaged is named."""
+"""Bundles: what is carried is what was packed; any user builds it, in a folder that nobody else makes or changes."""
 
 import errno
 import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from farm.base.errors import InfrastructureError, UsageError
+from farm.base.processes import enter
 from farm.base.zipapps import pack
 from farm.plan.build import resolve
-from farm.plan.render import render
 from farm.plan.selectors import Selectors
 from farm.plan.settings import Settings
 from farm.plan.variant import Variant
 from farm.run import bundle
-from farm.run.bundle import RUNNER, write_bundle
+from farm.run.bundle import CARRIED, RUNNER, write_bundle
 from farm.run.report import Silent
-from farm.run.sources import gather
 from farm.run.standalone.bundle.build import failure
+from farm.run.wheel_pieces import join
 from farm.run.workspace import Workspace
 from tests.pythons import python
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def plan(root):
     return resolve(root, Selectors(Variant.parse("cpu-avx-py311"), "canary"))
 
 
+WHEEL = "canary-0.1.0-py3-none-any.whl"
+BUILD = f"""set -e
+: > /dev/null
+while [ -e /farm/job/wait ] && [ ! -e /farm/src/go ]; do sleep 0.1; done
+mkdir -p /farm/out/wheel /farm/out/lib
+echo wheel > /farm/out/wheel/{WHEEL}
+echo library > /farm/out/lib/libx.so.1
+if echo > /written; then exit 7; fi
+exit $(< /farm/job/code)
+"""
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory):
+    """A packed root file system: some of this machine's programs, with the libraries that they load."""
+    tree = tmp_path_factory.mktemp("tree") / "tree.tar.xz"
+    with tarfile.open(tree, "w:xz", dereference=True, preset=0) as archive:
+        found = [str(shutil.which(name)) for name in ("bash", "mkdir", "sleep")]
+        answer = subprocess.run(["ldd", *found], capture_output=True, text=True, check=True).stdout
+        for path in sorted(set(re.findall(r"(/\S+\.so\S*) \(", answer))):
+            archive.add(path, path.lstrip("/"))
+        for path in found:
+            archive.add(path, f"usr/bin/{Path(path).name}")
+    return tree
+
+
 @pytest.fixture
-def made(plan, root, tmp_path, monkeypatch):
-    """A bundle in small parts whose toolchain is not a toolchain: it can be joined and unpacked, not entered."""
-    monkeypatch.setattr(bundle, "PART_BYTES", 40_000)
-    import tarfile
+def make(plan, tree, tmp_path, monkeypatch):
+    """Makes a bundle in small parts that really builds, where this machine allows it: a wheel of a few bytes."""
+    monkeypatch.setattr(bundle, "PART_BYTES", 400_000)
 
-    (tmp_path / "hello").write_text("hello\n")
-    tree = tmp_path / "tree.tar.xz"
-    with tarfile.open(tree, "w:xz") as archive:
-        archive.add(tmp_path / "hello", arcname="etc/hello")
-    render(root, plan).write(tmp_path / "context")
-    gather(plan, tmp_path / "cache", tmp_path / "sources", mirror=None, line=print)
-    dest = tmp_path / "bundle"
-    files = write_bundle(
-        plan,
-        dest=dest,
-        tree=tree,
-        inputs={"job": tmp_path / "context" / "job", "source": tmp_path / "sources"},
-        environment={"LC_ALL": "C.UTF-8"},
-    )
-    return dest, files
+    def made(code=0, *, wait=False):
+        job = tmp_path / "job"
+        job.mkdir()
+        (job / "build.sh").write_text(BUILD)
+        (job / "code").write_text(str(code))
+        if wait:
+            (job / "wait").touch()
+        dest = tmp_path / "bundle"
+        files = write_bundle(plan, dest=dest, tree=tree, inputs={"job": job}, environment={"LC_ALL": "C.UTF-8"})
+        return dest, files
+
+    return made
 
 
-def run(dest, *args, program=sys.executable):
-    command = [program, "-I", dest / "run", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+@pytest.fixture
+def made(make):
+    return make()
+
+
+def run(dest, *args, program=sys.executable, before=(), env=None):
+    command = [*before, program, "-I", dest / "run", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=env)
+
+
+@pytest.fixture
+def entered():
+    """Skips where this machine allows no root file system of one's own, as a container may."""
+    if refused := enter.refusal():
+        pytest.skip(refused[0])
 
 
 def test_the_manifest_names_every_part(made, plan):
@@ -69,8 +105,8 @@ def test_the_manifest_names_every_part(made, plan):
     for part in manifest["parts"]:
         data = (dest / part["name"]).read_bytes()
         assert (len(data), hashlib.sha256(data).hexdigest()) == (part["size"], part["sha256"])
-        assert len(data) <= 40_000
-    assert (dest / "run").read_bytes() == pack(RUNNER)
+        assert len(data) <= 400_000
+    assert (dest / "run").read_bytes() == pack(RUNNER, CARRIED)
 
 
 def test_a_folder_that_holds_something_is_refused_before_anything_is_packed(tmp_path, root, plan, monkeypatch):
@@ -96,14 +132,14 @@ def test_a_bundle_does_not_overwrite(made, plan, tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tmp_path, monkeypatch, there):
+def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tree, tmp_path, monkeypatch, there):
     whole, _ = made
     dest = tmp_path / "again"
     if there:
         dest.mkdir()
-    given = {"tree": tmp_path / "tree.tar.xz", "inputs": {"job": whole}, "environment": {}}
+    given = {"tree": tree, "inputs": {"job": whole}, "environment": {}}
 
-    def interrupted(_entry):
+    def interrupted(*_):
         assert any(dest.glob("part-*"))
         raise KeyboardInterrupt
 
@@ -116,54 +152,176 @@ def test_nothing_is_left_of_a_bundle_that_was_interrupted(made, plan, tmp_path, 
     assert dest / "run" in write_bundle(plan, dest=dest, **given)
 
 
-def test_missing_parts_are_named_and_the_same_call_goes_on(made, tmp_path):
+def test_a_check_says_what_is_missing_and_unpacks_nothing(made, entered):
     dest, _ = made
-    away = tmp_path / "away"
-    away.mkdir()
-    (dest / "part-01").rename(away / "part-01")
-    done = run(dest, "--state", tmp_path / "state", "--check")
-    assert done.returncode == 10
-    assert "still missing: part-01" in done.stdout
-    assert not (tmp_path / "state" / "unpacked").exists()
-    run(dest, "--state", tmp_path / "state", "--check", "--parts", dest, "--parts", away)
-    assert (tmp_path / "state/root/etc/hello").read_text() == "hello\n"
-    assert (tmp_path / "state/job/build.sh").exists()
-    assert (tmp_path / "state/source/00.tar").exists()
-    assert (tmp_path / "state/lib/farm/engines/host.py").exists()
+    before = sorted(dest.iterdir())
+    (dest / "part-01").rename(dest / "away")
+    done = run(dest, "--check")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (10, "next: copy them here and call again"), done.stderr
+    assert "missing: part-01" in done.stdout
+    (dest / "away").rename(dest / "part-01")
+    done = run(dest, "--check", program=python(9))  # the oldest that it promises
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the toolchain can be entered" in done.stdout
+    assert sorted(dest.iterdir()) == before
 
 
-def test_it_runs_on_the_oldest_python_that_it_promises(made, tmp_path):
-    done = run(made[0], "--state", tmp_path / "state", "--check", program=python(9))
-    assert done.returncode in (0, 9), done.stderr  # 9: this tree cannot be entered
-    assert (tmp_path / "state/root/etc/hello").read_text() == "hello\n"
-
-
-def test_nothing_stays_mounted(made, tmp_path):
-    """Else who removes the state folder walks into /proc, or where /dev was mounted, removes this machine's devices."""
+def test_a_bundle_builds_as_whoever_calls_it_and_its_result_is_the_wheel_with_its_libraries(
+    made, plan, tmp_path, entered
+):
     dest, _ = made
-    run(dest, "--state", tmp_path / "state", "--check")
-    assert (tmp_path / "state/root/proc").is_dir()
-    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+    done = run(dest, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (work,) = dest.glob("work-*")
+    assert work.stat().st_mode & 0o777 == 0o700
+    wheel = join(plan, tmp_path / "out", tmp_path / "built")
+    assert (wheel.name, wheel.read_text()) == (WHEEL, "wheel\n")
+    assert (tmp_path / "built/lib/libx.so.1").read_text() == "library\n"
+    # Else who removes the folder walks into /proc, or where /dev was mounted, removes this machine's devices.
+    assert str(dest) not in Path("/proc/mounts").read_text()
+    assert not list((work / "root/dev").iterdir())
+    # A call that is repeated takes what is there.
+    assert "unpacking" not in run(dest, "--out", tmp_path / "again").stdout
 
 
-def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, tmp_path):
+def test_a_failed_build_is_tried_again_only_when_told_to(make, tmp_path, entered):
+    dest, _ = make(code=3)
+    for arguments in ((), (), ("--retry",)):
+        done = run(dest, *arguments)
+        assert done.returncode == 5, done.stdout
+        assert "failed with exit code 3" in done.stdout
+        assert ("building with" in done.stdout) == (arguments != () or "unpacking" in done.stdout)
+
+
+def test_a_call_that_ends_before_the_build_is_taken_up_by_the_next(make, tmp_path, entered):
+    dest, _ = make(wait=True)
+    done = run(dest, "--state", dest / "work", "--wait-s", "0")
+    assert (done.returncode, "still running" in done.stdout) == (10, True), done.stdout + done.stderr
+    (dest / "work/root/farm/src/go").touch()
+    done = run(dest, "--state", dest / "work", "--out", tmp_path / "out")
+    assert (done.returncode, "building with" in done.stdout) == (0, False), done.stdout
+
+
+# --- what others may have made or changed
+
+
+PLANTED = "#!/bin/sh\ntouch {mark}\n"
+
+
+def test_a_folder_that_somebody_else_made_ready_is_not_looked_for(made, plan, tmp_path, entered):
+    """`/var/tmp/farm-<plan>` was used whoever had made it, and its python3 was executed, by root too."""
+    dest, _ = made
+    planted = Path("/var/tmp") / f"farm-{plan.digest[:12]}"
+    shutil.rmtree(planted, ignore_errors=True)
+    for name in ("python3", "bash", "mkdir"):
+        program = planted / "root/usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(PLANTED.format(mark=tmp_path / "executed"))
+        program.chmod(0o755)
+    (planted / "unpacked").write_text("{}")
+    before = sorted(planted.rglob("*"))
+    try:
+        done = run(dest, "--out", tmp_path / "out")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sorted(planted.rglob("*")) == before
+    finally:
+        shutil.rmtree(planted)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda place: place.mkdir(mode=0o755), "is open to others"),
+        (lambda place: place.touch(), "is a link or no folder"),
+        (lambda place: place.symlink_to(place.parent), "is a link or no folder"),
+        (lambda place: place.parent.chmod(0o777), "others may write to"),
+    ],
+)
+def test_a_folder_that_is_not_the_users_alone_is_refused(made, tmp_path, entered, spoil, why):
+    dest, _ = made
+    place = tmp_path / "below" / "state"
+    place.parent.mkdir()
+    spoil(place)
+    done = run(dest, "--state", place)
+    assert (done.returncode, done.stderr) == (9, "")
+    assert why in done.stdout
+    assert "next: name " in done.stdout
+    assert not list(tmp_path.glob("below/**/unpacked"))
+
+
+def test_a_bundle_in_a_folder_of_all_is_built_in_the_users_own(made, tmp_path, entered):
+    dest, _ = made
+    dest.chmod(0o777)
+    done = run(dest, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob(".local/state/torch-farm/bundles/*/root"))
+    assert not list(dest.glob("work*"))
+
+
+@pytest.mark.parametrize("what", ["changed", "added", "mode"])
+def test_what_was_unpacked_is_verified_again_before_it_runs(make, tmp_path, entered, what):
+    dest, _ = make(code=3)
+    assert run(dest).returncode == 5
+    (work,) = dest.glob("work-*")
+    program = work / "root/usr/bin/mkdir"
+    if what == "changed":
+        program.write_text("#!/bin/bash\necho > /farm/src/executed\n")
+    elif what == "added":
+        program.with_name("added").write_text("")
+    else:
+        program.chmod(0o4755)
+    done = run(dest, "--retry")
+    assert f"/{'added' if what == 'added' else 'mkdir'} is not as it was unpacked" in done.stdout
+    assert done.returncode == 5
+    assert not (work / "root/farm/src/executed").exists()
+    assert not program.with_name("added").exists()
+    assert not program.stat().st_mode & 0o4000
+
+
+def test_a_damaged_part_is_named_and_nothing_counts_as_unpacked(made, entered):
     dest, _ = made
     data = bytearray((dest / "part-01").read_bytes())
     data[100] ^= 1
     (dest / "part-01").write_bytes(data)
-    done = run(dest, "--state", tmp_path / "state", "--check")
+    done = run(dest)
     assert done.returncode == 2
     assert "part-01 is damaged" in done.stdout
-    assert not (tmp_path / "state" / "unpacked").exists()
+    assert not list(dest.glob("work-*/unpacked"))
 
 
-def test_the_engine_in_a_bundle_needs_the_standard_library_alone(made, tmp_path):
+# --- machines that allow no namespace
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("user/max_user_namespaces", "0"),
+        ("kernel/unprivileged_userns_clone", "0"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ],
+)
+def test_the_setting_that_refuses_a_namespace_is_named(tmp_path, setting, value):
+    path = tmp_path / setting
+    path.parent.mkdir()
+    path.write_text(value + "\n")
+    text, todo = enter.explain(errno.EPERM, "unshare: Operation not permitted", tmp_path)
+    dotted = setting.replace("/", ".")
+    assert f"{dotted} is {value}" in text
+    assert f"as root: sysctl -w {dotted}={'15000' if value == '0' and 'max' in setting else 1 - int(value)}" in todo
+
+
+def test_a_machine_without_user_namespaces_is_told_from_others_within_a_second(made, entered):
+    """The limit counts in each namespace: in one of its own anybody sets it to 0."""
     dest, _ = made
-    run(dest, "--state", tmp_path / "state", "--check")
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import farm.engines.host; print(farm.__file__)"
-    command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "state/lib")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "state/lib/farm/__init__.py")), done.stderr
+    limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    before = ["unshare", "--user", "--map-user=1000", "--keep-caps", "sh", "-c", limit, "sh"]
+    if subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("unshare here has no --keep-caps")
+    done = run(dest, "--check", before=before)
+    assert (done.returncode, done.stderr) == (9, "")
+    assert "user.max_user_namespaces is 0" in done.stdout
+    assert "next: as root: sysctl -w user.max_user_namespaces=15000" in done.stdout
 
 
 def test_a_failed_build_shows_the_step_that_failed_and_not_kilobytes_of_its_command(tmp_path):

@@ -1,9 +1,7 @@
-"""`farm clean` removes what is old and what can be made again, and nothing else; `farm completion` in a real bash."""
+"""`farm clean` removes what is old and what can be made again, and nothing else."""
 
 import json
 import os
-import shutil
-import subprocess
 
 import pytest
 
@@ -124,32 +122,3 @@ def test_a_wrong_age(text, capsys):
         main(["clean", "--older-than", text])
     assert caught.value.code == 2
     assert "expected a number and d, h or w" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        (["farm", "smo"], ["smoke"]),
-        (["farm", "matrix", "--format", "gi"], ["github"]),
-        (["farm", "submit", "--no-p"], ["--no-ptx", "--no-publish"]),
-        (["farm", "completion", "f"], ["fish"]),
-    ],
-)
-def test_bash_completes(words, completed, capsys):
-    assert main(["completion", "bash"]) == 0
-    line = " ".join(f"'{word}'" for word in words)
-    script = f"{capsys.readouterr().out}\nCOMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _farm; "
-    script += "printf '%s\\n' \"${COMPREPLY[@]}\""
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == completed
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_take_the_script(shell, capsys, tmp_path):
-    assert main(["completion", shell]) == 0
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"no {shell} on this machine")
-    (tmp_path / "script").write_text(capsys.readouterr().out)
-    done = subprocess.run([program, "-n", str(tmp_path / "script")], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -156,7 +156,7 @@ def test_a_mac_is_the_machine_that_its_plans_name(mac, mps):
 def test_the_worker_of_a_mac_takes_its_plans(mac, mps, tmp_path):
     """Plans said arm64 and the worker aarch64: nothing for a Mac was ever built on one."""
     workspace = Workspace(tmp_path, load_settings(ROOT), Silent())
-    (worker,) = ENGINES["host"].open(workspace, load_runners(ROOT)[LOCAL]).workers()
+    (worker,) = ENGINES["host"].open(workspace, LOCAL, load_runners(ROOT)[LOCAL]).workers()
     assert (worker.platform, worker.machine) == (mps.platform, mps.machine)
 
 

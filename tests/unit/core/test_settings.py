@@ -9,9 +9,14 @@ from pydantic import ValidationError
 
 from farm.base.errors import UsageError
 from farm.base.project import find_project
+from farm.plan.build import resolve
 from farm.plan.matrix import load_matrix
+from farm.plan.selectors import Selectors
 from farm.plan.settings import Card, Github, Retention, Runner, Settings, Swarm, load_runners, load_settings
 from farm.plan.variant import Variant
+from farm.run.backends import check_engine
+from farm.run.report import Silent
+from farm.run.workspace import Workspace
 
 
 def change(path, **values):
@@ -90,11 +95,16 @@ def test_wrong_runners(project, runner, message):
     assert message in str(caught.value)
 
 
-def test_a_farm_without_a_local_runner_says_what_to_add(project):
-    change(project / "ci" / "runners.yaml", runners={"big": {"engine": "docker"}})
-    with pytest.raises(UsageError, match=r"runners\.yaml: has no runner 'local'") as caught:
-        load_runners(project)
+def test_without_a_docker_engine_that_builds_submit_says_what_to_add(project):
+    """It printed the id of a run, which then ended with "has no runner 'local'"."""
+    plan = resolve(project, Selectors(Variant.parse("cpu-avx-py311"), package="canary"))
+    workspace = Workspace(project, load_settings(project), Silent())
+    change(project / "ci" / "runners.yaml", runners={"tester": {"engine": "docker", "jobs": ["smoke"]}})
+    with pytest.raises(UsageError, match="names no Docker engine that builds") as caught:
+        check_engine(workspace, "docker", plan)
     assert "local: {engine: docker}" in caught.value.hint
+    change(project / "ci" / "runners.yaml", runners={"big": {"engine": "docker", "url": "ssh://big"}})
+    check_engine(workspace, "docker", plan)
 
 
 SWARM = {"exchange": "s3://exchange"}

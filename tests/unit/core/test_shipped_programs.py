@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from farm.smoke.runner import PROBE
 from tests.pythons import python
 
 PROGRAMS = {PROBE: 7, AGENT: 7, RUNNER: 9}  # the minor version of the oldest Python
-COMES_WITH_IT = {RUNNER: {"farm"}}  # a bundle's parts hold the host engine
+COMES_WITH_IT = {RUNNER: {"farm"}}  # the host engine
 EACH = pytest.mark.parametrize("entry", PROGRAMS)
 
 
@@ -46,9 +45,9 @@ def test_the_same_sources_give_the_same_bytes(entry):
 @EACH
 def test_every_module_of_the_packed_file_is_imported_by_the_oldest_python(entry, tmp_path):
     packed = tmp_path / "program"
-    packed.write_bytes(pack(entry))
+    packed.write_bytes(pack(entry, CARRIED if entry == RUNNER else ()))
     with zipfile.ZipFile(packed) as archive:
-        files = [name for name in archive.namelist() if name.endswith(".py") and name != "__main__.py"]
+        files = [name for name in archive.namelist() if name.startswith("farm_") and name.endswith(".py")]
     modules = [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files]
     code = "import importlib, sys; sys.path.insert(0, sys.argv[1]); [importlib.import_module(n) for n in sys.argv[2:]]"
     oldest = python(PROGRAMS[entry])
@@ -59,13 +58,11 @@ def test_every_module_of_the_packed_file_is_imported_by_the_oldest_python(entry,
 
 
 def test_the_engine_of_a_bundle_is_for_the_same_python_as_its_program(tmp_path):
-    for name in CARRIED:
-        target = tmp_path / "farm" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(Path(ROOT, "farm", name).read_bytes())
+    packed = tmp_path / "run"
+    packed.write_bytes(pack(RUNNER, CARRIED))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import farm.engines.host, farm.engines.supervise as s; print(s)"
     )
-    command = [python(PROGRAMS[RUNNER]), "-I", "-S", "-c", code, tmp_path]
+    command = [python(PROGRAMS[RUNNER]), "-I", "-S", "-c", code, packed]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert str(tmp_path) in done.stdout, done.stderr

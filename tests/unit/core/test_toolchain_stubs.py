@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from farm.run.wheel_pieces import stand_ins
+
 ROOT = Path(__file__).parents[3]
 CC = shutil.which("gcc") or shutil.which("cc")
 pytestmark = pytest.mark.skipif(
@@ -54,6 +56,14 @@ def real(tmp_path):
         assert made.returncode == 0, made.stderr
     assert needed(folder / "libcublas.so.11") == ["libcublasLt.so.11", "libsystem.so.1"]
     return folder
+
+
+def test_a_stub_is_told_from_a_library(tmp_path, packer, real):
+    found = tmp_path / "lib"
+    found.mkdir()
+    packer.stub(str(real / "libcublasLt.so.11"), str(found))
+    shutil.copy(real / "libsystem.so.1", found)
+    assert [name for name in stand_ins(found) if name.endswith((".so.1", ".so.11"))] == ["libcublasLt.so.11"]
 
 
 def test_what_links_with_a_stub_finds_the_names_of_the_libraries_behind_it(tmp_path, packer, real):

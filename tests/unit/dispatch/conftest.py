@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.engines.admission import Worker
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.settings import load_settings
 from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.context import CancelledError, StillRunningError
+from farm.run.queue import Worker
 from farm.run.report import Silent
 from farm.run.run import request_for
 from farm.run.workspace import Workspace, open_journal
@@ -36,8 +36,9 @@ class Build:
 
     fleet: Fleet
 
-    def __init__(self, _setting, _plan, journal, run, outcomes, _backend, *, runner, excluded):
+    def __init__(self, _setting, _plan, journal, run, outcomes, _backend, *, runner, excluded, built=lambda: None):
         self.journal, self.run, self.runner, self.excluded, self.outcomes = journal, run, runner, excluded, outcomes
+        self.built = built
 
     def steps(self, _until):
         fate = self.fleet.fate.pop(0) if self.fleet.fate else None

@@ -4,22 +4,19 @@ import json
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from farm.base.errors import BuildFailedError, NoRunnerError
 from farm.cli.status import summary
-from farm.engines.admission import Worker
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
 from farm.run import dispatch
 from farm.run.context import CancelledError, StillRunningError
-from farm.run.dispatch import Dispatcher
-from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.run.dispatch import AlreadyDispatchingError, Dispatcher, exclusive
 from farm.run.journal import EventKind, Request
-from farm.run.lengths import Lengths
+from farm.run.queue import Worker
 from farm.run.report import Silent
 from farm.run.run import cancel, request_for
 from farm.run.workspace import Workspace
@@ -83,24 +80,22 @@ def test_a_third_loss_ends_it(fleet, workspace, journal, submit):
     assert "node x is down" in summary(journal, journal.run(run))["why"]
 
 
-def test_the_only_runner_is_tried_again_after_its_quarantine(fleet, workspace, journal, submit, monkeypatch):
-    monkeypatch.setattr("farm.engines.admission.decide.QUARANTINE_S", 0.1)
+def test_the_only_runner_is_tried_again_after_a_while(fleet, workspace, journal, submit, monkeypatch):
+    monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
     fleet.fate = [lost(), lost()]
     Dispatcher(workspace, journal).drain()
     assert attempts(journal, run) == [("a", "infra"), ("a", "infra"), ("a", "success")]
-    assert [e.data["seconds"] for e in journal.events(run) if e.kind == "quarantine"] == [0, 0]
 
 
 def test_a_step_that_fails_after_a_loss_is_no_second_loss(fleet, workspace, journal, submit, monkeypatch):
-    monkeypatch.setattr("farm.engines.admission.decide.QUARANTINE_S", 0.1)
+    monkeypatch.setattr("farm.run.dispatch.LOST_S", 0.1)
     fleet.workers = [Worker("a")]
     run = submit()
     fleet.fate = [lost(), lost("no push"), lost("no push")]
     Dispatcher(workspace, journal).drain()
     assert [result for _, result in attempts(journal, run)] == ["infra", "success"]
-    assert len([e for e in journal.events(run) if e.kind == "quarantine"]) == 1
 
 
 def test_a_clock_that_is_set_back_holds_up_nothing(fleet, workspace, journal, submit, monkeypatch):
@@ -147,7 +142,6 @@ def test_a_step_that_needs_no_runner_is_tried_again_and_blames_none(fleet, works
     dispatcher.drain()
     assert journal.run(run).result == "success"
     assert attempts(journal, run) == [(fleet.ran_on[-1], "success")]
-    assert journal.happened(run, "quarantine") is None
     assert "no push" in journal.happened(run, "waiting").data["why"]
 
 
@@ -159,13 +153,28 @@ def test_an_engine_that_fails_under_a_build_is_asked_again_about_the_same_attemp
     assert len(attempts(journal, run)) == 1
 
 
-def test_a_runner_that_lost_a_build_is_in_quarantine_for_others(fleet, workspace, journal, submit):
-    fleet.workers = [Worker("a"), Worker("b")]
-    first = submit(priority=1)
-    fleet.fate = [lost()]
-    Dispatcher(workspace, journal).drain()
-    bad = attempts(journal, first)[0][0]
-    assert journal.happened(first, "quarantine").data == {"runner": bad, "seconds": 60}
+def test_a_slot_is_free_as_soon_as_the_wheel_is_there(fleet, workspace, journal, submit, monkeypatch):
+    """Not only when it is published and tested: the next build starts beside those steps."""
+    fleet.workers = [Worker("a")]
+    first, second = submit(), submit()
+    over = threading.Event()
+
+    class Slow(dispatch.MainJob):
+        def steps(self, until):
+            super().steps(until)
+            self.built()
+            if self.run.id == first:
+                assert over.wait(600)
+
+    monkeypatch.setattr(dispatch, "MainJob", Slow)
+    dispatcher = Dispatcher(workspace, journal)
+    while journal.run(second).finished is None:
+        assert dispatcher.tick()
+        time.sleep(0.01)
+    assert journal.run(first).finished is None
+    over.set()
+    dispatcher.drain()
+    assert journal.run(first).result == "success"
 
 
 def test_nobody_who_can_take_it_is_a_clear_error(fleet, workspace, journal, submit):
@@ -202,13 +211,13 @@ def test_an_engine_that_never_answers_holds_up_no_other_one(fleet, workspace, jo
             assert answers.wait(600)
             return super().workers()
 
-    monkeypatch.setattr(dispatch, "open_backend", lambda _, on: (Silence if on == "swarm" else Backend)(fleet))
+    monkeypatch.setattr(dispatch, "open_backend", lambda _, on, _runner: (Silence if on == "swarm" else Backend)(fleet))
     held, other = submit(), submit(on="docker")
     dispatcher = Dispatcher(workspace, journal)
     while journal.run(other).finished is None:
         assert dispatcher.tick()
     assert journal.run(other).result == "success"
-    assert "the engine swarm does not answer: no answer for" in summary(journal, journal.run(held))["why"]
+    assert "the engine swarm does not answer: no answer" in summary(journal, journal.run(held))["why"]
     assert len(asked) == 1  # not one thread more with each round
     answers.set()
     dispatcher.drain()
@@ -263,58 +272,10 @@ def test_higher_priority_goes_first(fleet, workspace, journal, submit):
     assert times[high] < times[low]
 
 
-@pytest.fixture
-def built(journal, monkeypatch):
-    """A function that notes a build of a variant, so many minutes long, of a run that has ended."""
-
-    def go(variant, minutes, result="success"):
-        start = datetime(2026, 11, 1, tzinfo=UTC)
-        with monkeypatch.context() as patch:
-            patch.setattr("farm.run.journal.journal._now", lambda: start.isoformat(timespec="milliseconds"))
-            made = journal.create_run("0" * 64, Request("canary", variant, until="publish", detached=True), {})
-            attempt = journal.create_attempt(journal.create_job(made.id, "build").id, "swarm", "a")
-            journal.set_state(attempt.id, "starting")
-            start += timedelta(minutes=minutes)
-            journal.set_state(attempt.id, "done", result)
-            journal.finish_run(made.id, result, 0)
-
-    return go
-
-
-def test_the_journal_knows_how_long_builds_took(journal, built):
-    built("cpu-avx-py311", 30)
-    built("cpu-avx2-py311", 90)
-    built("cpu-avx-py311", 50)
-    built("cpu-sse41-py311", 700, "failure")
-    built("cpu-sse41-py311", -60)  # the clock was set back
-    lengths = Lengths(journal.build_lengths())
-    limit = {"package": "canary", "platform": "linux", "timeout_minutes": 300}
-    of = lambda variant, **other: round(lengths.minutes({**limit, "variant": variant, **other}), 3)  # noqa: E731
-    assert [of(f"cpu-{cpu}-py311") for cpu in ("avx", "avx2", "sse41")] == [50, 90, 50]
-    assert of("cpu-avx-py311", package="torch") == of("cpu-avx-py311", platform="windows") == 100
-    newest = journal.runs(5)[2].id
-    lengths.note(journal.build_lengths(newest))
-    assert [length.minutes for length in journal.build_lengths(newest)] == [pytest.approx(50)]
-
-
-def test_what_took_longest_before_goes_first(fleet, workspace, journal, built):
-    fleet.workers = [Worker("a")]
-    built("cpu-avx-py311", 30)
-    built("cpu-avx2-py311", 90)
-    made = []
-    for variant in ("cpu-avx-py311", "cpu-avx2-py311"):
-        plan = resolve(ROOT, Selectors(Variant.parse(variant), package="canary"))
-        request = request_for(plan, until="publish", on="swarm", detached=True)
-        made.append(journal.create_run(plan.digest, request, json.loads(plan.to_json())).id)
-    Dispatcher(workspace, journal).drain()
-    short, long = ([a.id for job in journal.jobs(run) for a in job.attempts] for run in made)
-    assert long < short
-
-
 def test_there_is_one_dispatcher(tmp_path, monkeypatch):
     with exclusive(tmp_path, 0), pytest.raises(AlreadyDispatchingError), exclusive(tmp_path, 0):
         pass
     waits = []
-    monkeypatch.setattr("farm.run.dispatch_lock.time.sleep", waits.append)
+    monkeypatch.setattr("farm.run.dispatch.time.sleep", waits.append)
     with exclusive(tmp_path, 5):
         assert waits == []

@@ -3,9 +3,9 @@
 import pytest
 
 from farm.base.errors import InfrastructureError
-from farm.engines.admission import Worker
 from farm.run import dispatch
 from farm.run.dispatch import Dispatcher
+from farm.run.queue import Worker
 from farm.run.report import Silent
 from farm.run.workspace import Workspace
 from tests.unit.dispatch.conftest import Build, attempts
@@ -97,12 +97,12 @@ def test_a_round_costs_what_has_changed_and_not_what_waits(fleet, workspace, jou
     assert new[200] == new[50] <= 20
 
 
-@pytest.mark.parametrize("what", ["run", "jobs", "events", "happened", "open_after", "since", "build_lengths"])
+@pytest.mark.parametrize("what", ["run", "jobs", "events", "happened", "open_after", "since"])
 def test_what_is_asked_often_is_answered_by_an_index(journal, submit, what):
     run = submit()
     asked = []
     journal._db.set_trace_callback(asked.append)
-    calls = {"open_after": ("", ("package",)), "build_lengths": (run,), "since": (0, "x"), "happened": (run, "x")}
+    calls = {"open_after": ("", ("package",)), "since": (0, "x"), "happened": (run, "x")}
     getattr(journal, what)(*calls.get(what, (run,)))
     journal._db.set_trace_callback(None)
     assert asked

@@ -105,7 +105,7 @@ def test_no_job_is_left(tmp_path, plan, again):
             request = request_for(plan, until="build", on="docker")
             run = journal.create_run(plan.digest, request, json.loads(plan.to_json()))
             backend = Backend(engine, builder=None, workers=list)
-            job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda backend=backend: backend)
+            job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner, backend=backend: backend)
             interrupted = interrupted_at(number, lambda job=job: job.steps("build"), engine)
             (attempt,) = journal.jobs(run.id)[0].attempts
         assert engine.running == set(), number

@@ -56,7 +56,7 @@ def test_the_dispatcher_decides_where_it_is_tried_again(tmp_path):
         journal.set_handle(attempt.id, "service")
         journal.set_state(attempt.id, "running")
         backend = SimpleNamespace(engine=engine)
-        job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda: backend, runner="two")
+        job = MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner: backend, runner="two")
         with pytest.raises(InfrastructureError, match="the build was lost: node two is down"):
             job.steps("build")
         (one,) = journal.jobs(run.id)[0].attempts
@@ -101,7 +101,9 @@ def taken(tmp_path):
 
         def go(engine):
             backend = SimpleNamespace(engine=engine)
-            MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda: backend, runner="two").steps("build")
+            MainJob(workspace, plan, journal, run, Outcomes(run=run.id), lambda _runner: backend, runner="two").steps(
+                "build"
+            )
 
         yield go, lambda: journal.jobs(run.id)[0].attempts[0]
 

@@ -41,7 +41,7 @@ def test_a_project_that_is_well(project):
     ("file", "old", "new", "seen"),
     [
         ("ci/matrix.yaml", 'cuda: "11.8"', "cuda: [", "ci/matrix.yaml:"),
-        ("ci/farm.yaml", "grace_s: 600", "gracious: 600", "ci/farm.yaml:12"),
+        ("ci/farm.yaml", "grace_s: 600", "gracious: 600", "ci/farm.yaml:11"),
         ("ci/runners.yaml", "engine: docker", "engin: docker", "ci/runners.yaml:4"),
         ("recipes/hello/recipe.yaml", "version: ", "versoin: ", "recipes/hello/recipe.yaml:4"),
     ],
@@ -77,12 +77,10 @@ def test_each_folder_of_the_settings_is_tried(project, tmp_path, monkeypatch):
     """A file is where a folder should be, which stops everybody."""
     (tmp_path / "file").touch()
     (tmp_path / "other").touch()
-    (project / "ci/farm.yaml").write_text(
-        "artifacts: ../file/a\nindex: s3://bucket/wheels\ncompiler_cache: ../other/cache\n"
-    )
+    (project / "ci/farm.yaml").write_text("artifacts: ../file/a\nindex: ../other/index\n")
     rows = found(project)["folders"]
     assert [(state, seen.split(":")[0]) for state, seen, _ in rows] == [
-        ("missing", "artifacts"), ("missing", "compiler_cache"),
+        ("missing", "artifacts"), ("missing", "index"),
     ]  # fmt: skip
     assert all("Not a directory" in seen for _, seen, _ in rows)
     (project / "ci/farm.yaml").write_text("{}\n")

@@ -75,9 +75,9 @@ def test_no_key_leaves_the_root(key):
 
 
 def test_only_scratch_keys_may_be_discarded(tmp_path):
-    for key in ("probe/x", "packs/x"):
+    for key in ("probe/x",):
         assert check_discardable(key) == key
-    for key in ("records/a.json", "probes/x", "packs", "whl/probe/x", "whl/packs/x"):
+    for key in ("records/a.json", "probes/x", "whl/probe/x"):
         with pytest.raises(ValueError, match="only keys below"):
             DirectoryStore(tmp_path).discard(key)
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from farm.base.errors import BuildFailedError
-from farm.run import packs
 from farm.run.build_inputs import MAX_BYTES, BuildInputs, actions, noted, read
 
 ROOT = Path(__file__).parents[3]
@@ -69,14 +68,12 @@ def run(tmp_path, monkeypatch):
 
 
 def test_what_a_container_wrote_there_counts_for_nothing(run, tmp_path):
-    events = {"inputs": {"wheels": {"torch-2.whl": "f" * 64}, "cache": "engine 1"}, packs.KIND: {"held": ["a" * 64]}}
+    events = {"inputs": {"wheels": {"torch-2.whl": "f" * 64}, "cache": "engine 1"}}
     context = run("docker", **events)
     (tmp_path / "image.id").write_text("sha256:" + "e" * 64)
     (tmp_path / "built/inputs.json").write_text('{"image": "a lie"}')
     made = noted(context, tmp_path / "built")
-    assert made == BuildInputs(
-        image="sha256:" + "e" * 64, wheels={"torch-2.whl": "f" * 64}, cache="engine 1", packs=["a" * 64]
-    )
+    assert made == BuildInputs(image="sha256:" + "e" * 64, wheels={"torch-2.whl": "f" * 64}, cache="engine 1")
     assert read(tmp_path / "built/inputs.json") == made
 
 

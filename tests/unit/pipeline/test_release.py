@@ -89,7 +89,6 @@ def publish(tmp_path, wheel):
             image="sha256:" + "e" * 64,
             wheels={"torch-2.0.1-cp311-cp311-linux_x86_64.whl": "f" * 64},
             cache="engine-1 farm-ccache",
-            packs=["b" * 64],
             actions={"git+https://git.example/actions/checkout": "1" * 40},
         )
         publish_wheel(workspace, PLAN, wheel, report, given=given, run="r1")
@@ -162,7 +161,6 @@ def test_a_configured_key_signs_where_the_wheel_comes_from(publish, wheel, tmp_p
         {"name": "image", "uri": "debian-bookworm", "digest": {"sha256": "e" * 64}},
         {"name": "python", "uri": "https://archives.example/cpython-3.11.tar.gz", "digest": {"sha256": "b" * 64}},
         {"name": "cuda_nvcc", "uri": "https://archives.example/nvcc.tar.xz", "digest": {"sha256": "a" * 64}},
-        {"name": "compiler cache pack", "digest": {"sha256": "b" * 64}},
         {"name": "torch-2.0.1-cp311-cp311-linux_x86_64.whl", "digest": {"sha256": "f" * 64}},
         {"name": "local compiler cache", "annotations": {"volume": "engine-1 farm-ccache"}},
         {

@@ -1,14 +1,15 @@
-"""Builds a plan from a bundle, on a machine without network, Docker or the farm: Python 3.9+, root, nothing else.
+"""Builds a plan from a bundle, on a machine without network, Docker or the farm: Python 3.9+, nothing else.
 
-    run [--wait-s S] [--jobs N] [--out DIR]    join, verify, unpack and build; call it again to continue
-    run --check                                what is there, what is missing, can this machine do it
+    run --check                                can this machine do it, which parts are here; nothing is unpacked
+    run [--jobs N] [--out DIR]                 join, verify, unpack, build, and follow it to its end
 
-The pieces of the wheel go back to the farm: `farm submit --from-bundle DIR` joins them and does all that follows.
+Root and ordinary users alike enter the toolchain by `farm.base.processes.enter`. The result goes back to the farm:
+`farm submit --from-bundle DIR` joins its pieces and does all that follows.
 
-The build goes on in the background when the time of one call is over; the next call finds it. A machine that was
-switched off in between goes on with the objects that it had. Exit codes: 0 done, 2 a part is damaged, 5 the build
-failed, 9 this machine cannot do it, 10 call again: parts are missing, the build goes on, or pieces are left.
+The build runs in the background: a call that ends before it, by Ctrl-C or `--wait-s`, does not end it, and the same
+command finds it again. A machine that was switched off in between goes on with the objects that it had.
 
-The way through: `main` reads the arguments, `unpack` joins the parts, `toolchain` makes the toolchain's tree a root
-file system, `build` starts and follows the job, `result` cuts the wheel into pieces.
+The way through: `main` reads the arguments and checks the machine, `work` makes the folder to work in, `unpack` joins
+the parts and verifies what it unpacked before, `build` starts and follows the job, `result` cuts what it made into
+pieces.
 """

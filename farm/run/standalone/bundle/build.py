@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import lzma
+import math
 import os
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from farm.base.locks import lock
+from farm.engines.base import Job
+from farm.engines.host import HostEngine
+
 from .report import AGAIN, FAILED, leave, say
+from .unpack import unpack
 
 if TYPE_CHECKING:
     import argparse
@@ -45,37 +50,13 @@ def failure(log: Path) -> str:
 
 def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Path:
     """Start the build or join one that runs, and follow it; returns the folder with its output."""
-    sys.path.insert(0, str(state / "lib"))
-    from farm.engines.base import Job  # noqa: PLC0415 there is no farm before the bundle is unpacked
-    from farm.engines.host import HostEngine  # noqa: PLC0415 as above
-
-    job = manifest["job"]
     jobs = args.jobs or os.cpu_count() or 1
     # Half as much again as the jobs are planned with, where nobody says what the machine has to give.
-    memory = int((args.memory_gb or jobs * job["memory_per_job_gb"] * 1.5) * 1e9)
+    memory = int((args.memory_gb or jobs * manifest["job"]["memory_per_job_gb"] * 1.5) * 1e9)
     engine = HostEngine(state / "root", tree=True, cpus=jobs, memory=memory)
-    labels = {"farm.plan": manifest["plan"]}
-    # By the plan: a call that is repeated finds the build of the one before.
-    handle = engine.find(labels)
-    before = engine.observe(handle) if handle else None
-    failed = before is not None and before.state == "done" and before.exit_code
-    if before is None or before.state in ("lost", "cancelled") or (args.retry and failed):
-        say(f"building with {jobs} jobs" + (f" (before: {before.text or before.state})" if before else ""))
-        handle = engine.submit(
-            Job(
-                name=manifest["name"],
-                image="",
-                command=tuple(job["command"]),
-                inputs={target: state / name for target, name in job["inputs"].items()},
-                output=job["output"],
-                environment={**job["environment"], "FARM_JOBS": str(jobs)},
-                limits=engine.capacity(),
-                timeout_s=job["timeout_s"],
-                labels=labels,
-                volumes=job["volumes"],
-            )
-        )
-    assert handle is not None
+    with (state / "lock").open("ab") as file:  # two calls at the same moment start one build
+        lock(file.fileno(), wait=True)
+        handle = start(engine, manifest, state, args)
     log = state / "root/farm-jobs" / handle / "log"
     follow(engine, handle, log, args.wait_s)
     now = engine.observe(handle)
@@ -84,18 +65,48 @@ def build(manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> Pa
         # Also while the build runs: whoever carries it out of a machine that is cut off can read how far it is.
         (args.out / "build.log.xz").write_bytes(lzma.compress(log.read_bytes(), preset=1))
     if now.state in ("starting", "running"):
-        leave(AGAIN, "the build is still running: call again")
+        leave(AGAIN, "the build is still running", "call again to follow it")
     if now.state != "done":
-        leave(AGAIN, f"the build was {now.state}: {now.text}; call again to continue")
+        leave(AGAIN, f"the build was {now.state}: {now.text}", "call again to continue")
     if now.exit_code:
         why = f"the build failed with exit code {now.exit_code} ({now.text or 'its own'}):\n{failure(log)}\nlog: {log}"
-        leave(FAILED, f"{why}\nfix the cause, then call again with --retry: what was compiled is kept")
-    return state / "root" / str(job["output"]).lstrip("/")
+        leave(FAILED, why, "fix the cause, then call again with --retry: what was compiled is kept")
+    return state / "root" / str(manifest["job"]["output"]).lstrip("/")
 
 
-def follow(engine: Any, handle: str, log: Path, wait_s: float) -> None:
+def start(engine: HostEngine, manifest: dict[str, Any], state: Path, args: argparse.Namespace) -> str:
+    """The handle of the plan's job: of one that runs or has ended well, else of a new one."""
+    job, labels = manifest["job"], {"farm.plan": manifest["plan"]}
+    # By the plan: a call that is repeated finds the build of the one before.
+    handle = engine.find(labels)
+    before = engine.observe(handle) if handle else None
+    failed = before is not None and before.state == "done" and before.exit_code
+    if handle and before and before.state not in ("lost", "cancelled") and not (args.retry and failed):
+        return handle
+    if handle:
+        engine.release(handle)  # also what a killed supervisor left, before the tree below it is made anew
+    unpack(manifest, args.parts, state)
+    capacity = engine.capacity()
+    say(f"building with {capacity.cpus:.0f} jobs" + (f" (before: {before.text or before.state})" if before else ""))
+    return engine.submit(
+        Job(
+            name=manifest["name"],
+            image="",
+            command=tuple(job["command"]),
+            inputs={target: state / name for target, name in job["inputs"].items()},
+            output=job["output"],
+            environment={**job["environment"], "FARM_JOBS": f"{capacity.cpus:.0f}"},
+            limits=capacity,
+            timeout_s=job["timeout_s"],
+            labels=labels,
+            volumes=job["volumes"],
+        )
+    )
+
+
+def follow(engine: HostEngine, handle: str, log: Path, wait_s: float | None) -> None:
     """Print progress until the build ends or `wait_s` seconds are over."""
-    deadline, printed, first = time.monotonic() + wait_s, 0.0, None
+    deadline, printed, first = time.monotonic() + (math.inf if wait_s is None else wait_s), 0.0, None
     while engine.observe(handle).state in ("starting", "running") and time.monotonic() < deadline:
         now = time.monotonic()
         if now - printed > PROGRESS_S:

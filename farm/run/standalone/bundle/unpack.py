@@ -1,17 +1,28 @@
-"""The parts of a bundle, verified and unpacked."""
+"""The parts of a bundle, verified and unpacked; what was unpacked before, verified again."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import lzma
+import os
 import shutil
+import stat
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .report import AGAIN, DAMAGED, leave, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLACES = ("dev", "proc", "tmp", "run", "root", "farm")
+"""What a root file system has beside files; nothing in them but /farm comes with the toolchain."""
+CHANGING = ("root/dev", "root/proc", "root/tmp", "root/run", "root/root", "root/farm-jobs", "root/farm-volumes")
+"""What builds and their engine fill."""
 
 
 class Joined(io.RawIOBase):
@@ -33,20 +44,21 @@ class Joined(io.RawIOBase):
             if following is None:
                 return 0
             path, entry = following
-            total = hashlib.sha256()
-            with path.open("rb") as stream:
-                while piece := stream.read(1 << 20):
-                    total.update(piece)
-            if total.hexdigest() != entry["sha256"]:
-                leave(DAMAGED, f"{path} is damaged: its sha256 differs from the manifest's; copy it here again")
+            if digest(path) != entry["sha256"]:
+                leave(DAMAGED, f"{path} is damaged: its sha256 differs from the manifest's", "copy it here again")
             self._stream = path.open("rb")
 
 
-def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
-    """Join the parts into `state`: `root` is the toolchain, `lib` the engine, the others are the build's inputs."""
-    ready = state / "unpacked"
-    if ready.exists():
-        return
+def digest(path: Path) -> str:
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def look_for(manifest: dict[str, Any], folders: list[Path]) -> tuple[list[tuple[Path, dict[str, Any]]], list[str]]:
+    """The parts that are here, and the names of those that are not."""
     found, missing = [], []
     for part in manifest["parts"]:
         paths = [folder / part["name"] for folder in folders if (folder / part["name"]).is_file()]
@@ -55,15 +67,26 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
             found.append((paths[0], part))
         else:
             missing.append(part["name"])
+    return found, missing
+
+
+def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
+    """Join the parts into `state`: `root` is the toolchain, the others are the build's inputs."""
+    ready, inputs = state / "unpacked", list(manifest["job"]["inputs"].values())
+    if ready.exists():
+        changed = difference(json.loads(ready.read_text(encoding="utf-8")), contents(state, inputs))
+        if changed is None:
+            return
+        say(f"{state / changed} is not as it was unpacked: unpacking again")
+        ready.unlink()
+    found, missing = look_for(manifest, folders)
     if missing:
-        here = ", ".join(path.name for path, _ in found) or "none"
-        leave(AGAIN, f"parts here: {here}; still missing: {', '.join(missing)}; copy them here and call again")
+        leave(AGAIN, f"{len(found)} parts are here; missing: {', '.join(missing)}", "copy them here and call again")
     say(f"unpacking {len(found)} parts into {state}")
     start = time.monotonic()
-    for name in ("root", "lib", *manifest["job"]["inputs"].values()):
+    for name in ("root", *inputs):
         # What a killed call unpacked: there is no telling which of its files are whole.
         shutil.rmtree(state / name, ignore_errors=True)
-    state.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BufferedReader(Joined(found), 1 << 20), mode="r|") as archive:
         for member in archive:
             stream = archive.extractfile(member)
@@ -78,7 +101,9 @@ def unpack(manifest: dict[str, Any], folders: list[Path], state: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as out:
                 shutil.copyfileobj(stream, out, 1 << 20)
-    ready.touch()  # last: a call that was killed in between starts the unpacking again
+    part = state / "unpacked.part"
+    part.write_text(json.dumps(contents(state, inputs)), encoding="utf-8")
+    part.replace(ready)  # last: a call that was killed in between starts the unpacking again
     say(f"unpacked in {time.monotonic() - start:.0f} s")
 
 
@@ -88,3 +113,36 @@ def extract(tree: tarfile.TarFile, root: Path) -> None:
     if hasattr(tarfile, "fully_trusted_filter"):  # Python 3.14 filters by default, old ones know no filters
         tree.extraction_filter = tarfile.fully_trusted_filter
     tree.extractall(root)  # noqa: S202 verified: see above
+    for name in PLACES:
+        (root / name).mkdir(exist_ok=True)
+    (root / "tmp").chmod(0o1777)
+
+
+def contents(state: Path, inputs: list[str]) -> dict[str, str]:
+    """What of each unpacked file must not change: its hash and mode, or where a link leads."""
+    found = {}
+    for path in (each for name in ("root", *inputs) for each in walk(state, state / name)):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            found[path.relative_to(state).as_posix()] = f"-> {os.readlink(path)}"  # noqa: PTH115 no Path of it
+        else:
+            what = digest(path) if stat.S_ISREG(status.st_mode) else "no plain file"
+            found[path.relative_to(state).as_posix()] = f"{stat.S_IMODE(status.st_mode):o} {what}"
+    return found
+
+
+def walk(state: Path, folder: Path) -> Iterator[Path]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name) if folder.is_dir() else ():
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            if path.relative_to(state).as_posix() not in CHANGING:
+                yield from walk(state, path)
+        else:
+            yield path
+
+
+def difference(before: dict[str, str], now: dict[str, str]) -> str | None:
+    """The first file that is not as it was; builds add files below /farm, and nowhere else."""
+    changed = (name for name, value in before.items() if now.get(name) != value)
+    added = (name for name in now if name not in before and not name.startswith("root/farm/"))
+    return next(changed, None) or next(added, None)

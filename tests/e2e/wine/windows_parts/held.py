@@ -9,7 +9,7 @@ from pathlib import Path
 
 from farm.base.retries import retry_while_open
 from farm.index.directory import DirectoryStore, _alive
-from farm.run.dispatch_lock import AlreadyDispatchingError, exclusive
+from farm.run.dispatch import AlreadyDispatchingError, exclusive
 from farm.run.journal.owner import is_dead, this_process
 
 target, part = Path("target"), Path("part")

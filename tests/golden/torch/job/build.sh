@@ -63,9 +63,6 @@ mkdir -p "$FARM_ROOT/bin"
 for name in gcc cc; do ln -sf "$(command -v "$CC")" "$FARM_ROOT/bin/$name"; done
 for name in g++ c++; do ln -sf "$(command -v "$CXX")" "$FARM_ROOT/bin/$name"; done
 export PATH="$PATH:$FARM_ROOT/bin"
-packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
-    [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
-}
 flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
@@ -99,7 +96,6 @@ if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     bash "$FARM_ROOT/job/recipe/prepare.sh"
     touch .farm-source
 fi
-packs take
 # Meson and meson-python have no variable for the number of jobs, only one for the program.
 if ninja=$(command -v ninja); then
     printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
@@ -107,12 +103,9 @@ if ninja=$(command -v ninja); then
     export NINJA="$FARM_ROOT/bin/ninja-jobs"
 fi
 echo "farm: step build"
-status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
-python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
-packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
-[ "$status" = 0 ] || exit "$status"
+python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
 if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi

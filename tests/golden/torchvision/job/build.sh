@@ -40,9 +40,6 @@ export CMAKE_C_COMPILER_LAUNCHER=ccache
 export CMAKE_CUDA_COMPILER_LAUNCHER=ccache PYTORCH_NVCC="ccache $(command -v nvcc)"
 # ccache keeps no list of headers that nvcc writes by this option; a build compiles each file once.
 export TORCH_EXTENSION_SKIP_NVCC_GEN_DEPENDENCIES=1
-packs() {    # FARM_PACKS: packs/ holds what other machines compiled, and what is compiled here is packed for them
-    [ -z "${FARM_PACKS:-}" ] || python3 "$FARM_ROOT/packs/cache_packs.py" "$1" "$FARM_ROOT/packs" "$CCACHE_DIR" "${@:2}" || true
-}
 flock --nonblock 9 || { echo "farm: waits for another build in the same tree"; flock 9; }
 if [ ! -e "$FARM_ROOT/src/.farm-source" ]; then
     echo "farm: step source"
@@ -55,7 +52,6 @@ echo "farm: step needs"
 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-compile --no-index --no-deps --find-links "$FARM_ROOT/needs" --upgrade --target "$FARM_ROOT/needs/site" torch==2.6.0+cu118.sm35.avx typing-extensions==4.12.2
 
 export PYTHONPATH="$FARM_ROOT/needs/site" PATH="$FARM_ROOT/needs/site/bin:$PATH"    # cmake, cython, …
-packs take
 # Meson and meson-python have no variable for the number of jobs, only one for the program.
 if ninja=$(command -v ninja); then
     printf '#!/bin/sh\nexec "%s" -j "%s" "$@"\n' "$ninja" "$MAX_JOBS" > "$FARM_ROOT/bin/ninja-jobs"
@@ -63,12 +59,9 @@ if ninja=$(command -v ninja); then
     export NINJA="$FARM_ROOT/bin/ninja-jobs"
 fi
 echo "farm: step build"
-status=0
 # The image has what the recipe names, as the distribution's packages; cmake and ninja are no Python packages there.
 # -x: --skip-dependency-check, which build 0.1 (Debian 11) calls otherwise.
-python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" . || status=$?
-packs put "$FARM_ROOT/src/.farm-source" "$FARM_ROOT/out/packs"
-[ "$status" = 0 ] || exit "$status"
+python3 "$FARM_ROOT/job/run_build.py" --wheel --no-isolation -x --outdir "$FARM_ROOT/out/wheel" .
 if [ -e "$CCACHE_STATSLOG" ]; then
     python3 "$FARM_ROOT/scripts/cache_counts.py" "$CCACHE_STATSLOG" "$FARM_ROOT/src" "$FARM_ROOT/out"
 fi

@@ -1,0 +1,198 @@
+"""The queue: which waiting task starts on which runner; by priority, then age, on a runner that can do it and is free.
+
+Pure values. Where many machines differ in speed, an existing scheduler places the jobs: Swarm, Slurm, GitHub.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from farm.platforms.facts import DEFAULT
+
+Kind = Literal["build", "smoke"]
+GRACE_S = 600.0
+"""How long a task may wait for a runner that fits it to appear."""
+NAMED = 3
+"""Runners named in a reason."""
+
+
+class Needs(NamedTuple):
+    """Requirements of a task; `memory` and `disk` in bytes, `excluded` the runners that lost it before."""
+
+    kind: Kind = "build"
+    platform: str = DEFAULT
+    machine: str = "x86_64"
+    labels: frozenset[str] = frozenset()
+    memory: int = 0
+    disk: int = 0
+    gpus: int = 0
+    excluded: frozenset[str] = frozenset()
+
+
+ANYWHERE = Needs()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One job that waits. `created` in seconds; `after`: tasks that must have succeeded before."""
+
+    id: str
+    needs: Needs = ANYWHERE
+    priority: int = 0
+    created: float = 0.0
+    after: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One runner: what it can do and how much at a time.
+
+    Attributes:
+        kinds: Kinds of jobs that it takes. A host with a GPU takes smoke jobs alone unless it says otherwise.
+        online: The engine sees it now.
+    """
+
+    name: str
+    platform: str = DEFAULT
+    machine: str = "x86_64"
+    labels: frozenset[str] = frozenset()
+    memory: int = 1 << 62
+    disk: int = 1 << 62
+    gpus: int = 0
+    slots: int = 1
+    kinds: frozenset[Kind] | None = None
+    online: bool = True
+
+    @property
+    def takes(self) -> frozenset[Kind]:
+        if self.kinds is not None:
+            return self.kinds
+        return frozenset({"smoke"}) if self.gpus else frozenset({"build", "smoke"})
+
+
+def fits(needs: Needs, worker: Worker) -> tuple[str, ...]:
+    """The reasons why a runner cannot take a task, online or not; empty where it can."""
+    found = []
+    if needs.kind not in worker.takes:
+        kept = "its GPU is kept for smoke jobs" if worker.gpus else f"it takes {', '.join(sorted(worker.takes))} jobs"
+        found.append(kept)
+    if needs.platform != worker.platform:
+        found.append(f"it runs {worker.platform}, not {needs.platform}")
+    if needs.machine != worker.machine:
+        found.append(f"it is {worker.machine}, not {needs.machine}")
+    if missing := sorted(needs.labels - worker.labels):
+        found.append(f"it has no label {', '.join(missing)}")
+    for what, wanted, has in (("memory", needs.memory, worker.memory), ("disk", needs.disk, worker.disk)):
+        if wanted > has:
+            found.append(f"it has {has / 1e9:.1f} GB of {what}, {wanted / 1e9:.1f} are needed")
+    if needs.gpus > worker.gpus:
+        found.append(f"it has {worker.gpus} GPUs, {needs.gpus} are needed")
+    if worker.name in needs.excluded:
+        found.append("it lost this job before")
+    return tuple(found)
+
+
+class Placement(NamedTuple):
+    """A task that is to start now."""
+
+    task: Task
+    worker: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`placed` start now; `waiting` says why of every other task; `refused` wait for nothing any more."""
+
+    placed: tuple[Placement, ...]
+    waiting: Mapping[str, str]
+    refused: Mapping[str, str]
+
+
+@dataclass
+class Queue:
+    """Remembers since when a task has fitted no runner. One object serves one controller."""
+
+    grace_s: float = GRACE_S
+    _unfit: dict[str, float] = field(default_factory=dict)
+
+    def decide(
+        self,
+        now: float,
+        tasks: Collection[Task],
+        workers: Collection[Worker],
+        running: Iterable[str] = (),
+        done: Collection[str] = (),
+        failed: Collection[str] = (),
+    ) -> Decision:
+        """The tasks that start now, and a reason for each that does not.
+
+        Reasons do not change while a task waits for the same: each change is an event in the journal.
+
+        Args:
+            now: Seconds of a clock that only goes forward.
+            tasks: The waiting ones.
+            workers: Every runner that is known, online or not.
+            running: The runner of each job under way.
+            done: Tasks that succeeded, as far as others come after them.
+            failed: Tasks that never will.
+        """
+        ended, never, used = set(done), set(failed), Counter(running)
+        able: dict[Needs, list[Worker]] = {}
+        why: dict[Needs, str] = {}
+        placed: list[Placement] = []
+        waiting: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        for task in sorted(tasks, key=lambda task: (-task.priority, task.created, task.id)):
+            if task.after - ended:
+                if lost := sorted(task.after & never):
+                    refused[task.id] = f"{lost[0]}, which it needs, did not succeed"
+                else:
+                    waiting[task.id] = f"it comes after {', '.join(sorted(task.after - ended)[:NAMED])}"
+                continue
+            needs = task.needs
+            if needs not in able:
+                fitting = [worker for worker in workers if worker.online and not fits(needs, worker)]
+                able[needs] = [worker for worker in fitting if worker.slots]
+                names = ", ".join(worker.name for worker in fitting[:NAMED])
+                why[needs] = f"every runner that fits is busy: {names}" if fitting else ""
+            if not why[needs]:
+                self._hopeless(now, task, workers, waiting, refused)
+                continue
+            self._unfit.pop(task.id, None)
+            able[needs] = [worker for worker in able[needs] if used[worker.name] < worker.slots]
+            if not able[needs]:
+                waiting[task.id] = why[needs]
+                continue
+            # The first of the least busy ones: two jobs go to two machines.
+            worker = min(able[needs], key=lambda worker: used[worker.name])
+            used[worker.name] += 1
+            placed.append(Placement(task, worker.name))
+        return Decision(tuple(placed), waiting, refused)
+
+    def _hopeless(
+        self,
+        now: float,
+        task: Task,
+        workers: Collection[Worker],
+        waiting: dict[str, str],
+        refused: dict[str, str],
+    ) -> None:
+        """No runner that is online can take it: it waits for one for a while, then it is refused."""
+        since = self._unfit.setdefault(task.id, now)
+        why = _why_none(task.needs, workers)
+        if now - since < self.grace_s:
+            waiting[task.id] = f"{why}; given up after {self.grace_s:.0f} s"
+        else:
+            del self._unfit[task.id]
+            refused[task.id] = f"{why}, for {self.grace_s:.0f} s"
+
+
+def _why_none(needs: Needs, workers: Collection[Worker]) -> str:
+    if not workers:
+        return "there is no runner at all"
+    able = [worker for worker in workers if not fits(needs, worker)]
+    if able:
+        return f"no runner that fits is online ({', '.join(sorted(worker.name for worker in able)[:NAMED])} would)"
+    nearest = min(workers, key=lambda worker: (len(fits(needs, worker)), worker.name))
+    return f"no runner fits; the nearest, {nearest.name}: {'; '.join(fits(needs, nearest))}"
