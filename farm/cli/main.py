@@ -200,12 +200,14 @@ def command_parser(top: argparse.ArgumentParser, name: str) -> argparse.Argument
 
 def renamed(name: str, given: Sequence[str]) -> list[str]:
     """The arguments with the names that options have now."""
+    from farm.cli import show
+
     found = []
     for argument in given:
         option, equals, value = argument.partition("=")
         new = RENAMED.get(name, {}).get(option)
         if new is not None:
-            print(f"farm: {option} is now {new}; the old name is accepted in this release only", file=sys.stderr)
+            show.note(f"farm: {option} is now {new}; the old name is accepted in this release only")
         found.append((new or option) + equals + value)
     return found
 
