@@ -352,9 +352,7 @@ with_fatbin("cut", "beyond|cut off", lambda kit: kit.container(kit.entry("sass",
 with_fatbin("size-overflow", "beyond the section", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 1))
 with_fatbin("header-0", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0) + bytes(64))
 with_fatbin("version", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 9, 16, 0) + bytes(64))
-with_fatbin(
-    "endless", "entries and containers", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000, "ok"
-)
+with_fatbin("endless", "entries and containers", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000, "ok")
 with_fatbin("nested", "sm_35|beyond", lambda kit: kit.container(kit.entry("ptx", 50, data=kit.container() * 100)))
 for _name, _entry in [
     ("entry-header-0", struct.pack("<HHIQ", 2, 0x101, 0, 0) + bytes(48)),
