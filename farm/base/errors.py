@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What the command line ends with; README lists them for users."""
+    """Exit codes of the command line."""
 
     DONE = 0
     USAGE = 2
@@ -38,13 +38,13 @@ EXITS = {
     ExitCode.SMOKE_FAILED: "smoke failed",
     ExitCode.INFRASTRUCTURE: "infrastructure",
     ExitCode.INTERRUPTED: "interrupted",
-    141: "nobody reads the output (`farm status | head`)",
+    141: "output pipe closed (`farm status | head`)",
 }
 """Every exit code of the command line, for `farm --help` and the reference."""
 
 
 class FarmError(Exception):
-    """Something went wrong that the farm understands.
+    """A failure that the farm understands.
 
     Args:
         message: What happened, and where: file, line, step, member of a wheel.

@@ -167,6 +167,14 @@ class SmokeTest(Model):
     script: Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")] | None = None
 
 
+class Cost(Model):
+    """What a build took where it was measured, for one GPU architecture. `download_gb`: toolchain and sources."""
+
+    cpu_hours: float = Field(gt=0)
+    download_gb: float | None = Field(default=None, gt=0)
+    installed_gb: float | None = Field(default=None, gt=0)
+
+
 class Recipe(Model):
     """How one package is built. In `env`, `{version}`, `{use_cuda}`, `{blas}`, … are filled by the plan.
 
@@ -216,6 +224,7 @@ class Recipe(Model):
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
+    cost: Cost | None = None
     timeout_minutes: int = Field(gt=0)
     vendor_into: Inside
     repair: Repair | dict[PlatformName, Repair] = "beside"
