@@ -119,11 +119,11 @@ _NEXT = {
         (errno.ENOSPC, errno.EDQUOT), "make room (`farm clean --dry-run` shows what can go), then run again"
     ),
 }
-"""What to do next, by the error's number."""
+"""Next steps by the error's number."""
 
 
 def of_system(error: Exception) -> InfrastructureError | None:
-    """What the system refused: space, permission, a folder, memory, threads. None: it is another error."""
+    """The farm's error for space, permissions, folders, memory or threads that the system refused; None: another one."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))

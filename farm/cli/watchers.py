@@ -189,7 +189,7 @@ class TerminalWatcher:
         self._at.progress(done, total)
 
     def view(self) -> "RenderableType":
-        """What stands below the steps that ended: one line about the step, one with its newest output."""
+        """The lines below the steps that ended: one about the step, one with its newest output."""
         from rich.console import Group
         from rich.text import Text
 
