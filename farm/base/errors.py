@@ -123,7 +123,7 @@ _NEXT = {
 
 
 def of_system(error: Exception) -> InfrastructureError | None:
-    """The farm's error for space, permissions, folders, memory or threads that the system refused; None: another one."""
+    """The farm's error where the system refused space, permission, a folder, memory or threads; None: another one."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))

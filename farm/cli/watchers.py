@@ -127,7 +127,8 @@ class LogWatcher:
 
     def note(self, text: str) -> None:
         self._at.line(text)
-        if text.startswith("not run") and not self._verbose:  # the step's result says how many and why
+        # Of the probe's checks those that failed: the step's result counts the others.
+        if text.startswith(("not run ", "passed ")) and not self._verbose:
             return
         self._pulse.line(f"    {text}" if self._verbose else _cut(f"    {text}"))
 

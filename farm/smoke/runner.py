@@ -340,6 +340,6 @@ def _outcome(
 
 
 def _why(failed: Check) -> str:
-    """The finding of the first failed check (of a traceback the last line, which names the error) and its expectation."""
+    """Finding and expectation of the first failed check; of a traceback the last line, which names the error."""
     lines = (failed.seen or "").strip().splitlines()
     return f": {short(lines[-1])}; expected: {short(failed.expected)}" if lines else ""

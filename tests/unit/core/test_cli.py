@@ -278,6 +278,7 @@ def test_a_log_gets_a_line_for_each_step_and_for_what_the_farm_does(capsys):
     watcher.progress(1, 200)
     watcher.line("cc -c x.c")
     watcher.note(f"+ git clone {HOSTILE}")
+    watcher.note("passed   import  0.02 s")
     assert capsys.readouterr().err.splitlines() == ["==> build", "    + git clone red2J"]
 
 
