@@ -51,7 +51,9 @@ def values(plan: "Plan") -> list[Row]:
     rows += [(name, str(value), plan.origins[name]) for name, value in options]
     if plan.base:
         reach = ", ".join(catalog.reach(plan.base)) or "newer ones"
-        rows.append(("base", plan.base, f"glibc {catalog.debian_releases()[plan.base].glibc}: runs on {reach}"))
+        rows.append(
+            ("base", plan.base, f"glibc {catalog.debian_releases()[plan.base].glibc}: runs at least on {reach}")
+        )
     if plan.python:
         rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
     rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
