@@ -9,7 +9,6 @@ from farm.base.errors import UsageError
 from farm.base.text import plain
 from farm.wheel.metadata import parse_wheel_name
 from farm.wheel.repair import RepairOptions, repair
-from farm.wheel.tooloptions import ToolOptions
 
 _MOST = 5  # lines about RECORD
 
@@ -38,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="libraries to leave out, and DLLs of the wheel that are for another machine on purpose",
+        help="libraries to leave out",
     )
     parser.add_argument(
         "--opens", action="append", default=[], metavar="PATTERN", help="add libraries that others open by name"
@@ -47,41 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require", action="append", default=[], metavar="REQUIREMENT", help="add a Requires-Dist, such as 'numpy<2'"
     )
-    tools = parser.add_argument_group("with --tools, as auditwheel and delvewheel know them")
-    tools.add_argument(
-        "--namespace-pkg",
-        action="append",
-        default=[],
-        metavar="PACKAGE",
-        help="a package that several wheels share (Windows); those that the wheel shows to be some need not be named",
-    )
-    tools.add_argument(
-        "--no-mangle", action="append", default=[], metavar="DLL", help="keep the name of this DLL (Windows)"
-    )
-    tools.add_argument(
-        "--include", action="append", default=[], metavar="DLL", help="add a DLL that no other names (Windows)"
-    )
-    tools.add_argument(
-        "--custom-patch", action="store_true", help="load code where '# delvewheel: patch' stands (Windows)"
-    )
-    tools.add_argument("--strip", action="store_true", help="take symbols out of what is changed")
-    tools.add_argument("--plat", metavar="TAG", help="refuse a wheel that needs more than this tag gives (Linux)")
     parser.add_argument("-o", "--output", type=Path, default=Path("repaired"), metavar="DIR")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the repaired wheel, and say what was done."""
     gc.disable()  # ten thousand members make no cycles, but would be searched for them again and again
-    tool = ToolOptions(
-        namespaces=tuple(args.namespace_pkg),
-        no_mangle=tuple(args.no_mangle),
-        include=tuple(args.include),
-        custom_patch=args.custom_patch,
-        strip=args.strip,
-        plat=args.plat,
-    )
-    if not args.tools and tool != ToolOptions():
-        raise UsageError("--namespace-pkg, --no-mangle, --include, --custom-patch, --strip and --plat go with --tools")
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"{args.output} is not a folder", hint="give -o the folder for the repaired wheel")
     made = not args.output.exists()
@@ -93,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
         version=args.new_version,
         requires=args.require,
         opens=args.opens,
-        tool=tool,
     )
     try:
         result = repair(args.wheel, args.output, options)

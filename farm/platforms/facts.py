@@ -114,8 +114,7 @@ _TABLE = (
         machines={"x86_64": X86, "aarch64": ("arm64",)},
         built_on=("x86_64",),
         tag="win",
-        # `win32` is the whole tag of 32 bits, without a machine after it: it fits where the machine is that word.
-        tag_pattern="win_{machine}|(?=win32){machine}",
+        tag_pattern="win_{machine}",
         tag_machines={"x86_64": "amd64", "aarch64": "arm64"},
         markers=("nt", "win32", "Windows"),
         marker_machines={"x86_64": "AMD64", "aarch64": "ARM64"},
@@ -188,10 +187,7 @@ def of_tag(tag: str) -> Facts | None:
 
 def unread(tags: Iterable[str]) -> str | None:
     """Why nothing is known of the libraries of a wheel with these tags; None: they are read."""
-    platforms = [tag.rpartition("-")[2] for tag in tags]
-    if platforms and all(platform.startswith("ios_") for platform in platforms):  # PEP 730: nothing is built for it
-        return "libraries for iOS are not read"
-    found = [of_tag(platform) for platform in platforms]
+    found = [of_tag(tag.rpartition("-")[2]) for tag in tags]
     if found and found[0] and all(each is found[0] for each in found) and found[0].libraries == "Mach-O":
         return f"libraries for {found[0].title} are not read"
     return None

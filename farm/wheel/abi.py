@@ -1,41 +1,33 @@
 """Is a wheel for the Python that its tags name? Suffixes of extension modules, and the Python library they load.
 
 Sources: PEP 3149 and PEP 720 (suffixes), PEP 384 (abi3), CPython's `importlib.machinery.EXTENSION_SUFFIXES` and
-`PC/pyconfig.h` (python311.dll, python3.dll), PyPy's `_imp.extension_suffixes`.
+`PC/pyconfig.h` (python311.dll, python3.dll).
 """
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from farm.wheel.contents import Contents
-from farm.wheel.installable import first_python
 from farm.wheel.library import Library
 from farm.wheel.report import Check, Finding
-from farm.wheel.stableabi import beyond_stable
 
 SUFFIX = re.compile(
-    r"\.(?P<tag>cpython-(?P<cpython>\d{2,4}[tdmu]*)|cp(?P<cp>\d{2,4}[td]*)|(?P<abi3>abi3)|"
-    r"(?P<other>(pypy|graalpy)[\w]*))(-(?P<platform>[\w-]+))?\.(so|pyd)",
+    r"\.(?P<tag>cpython-(?P<cpython>\d{2,4}[tdmu]*)|cp(?P<cp>\d{2,4}[td]*)|(?P<abi3>abi3))"
+    r"(-(?P<platform>[\w-]+))?\.(so|pyd)",
 )
 _PYTHON_DLL = re.compile(r"python(?P<version>3\d{1,2})(?P<flags>t?(_d)?)\.dll", re.IGNORECASE)
-_PYPY_DLL = re.compile(r"libpypy3\.(?P<minor>\d{1,2})-c\.dll", re.IGNORECASE)
 _PYTHON_SO = re.compile(r"libpython3\.(?P<minor>\d{1,2})(?P<flags>[tdm]*)\.so(\.[\d.]+)?")
 _MACHINES = {
     "x86_64": ("x86_64",),
     "aarch64": ("aarch64",),
-    "i686": ("i386", "i686"),
     "amd64": ("win_amd64",),
     "arm64": ("win_arm64",),
-    "win32": ("win32",),
 }
 
 
-def check_abi(contents: Contents, tags: frozenset[str], requires_python: str | None, exclude: Sequence[str]) -> Check:
-    """Each extension module can be imported by each Python that a tag names, and loads no other Python.
-
-    `exclude`: libraries that may be missing, as `Policy` has it.
-    """
+def check_abi(contents: Contents, tags: frozenset[str]) -> Check:
+    """Each extension module can be imported by each Python that a tag names, and loads no other Python."""
     pairs = {(python, abi) for python, abi, _ in (tag.split("-") for tag in tags)}
     findings = []
     modules = 0
@@ -55,17 +47,8 @@ def check_abi(contents: Contents, tags: frozenset[str], requires_python: str | N
             )
             for what in wrong
         ]
-    if (oldest := _oldest_stable(pairs, requires_python)) is not None:
-        findings += beyond_stable(contents, *oldest, exclude)
     note = f"{modules} extension modules named after their Python"
     return Check(id="abi", status="failed" if findings else "passed", findings=tuple(findings), note=note)
-
-
-def _oldest_stable(pairs: set[tuple[str, str]], requires_python: str | None) -> tuple[int, str] | None:
-    """The first Python 3 that pip installs the wheel for by a tag of the stable ABI, and that tag."""
-    tags = [f"{python}-{abi}" for python, abi in pairs if abi == "abi3"]
-    firsts = [(int(first.split(".")[1]), tag) for tag in tags if (first := first_python(tag, requires_python))]
-    return min(firsts, default=None)
 
 
 def _suffix(match: re.Match[str] | None, library: Library, pairs: set[tuple[str, str]]) -> Iterator[str]:
@@ -91,24 +74,14 @@ def _importable(match: re.Match[str], python: str, abi: str) -> bool:
     if match["abi3"]:
         return python.startswith("cp")
     version = match["cpython"] or match["cp"]
-    # A suffix of PyPy or GraalPy.
-    if version is None:
-        return not python.startswith("cp")
     if abi == "abi3":  # only one of the Pythons that the tag is for could import it
         return False
     # m (pymalloc) and u (wide Unicode), flags of PEP 3149, do not count: CPython 3.8 and newer has neither.
-    return python.startswith("cp") and version.rstrip("mu") == abi.removeprefix("cp").rstrip("mu")
+    return python.startswith("cp") and (version or "").rstrip("mu") == abi.removeprefix("cp").rstrip("mu")
 
 
 def _python_of(library: Library, pairs: set[tuple[str, str]]) -> Iterator[str]:
     for name in (*library.needed, *library.delay_needed):
-        if pypy := _PYPY_DLL.fullmatch(name):
-            yield from (
-                f"loads {name}, which {python}-{abi} is not"
-                for python, abi in sorted(pairs)
-                if abi != "none" and python != f"pp3{pypy['minor']}"
-            )
-            continue
         dll, so = _PYTHON_DLL.fullmatch(name), _PYTHON_SO.fullmatch(name)
         if dll:
             version, flags = dll["version"], dll["flags"].lower()

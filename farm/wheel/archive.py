@@ -9,46 +9,29 @@ import hashlib
 import mmap
 import os
 import stat
+import tempfile
 import threading
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, Protocol, Self, cast, overload
+from typing import BinaryIO, NamedTuple, Self, cast
 
 from farm.base.errors import UsageError, VerificationFailedError
-from farm.wheel.inflate import InflateErrors, crc32, inflater
 from farm.wheel.membernames import check_link, check_names
 from farm.wheel.zipformat import DEFLATED, STORED, Entry, read_directory, refuse
 
 Buffer = bytes | mmap.mmap
 
 
-class View(Protocol):
-    """What can be sliced like `bytes`, of which nobody needs the whole."""
-
-    def __len__(self) -> int: ...
-    @overload
-    def __getitem__(self, place: int, /) -> int: ...
-    @overload
-    def __getitem__(self, place: slice, /) -> bytes: ...
-    def find(self, what: bytes, start: int, stop: int, /) -> int: ...
-
-
 _CHUNK = 1 << 18  # stays in the processor's cache from unpacking to hashing: a tenth less time than 1 MiB
-_AT_ONCE = 1 << 20
 _IN_MEMORY = 16 << 20
 _RATIO_FROM = 64 << 20  # small archives of zeros are harmless
 _HEADERS = 4 << 10  # local headers of neighbours are read together
 _MAGIC = 4  # bytes by which a library is known
 _REGULAR = stat.S_IFREG >> 12
 _MAX_LINK = 4096
-
-
-class Spooled(mmap.mmap):
-    """A large member, unpacked to the unnamed file `fd`."""
-
-    fd: int
 
 
 class Limits(NamedTuple):
@@ -78,11 +61,8 @@ def check_is_file(path: Path) -> None:
 class Archive:
     """A wheel opened for reading.
 
-    `lenient` is for who does not vouch for the content: twice as fast, but see `farm.wheel.inflate`.
-
     Attributes:
         path: The file.
-        lenient: As it was asked for.
         members: Name to entry, in the order of the file.
 
     Raises:
@@ -90,9 +70,8 @@ class Archive:
         VerificationFailedError: The archive is malformed, ambiguous or unsafe; the message names the member.
     """
 
-    def __init__(self, path: Path, limits: Limits | None = None, *, lenient: bool = False) -> None:
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
         self.path = path
-        self.lenient = lenient
         self.limits = limits or Limits()
         try:
             # Windows has no pread: there a seek and a read must stay together.
@@ -153,13 +132,9 @@ class Archive:
             VerificationFailedError: No such member, or its data are damaged or not of the declared length.
         """
         entry = self.entry(name)
-        if max(entry.size, entry.compressed) <= _AT_ONCE and (whole := self._at_once(entry)) is not None:
-            if whole:
-                yield whole
-            return
         crc = length = 0
         for chunk in self.raw(entry) if entry.method == STORED else self.inflate(entry):
-            crc = crc32(chunk, crc)
+            crc = zlib.crc32(chunk, crc)
             length += len(chunk)
             # Longer than declared: what is too much is not handed on.
             if length > entry.size:
@@ -169,20 +144,6 @@ class Archive:
             refuse(f"is not of the length that the directory declares ({entry.size} bytes)", name)
         if crc != entry.crc:
             refuse("its CRC does not match: damaged", name)
-
-    def _at_once(self, entry: Entry) -> bytes | None:
-        """A member of at most a chunk, checked, in a third of the time; None if anything is wrong with it."""
-        content = self._read_at(entry.data_offset, entry.compressed)
-        if entry.method == DEFLATED:
-            unpacker = inflater(lenient=self.lenient)
-            try:
-                # One byte more than declared: a longer member is noticed, and a bomb does not unpack.
-                content = unpacker.decompress(content, entry.size + 1)
-            except InflateErrors:
-                return None
-            if not unpacker.eof or unpacker.unused_data:
-                return None
-        return content if len(content) == entry.size and crc32(content) == entry.crc else None
 
     def entry(self, name: str) -> Entry:
         """The directory entry of a member, or `VerificationFailedError` where there is none."""
@@ -220,21 +181,14 @@ class Archive:
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
-            import tempfile  # noqa: PLC0415 (slow to import, and not always needed)
-
             with tempfile.TemporaryFile() as spool:
                 spool.write(first)
                 for chunk in chunks:
                     sha.update(chunk)
                     spool.write(chunk)
                 spool.flush()
-                with Spooled(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
-                    view.fd = spool.fileno()
+                with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:
                     yield sha.hexdigest(), view
-
-    def is_long(self, name: str, magic: bytes) -> bool:
-        """Whether `content` would unpack a member to a file, and the member begins so."""
-        return self.entry(name).size > _IN_MEMORY and self.starts_with(name, (magic,))
 
     def starts_with(self, name: str, magics: tuple[bytes, ...]) -> bool:
         """Whether a member begins so; reads no more of it than that takes."""
@@ -247,7 +201,7 @@ class Archive:
 
     def inflate(self, entry: Entry, most: int = _CHUNK) -> Generator[bytes, None, None]:
         """The content of a deflated member as it comes, in chunks of at most `most`; see `chunks` for the checked."""
-        unpacker = inflater(lenient=self.lenient)
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
             for raw in self.span(entry.data_offset, entry.data_offset + entry.compressed, max(most, 4096)):
                 if unpacker.eof:
@@ -264,7 +218,7 @@ class Archive:
                 if not chunk:
                     refuse("its compressed data are cut off", entry.name)
                 yield chunk
-        except InflateErrors as error:
+        except zlib.error as error:
             raise VerificationFailedError(f"member {entry.name!r}: damaged compressed data ({error})") from error
         if unpacker.unused_data:
             refuse("compressed data behind its end", entry.name)

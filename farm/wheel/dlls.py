@@ -1,8 +1,9 @@
 """Who answers what the DLLs of a wheel need.
 
 Python loads extension modules, and torch its DLLs, with `LoadLibraryExW(path, NULL, 0x1100)`: what a DLL needs is
-looked for in its own folder, in the folder of python.exe, in folders added by `os.add_dll_directory`, and in
-System32; never in PATH. Source: Microsoft, "Dynamic-link library search order". Case does not count.
+looked for in its own folder, in the folder of python.exe, in folders added by `os.add_dll_directory` (`<name>.libs` by
+delvewheel's code), and in System32; never in PATH. Source: Microsoft, "Dynamic-link library search order". Case does
+not count.
 """
 
 import posixpath
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, installed_path
-from farm.wheel.windows import added_folders, fits, folders_of_host, owner
+from farm.wheel.windows import added_folders, fits, owner
 
 
 def wants(library: Library) -> Iterator[tuple[str, str]]:
@@ -40,14 +41,13 @@ def resolve_dlls(
         folder, name = posixpath.split(installed_path(library.path).lower())
         places[folder, name, library.machine] = library.path
         names.setdefault((name, library.machine), library.path)
-        if fits(folder, added_folders()) or (library.path in theirs and folder.endswith(".libs")):
+        if fits(folder, added_folders()) or folder.endswith(".libs"):
             added.add(folder)
     needs = []
     for library in loadable:
         # Where the loader looks: the DLL's own folder (Python loads modules so), then those that packages add.
         path = installed_path(library.path).lower()
-        packages = (*map(str.lower, library.search_path), *folders_of_host(path))
-        folders = [posixpath.dirname(path), *packages, *sorted(added)]
+        folders = [posixpath.dirname(path), *sorted(added)]
         for name, when in wants(library):
             keys = ((folder, name.lower(), library.machine) for folder in folders)
             by = next((places[key] for key in keys if key in places), None)

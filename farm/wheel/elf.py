@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.archive import Buffer, View
+from farm.wheel.archive import Buffer
 from farm.wheel.magic import ELF_MAGIC
 
 # e_machine of the ELF header, by the numbers of the gABI and of glibc's <elf.h>.
@@ -31,9 +31,8 @@ MACHINES = {
 _BITS = {"i686": 32, "armv7l": 32, "x86_64": 64, "aarch64": 64, "riscv64": 64, "loongarch64": 64}  # little-endian
 _KINDS = {1: "object", 2: "executable", 3: "shared", 4: "core"}
 # Types of program headers, tags of the dynamic section and types of sections: glibc's <elf.h>.
-_PT_LOAD, _PT_DYNAMIC, _PT_INTERP, _PT_GNU_STACK = 1, 2, 3, 0x6474E551
+_PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _PF_X, _PF_W = 1, 2
-_DT_TEXTREL, _DT_FLAGS, _DF_TEXTREL = 22, 30, 4
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _DT_FILTER = 0x7FFFFFFF
@@ -90,8 +89,6 @@ class Elf:
         dynamic: The dynamic section: (tag, value).
         version_names: Index of a required version, as symbols name it, to (library, version).
         executable_stack: Asked for by PT_GNU_STACK.
-        text_relocations: It says that the loader must write into the code.
-        interpreter: The loader that the kernel starts if this is run as a program (PT_INTERP).
     """
 
     machine: str
@@ -108,8 +105,6 @@ class Elf:
     dynamic: tuple[tuple[int, int], ...] = ()
     version_names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     executable_stack: bool = False
-    text_relocations: bool = False
-    interpreter: str | None = None
 
     def file_offset(self, address: int) -> int:
         """Where in the file a loaded address lies.
@@ -132,7 +127,7 @@ class Elf:
         return self.kind in ("shared", "executable")
 
 
-def read_elf(data: View) -> Elf:
+def read_elf(data: Buffer) -> Elf:
     """Read the facts of an ELF file.
 
     Raises:
@@ -158,7 +153,7 @@ def section_ranges(data: Buffer, sections: Iterable[Section]) -> list[tuple[Sect
     return ranges
 
 
-def symbol_name(data: View, offset: int) -> str:
+def symbol_name(data: Buffer, offset: int) -> str:
     """The name at `offset` for display: cut at 200 characters, empty where the file is damaged."""
     end = data.find(b"\0", offset, offset + 200) if offset < len(data) else offset
     return _text(data[offset : end if end >= 0 else offset + 200])
@@ -185,7 +180,7 @@ def _hash(name: bytes) -> int:
 
 
 class _Reader:
-    def __init__(self, data: View) -> None:
+    def __init__(self, data: Buffer) -> None:
         self.data = data
         if len(data) < 20 or data[:4] != ELF_MAGIC or data[4] not in (1, 2) or data[5] not in (1, 2):
             raise damaged("no ELF header")
@@ -193,7 +188,6 @@ class _Reader:
         self.order = "<" if data[5] == 1 else ">"
         self.loads: list[Segment] = []
         self.executable_stack = False
-        self.interpreter: str | None = None
         self.version_names: dict[int, tuple[str, str]] = {}
         self.names = _MAX_NAMES
 
@@ -229,10 +223,6 @@ class _Reader:
             dynamic=tuple(tags),
             version_names=self.version_names,
             executable_stack=self.executable_stack,
-            text_relocations=any(
-                tag == _DT_TEXTREL or (tag == _DT_FLAGS and value & _DF_TEXTREL) for tag, value in tags
-            ),
-            interpreter=self.interpreter,
         )
 
     def _machine(self, number: int) -> str:
@@ -276,8 +266,6 @@ class _Reader:
                 self.loads.append(Segment(address, offset, length, bool(flags & _PF_X), bool(flags & _PF_W)))
             elif kind == _PT_GNU_STACK:
                 self.executable_stack = bool(flags & _PF_X)
-            elif kind == _PT_INTERP:
-                self.interpreter = symbol_name(self.data, offset)
             elif kind == _PT_DYNAMIC and length:  # 0 in files that hold debug information only
                 dynamic = (offset, length)
         return dynamic

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.wheel.arch import number, order, runs_on
-from farm.wheel.explain_macos import macos_symbol, other_machine, unloaded_library
 from farm.wheel.explain_windows import (
     blocked,
     error_126,
@@ -248,9 +247,6 @@ _KINDS: dict[str, Callable[[Files, re.Match[str]], Explanation]] = {
     "no runtime": no_runtime,
     "not mapped": _not_mapped,
     "static TLS": _tls,
-    "macOS architecture": other_machine,
-    "macOS symbol": macos_symbol,
-    "macOS library": unloaded_library,
 }
 
 

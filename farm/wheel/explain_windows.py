@@ -77,7 +77,6 @@ def error_193(files: Files, match: re.Match[str]) -> Explanation:
     machine = usual[0][0] if usual else ""
     bad = [f"{each.path}: {each.error}" for each in libraries if each.error]
     bad += [f"{each.path}: for {each.machine}" for each in libraries if not each.error and each.machine != machine]
-    bad += [f"{each.path}: {each.refused}" for each in libraries if each.refused and not each.error]
     if bad:
         return Explanation(
             message=match[0].lower(),
@@ -116,15 +115,6 @@ def error_1114(files: Files, match: re.Match[str]) -> Explanation:
 
 def error_998(files: Files, match: re.Match[str]) -> Explanation:
     """A crash: while a DLL is loaded Windows says 998 or 487 of it, afterwards the process ends with 0xC0000005."""
-    reasons = ((each.path, each.refused or each.error) for each in files.libraries)
-    refused = tuple(f"{path}: {reason}" for path, reason in reasons if reason)
-    if refused:
-        return Explanation(
-            message="error 998",
-            cause="Windows' loader follows what a DLL says of itself into memory that is not there",
-            culprits=refused[:MOST],
-            cure="install the package anew; if it stays so, build it again, and look at what rewrites its DLLs then",
-        )
     culprits, newest = _runtimes(files, match.string)
     return Explanation(
         message="error 998",

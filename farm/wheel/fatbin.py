@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.archive import View
+from farm.wheel.archive import Buffer
 from farm.wheel.cubin import LOOKED_INTO, architecture, has_kernel, unpack
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC
 
@@ -86,7 +86,7 @@ class Container(NamedTuple):
         return frozenset(entry.sm for entry in self.entries if entry.kind == "ptx" and not entry.is_stub)
 
 
-def read_fatbins(data: View, start: int, end: int) -> list[Container]:
+def read_fatbins(data: Buffer, start: int, end: int) -> list[Container]:
     """The containers between two offsets of a file, which is where its `.nv_fatbin` section lies.
 
     Raises:
@@ -118,7 +118,7 @@ def read_fatbins(data: View, start: int, end: int) -> list[Container]:
     return containers
 
 
-def _entries(data: View, position: int, end: int, start: int) -> Iterator[FatEntry]:
+def _entries(data: Buffer, position: int, end: int, start: int) -> Iterator[FatEntry]:
     while position < end:
         if position + _ENTRY.size > end:
             raise _damaged(position - start, "an entry is cut off")
@@ -193,7 +193,7 @@ def _parts(headers: bytes, packed: bytes, unpacked: int, flags: int) -> Iterator
         raise VerificationFailedError("the headers of its concatenated entries are not of the length that it says")
 
 
-def _looked_into(data: View, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
+def _looked_into(data: Buffer, start: int, size: int, unpacked: int, flags: int) -> tuple[bool, int | None]:
     """(Whether machine code holds no kernel, the architecture that it names itself.)
 
     What cannot be unpacked holds none that anything could load.
@@ -222,7 +222,7 @@ class Found(NamedTuple):
     following: int
 
 
-def all_fatbins(data: View) -> list[Found]:
+def all_fatbins(data: Buffer) -> list[Found]:
     """All that looks like a container, wherever it lies; `data` is read once, from its beginning to its end.
 
     Raises:
@@ -245,7 +245,7 @@ def all_fatbins(data: View) -> list[Found]:
     return found
 
 
-def find_fatbins(data: View, known: Sequence[tuple[int, int]]) -> list[Container]:
+def find_fatbins(data: Buffer, known: Sequence[tuple[int, int]]) -> list[Container]:
     """Containers outside the ranges that are known: the driver finds them by a pointer, not by a section's name.
 
     Raises:
@@ -272,7 +272,7 @@ def find_fatbins(data: View, known: Sequence[tuple[int, int]]) -> list[Container
 class _Search:
     """Where containers may begin. In an mmap block by block: its own `find` takes twice as long in Python 3.11."""
 
-    def __init__(self, data: View) -> None:
+    def __init__(self, data: Buffer) -> None:
         self._data = data
         self._block = b""
         self._at = 0
@@ -301,7 +301,7 @@ class _Search:
         return -1
 
 
-def _skip_padding(data: View, position: int, end: int) -> int:
+def _skip_padding(data: Buffer, position: int, end: int) -> int:
     """Containers are aligned with zeros: the offset of the next byte that is not zero."""
     while position < end:
         block = data[position : min(position + 4096, end)]

@@ -3,12 +3,10 @@
 import mmap
 import re
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.wheel.contents import Contents
-from farm.wheel.dllfolders import LONGEST, with_added_folders
 from farm.wheel.imports import search_folders
 from farm.wheel.library import Library, magics, read_library
 from farm.wheel.link import read_link
@@ -96,7 +94,6 @@ def read_folder(folder: Path, level: str | None) -> Contents:
         libraries.append(library)
         if names is not None:
             symbols[name] = names
-    libraries = with_code(folder, libraries)
     beside = _beside(folder.resolve(), libraries)
     for library, names in beside:
         if names is not None:
@@ -104,22 +101,6 @@ def read_folder(folder: Path, level: str | None) -> Contents:
     return Contents(
         files={}, libraries=tuple(libraries), symbols=symbols, dependencies=tuple(library for library, _ in beside)
     )
-
-
-def with_code(folder: Path, libraries: list[Library]) -> list[Library]:
-    """With the folders that the package's code adds to Windows' search."""
-    package = _package(folder)
-    site = package.parent
-    modules = (path.relative_to(site).as_posix() for path in chain(package.rglob("*.py"), site.glob("*.pth")))
-
-    def read(path: str) -> bytes | None:
-        try:
-            with (site / path).open("rb") as file:
-                return file.read(LONGEST)
-        except OSError:
-            return None
-
-    return with_added_folders(libraries, read, modules)
 
 
 def _beside(folder: Path, libraries: list[Library]) -> list[tuple[Library, Symbols | DllSymbols | None]]:

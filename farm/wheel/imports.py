@@ -8,15 +8,14 @@ until the order of imports changes.
 """
 
 import posixpath
-import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from farm.wheel.dlls import resolve_dlls
-from farm.wheel.expansion import System, inside, systems
 from farm.wheel.library import Library
 from farm.wheel.needs import Answer, Need, for_musl, installed_path
+from farm.wheel.searchpath import inside
 
 if TYPE_CHECKING:
     from farm.wheel.manylinux import SystemNeed
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Need", "installed_path", "resolve", "search_folders", "system_needs"]
 
 _MAX_ROUNDS = 20  # for each library: RPATHs lead into few folders
-_HWCAPS = re.compile(r"(?:^|/)glibc-hwcaps/x86-64-(v[234])/[^/]+$")
 # The NVIDIA driver: it belongs to the machine, and a wheel must not bring its own.
 DRIVER = ("libcuda.so.1", "libnvidia-*")
 
@@ -52,38 +50,22 @@ def resolve(libraries: Iterable[Library], exclude: Sequence[str], dependencies: 
                 names.setdefault((name, library.machine), library.path)
     patterns = (*DRIVER, *exclude)
     musl = is_musl(loadable)
-    entries = (text for library in loadable for text in (*library.search_path, *library.needed))
-    by_system = [
-        _on_system(system, loadable, (places, beside), names, patterns) for system in systems(entries, musl=musl)
-    ]
-    # What one of the systems does not find is missing.
-    needs = [max(each, key=lambda need: need.answer is Answer.UNREACHABLE) for each in zip(*by_system, strict=True)]
+    inherited = _inherited(loadable, places)
+    needs = []
+    for library in loadable:
+        folders = [*search_folders(library), *inherited.get(library.path, ())]
+        for name in library.needed:
+            paths = _paths(library, name, folders)
+            needs.append(_resolve(library, name, paths, (places, beside), names, patterns, musl=musl))
     dlls = (library for library in everything if library.format == "pe")
     return needs + resolve_dlls(dlls, exclude, [library for library in others if library.format == "pe"])
 
 
-def _on_system(
-    system: System,
-    libraries: list[Library],
-    places: tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]],
-    names: dict[tuple[str, str], str],
-    exclude: Sequence[str],
-) -> list[Need]:
-    inherited = _inherited(libraries, places[0], system)
-    needs = []
-    for library in libraries:
-        folders = [*search_folders(library, system), *inherited.get(library.path, ())]
-        for name in library.needed:
-            paths = _paths(library, name, folders, system)
-            needs.append(_resolve(library, name, paths, places, names, exclude, musl=system is System.MUSL))
-    return needs
-
-
-def _paths(library: Library, name: str, folders: Iterable[str], system: System) -> list[str]:
+def _paths(library: Library, name: str, folders: Iterable[str]) -> list[str]:
     """Where the loader looks for a needed file, from site-packages on: one with a path lies there or nowhere."""
     if "/" not in name:
         return [posixpath.join(folder, name) for folder in folders]
-    path = inside(library.path, name, library.machine, system)
+    path = inside(library.path, name)
     return [] if path is None else [path]
 
 
@@ -120,7 +102,7 @@ def is_musl(libraries: Iterable[Library]) -> bool:
     return any(for_musl(library.path, library.needed) for library in libraries)
 
 
-def _inherited(libraries: list[Library], places: dict[tuple[str, str], str], system: System) -> dict[str, list[str]]:
+def _inherited(libraries: list[Library], places: dict[tuple[str, str], str]) -> dict[str, list[str]]:
     """Folders that libraries without RUNPATH inherit as RPATH from those that need them, directly or in turn."""
     by_path = {library.path: library for library in libraries}
     found: dict[str, list[str]] = {}
@@ -132,10 +114,10 @@ def _inherited(libraries: list[Library], places: dict[tuple[str, str], str], sys
         library = waiting.pop()
         # What has a RUNPATH asks no RPATH, neither its own nor an inherited one, but hands those of its loaders on.
         folders = list(found.get(library.path, ()))
-        own = search_folders(library, system)
+        own = search_folders(library)
         folders += [] if library.has_runpath else own
         for name in library.needed:
-            for place in _paths(library, name, [*own, *folders], system):
+            for place in _paths(library, name, [*own, *folders]):
                 path = places.get((place, library.machine))
                 if path is None or path == library.path or by_path[path].has_runpath:
                     continue
@@ -148,10 +130,10 @@ def _inherited(libraries: list[Library], places: dict[tuple[str, str], str], sys
     return found
 
 
-def search_folders(library: Library, system: System = System.FEDORA) -> list[str]:
+def search_folders(library: Library) -> list[str]:
     """The folders inside the installed wheel where the loader looks for what `library` needs."""
     # Other entries lead out of the wheel: to the system, or to the machine that built it.
-    found = (inside(library.path, entry, library.machine, system) for entry in library.search_path)
+    found = (inside(library.path, entry) for entry in library.search_path)
     return [folder for folder in found if folder is not None]
 
 
@@ -169,12 +151,5 @@ def system_needs(libraries: Iterable[Library], needs: Iterable[Need]) -> "list[S
             own = inside.get(library.path, set())
             versions = {name for file, names in library.versions.items() if file not in own for name in names}
             asked = frozenset(library.needed) - own
-            internals = frozenset(library.internals)
-            result.append(SystemNeed(library.path, asked, frozenset(versions), internals, _level(library)))
+            result.append(SystemNeed(library.path, asked, frozenset(versions)))
     return result
-
-
-def _level(library: Library) -> str | None:
-    """The level of x86-64 that it is marked for, unless only such CPUs' loaders look where it lies (ld.so(8))."""
-    guarded = _HWCAPS.search(library.path)
-    return None if guarded and library.cpu_level and library.cpu_level <= guarded[1] else library.cpu_level

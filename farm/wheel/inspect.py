@@ -13,8 +13,8 @@ from farm.wheel.contents import read_contents
 from farm.wheel.imports import Need, resolve, system_needs
 from farm.wheel.isalevels import level_names
 from farm.wheel.library import Library
-from farm.wheel.manylinux import earned_policy, why_linux_only
-from farm.wheel.metadata import platform_machine, read_dist_info
+from farm.wheel.manylinux import earned_policy
+from farm.wheel.metadata import check_supported, platform_machine, read_dist_info
 from farm.wheel.models import Frozen
 
 DECODED = 16 << 20
@@ -79,8 +79,9 @@ def inspect(wheel: Path, *, decoded: int | None = DECODED, limits: Limits | None
         UsageError: No such file.
         VerificationFailedError: Not a wheel, or a damaged one.
     """
+    check_supported(wheel.name)
     level = level_names()[0]
-    with Archive(wheel, limits, lenient=True) as archive:  # it tells, and vouches for nothing
+    with Archive(wheel, limits) as archive:
         info = read_dist_info(archive)
         members = archive.members
         contents = read_contents(
@@ -116,8 +117,6 @@ def _manylinux(
             return None, "manylinux levels are for Linux wheels; this one is for any system"
         return None, "its tags are not Linux tags of one machine"
     asked = system_needs(libraries, needs)
-    if reason := why_linux_only(asked):
-        return None, reason
     try:
         return earned_policy(asked, machine).name, None
     except VerificationFailedError as error:

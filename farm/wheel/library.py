@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from farm.base.errors import VerificationFailedError
 from farm.wheel.arch import order
-from farm.wheel.archive import Buffer, View
+from farm.wheel.archive import Buffer
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC
-from farm.wheel.partial import PartialMember
 from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
 
@@ -55,16 +54,10 @@ class Library(NamedTuple):
         delay_needed: DLLs needed when one of their functions is first called (PE).
         named: DLLs that it loads by name (PE; known files only).
         linker: Version of Microsoft's linker (PE).
-        search_path: RUNPATH, or RPATH without one, split (ELF); the folders, from site-packages on, that its packages
-            add to Windows' search (PE).
+        search_path: RUNPATH, or RPATH without one, split (ELF).
         has_runpath: That is its RUNPATH: holds for what it needs itself, and keeps it from inheriting an RPATH.
         versions: Library name to symbol versions required of it.
-        internals: Symbols it takes that no wheel may use (`farm.wheel.manylinux.internal_symbols`).
-        cpu_level: The level of x86-64 without which the loader refuses it, such as `v3` (ELF).
         executable_stack: It asks for a stack that code may run on (ELF).
-        text_relocations: The loader must write into its code (ELF).
-        interpreter: The loader that the kernel starts if it is run as a program (ELF).
-        refused: Why the loader refuses it when it is asked for it by name; programs are.
         fatbins: Groups of fat binaries with kernels, the largest group first.
         empty_fatbins: Fat binaries without a kernel (the linker's stubs).
         error: Why the file could not be read; then the facts are empty.
@@ -84,12 +77,7 @@ class Library(NamedTuple):
     search_path: tuple[str, ...] = ()
     has_runpath: bool = False
     versions: Mapping[str, tuple[str, ...]] = {}
-    internals: tuple[str, ...] = ()
-    cpu_level: str | None = None
     executable_stack: bool = False
-    text_relocations: bool = False
-    interpreter: str | None = None
-    refused: str | None = None
     fatbins: tuple[FatbinSet, ...] = ()
     empty_fatbins: int = 0
     instructions: Instructions | None = None
@@ -110,41 +98,32 @@ def magics(name: str) -> tuple[bytes, ...]:
 
 
 def read_library(
-    path: str, sha256: str, data: Buffer | PartialMember, level: str | None, *, on_load: bool = False
+    path: str, sha256: str, data: Buffer, level: str | None, *, on_load: bool = False, device: bool = True
 ) -> Library:
-    """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it."""
+    """The facts of one library; with `level`, what its code (`on_load`: what runs on loading) needs beyond it.
+
+    Without `device` GPU code is not looked for: what it needs of other libraries is all that counts.
+    """
     try:
         if data[:2] == PE_MAGIC:
-            return _read_dll(path, sha256, data, level, on_load)
+            return _read_dll(path, sha256, data, level, on_load, device)
         if data[:4] == FATBIN_MAGIC:
             return _read_fatbin(path, sha256, data)
-        from farm.wheel.elf import read_elf  # noqa: PLC0415 (wheels for Windows do without)
-
-        elf = read_elf(data)
-        sets: tuple[FatbinSet, ...] = ()
-        empty, instructions = 0, None
-        # A partial member is read for its imports alone: device code and instructions lie all over the file.
-        if not isinstance(data, PartialMember):
-            sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
-            instructions = _instructions(data, elf, level, on_load) if level and elf.is_loadable else None
-        return elf_library(path, sha256, data, elf, sets, empty, instructions)
+        return _read_elf(path, sha256, data, level, on_load, device)
     except VerificationFailedError as error:
         return Library(path=path, sha256=sha256, size=len(data), error=str(error))
 
 
-def elf_library(
-    path: str,
-    sha256: str,
-    data: View,
-    elf: "Elf",
-    sets: tuple[FatbinSet, ...],
-    empty: int,
-    instructions: Instructions | None,
-) -> Library:
-    """The facts of an ELF file, given its device code (`sets`, `empty`: as `group` gives them) and its instructions."""
-    from farm.wheel.elfload import cpu_level, refusal, writes_code  # noqa: PLC0415 (wheels for Windows do without)
+def _read_elf(path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool) -> Library:
+    from farm.wheel.elf import read_elf  # noqa: PLC0415 (wheels for Windows do without)
 
-    partial = isinstance(data, PartialMember)  # tables lie all over the file
+    elf = read_elf(data)
+    sets: tuple[FatbinSet, ...] = ()
+    empty, instructions = 0, None
+    if device:
+        sets, empty = _cubin(data) if elf.machine == "cuda" else _fatbins(data, *_elf_ranges(data, elf))
+    if level and elf.is_loadable:
+        instructions = _instructions(data, elf, level, on_load)
     return Library(
         path=path,
         sha256=sha256,
@@ -156,32 +135,17 @@ def elf_library(
         search_path=elf.search_path,
         has_runpath=elf.runpath is not None,
         versions=dict(elf.versions),
-        internals=_internals(data, elf),
-        cpu_level=cpu_level(data, elf),
         executable_stack=elf.executable_stack,
-        text_relocations=elf.text_relocations and (partial or writes_code(data, elf)),
-        interpreter=elf.interpreter,
-        refused=None if elf.machine in _GPUS else refusal(data, elf, tables=not partial),
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,
     )
 
 
-def _internals(data: View, elf: "Elf") -> tuple[str, ...]:
-    from farm.wheel.manylinux import NARROW_UNICODE, internal_symbols  # noqa: PLC0415 (as above)
-    from farm.wheel.symbols import taken  # noqa: PLC0415 (as above)
-
-    wanted = {"PyFPE_jbuf"}.union(*(internal_symbols().get(name, ()) for name in elf.needed))
-    return tuple(sorted(taken(data, elf, wanted, NARROW_UNICODE)))
-
-
-def _read_fatbin(path: str, sha256: str, data: Buffer | PartialMember) -> Library:
+def _read_fatbin(path: str, sha256: str, data: Buffer) -> Library:
     """A file of GPU code, which a program hands to the driver itself (cuModuleLoad)."""
-    found: tuple[tuple[FatbinSet, ...], int] = ((), 0)
-    if not isinstance(data, PartialMember):
-        found = _fatbins(data, [(0, len(data))], [(0, len(data))])
-    return Library(path=path, sha256=sha256, size=len(data), machine="cuda", fatbins=found[0], empty_fatbins=found[1])
+    sets, empty = _fatbins(data, [(0, len(data))], [(0, len(data))])
+    return Library(path=path, sha256=sha256, size=len(data), machine="cuda", fatbins=sets, empty_fatbins=empty)
 
 
 def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
@@ -195,19 +159,15 @@ def _cubin(data: Buffer) -> tuple[tuple[FatbinSet, ...], int]:
     return (FatbinSet(sass=(f"{sm}a" if is_specific(whole) else sm,), ptx=(), containers=1, bytes=len(data)),), 0
 
 
-def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str | None, on_load: bool) -> Library:
-    pe = read_pe(data, hybrid=not isinstance(data, PartialMember))
+def _read_dll(path: str, sha256: str, data: Buffer, level: str | None, on_load: bool, device: bool) -> Library:
+    pe = read_pe(data)
     sets: tuple[FatbinSet, ...] = ()
     empty, instructions = 0, None
-    refused = None
-    if not isinstance(data, PartialMember):
-        from farm.wheel.peload import refusal  # noqa: PLC0415 (repair does without)
-
-        refused = refusal(data, pe)
+    if device:
         ranges = _pe_ranges(pe)
         sets, empty = _fatbins(data, ranges, ranges)
-        native = pe.is_dll and not pe.any_machine
-        instructions = _dll_instructions(data, pe, level, on_load) if level and native else None
+    if level and pe.is_dll and not pe.any_machine:
+        instructions = _dll_instructions(data, pe, level, on_load)
     return Library(
         path=path,
         sha256=sha256,
@@ -219,7 +179,6 @@ def _read_dll(path: str, sha256: str, data: Buffer | PartialMember, level: str |
         delay_needed=pe.delay_needed,
         named=loaded_by_name(data, path.rpartition("/")[2]),
         linker=pe.linker,
-        refused=refused,
         fatbins=sets,
         empty_fatbins=empty,
         instructions=instructions,

@@ -104,7 +104,7 @@ def point_at(wheel: Path, dest: Path, wheels: Sequence[LibraryWheel], opens: Seq
         VerificationFailedError: The wheel is damaged, or patchelf refuses a library.
         InfrastructureError: There is no patchelf.
     """
-    with Archive(wheel, None, lenient=True) as archive, temporary_folder(parent=dest.parent) as folder:
+    with Archive(wheel) as archive, temporary_folder(parent=dest.parent) as folder:
         info = read_dist_info(archive)
         contents = read_needs(archive, {})
         own = [each for each in contents.libraries if each.is_loadable and ".libs/" not in each.path]

@@ -32,7 +32,7 @@ _VERSIONED = re.compile(rf"lib(c|m|dl|rt|pthread|util)\.so\.[0-9]+|libgcc_s\.so\
 _CXX = re.compile(
     r"_Z[A-Z]*S[stabiod]|_Z[NTVIK]*(9__gnu_cxx|10__cxxabiv1)|_Z[nd][wal]|__cxa_|__gxx_|__dynamic_cast|_Unwind_"
 )
-_PYTHON = re.compile(r"_?Py|_Graal|GraalPy|pypy_")  # the interpreter gives these to extension modules
+_PYTHON = re.compile(r"_?Py")  # the interpreter gives these to extension modules
 _MOST = 5
 _GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1")
 _LISTED = 36  # the list is of glibc 2.36, which gives all that older ones gave

@@ -1,17 +1,15 @@
-"""Checks of what the loader makes of a wheel's libraries once it has found them."""
+"""Check of what the loader makes of a wheel's libraries once it has found them."""
 
 import posixpath
 import re
 
-from farm.platforms.facts import split_platform
+from farm.platforms.facts import split_platform, unread
 from farm.wheel.contents import Contents
-from farm.wheel.elfloaders import elf_loaders
-from farm.wheel.host import unread
 from farm.wheel.imports import resolve
 from farm.wheel.library import Library
 from farm.wheel.link import missing_names
-from farm.wheel.needs import LOADER, for_musl
-from farm.wheel.policy import Policy, defaults
+from farm.wheel.needs import LOADER
+from farm.wheel.policy import Policy
 from farm.wheel.report import Check, Finding
 from farm.wheel.searchpath import foreign
 from farm.wheel.windows import is_brought_along, owner
@@ -22,12 +20,8 @@ _SYSTEM_ELF = re.compile(
     r"libc\.musl-\w+\.so\.1|ld-musl-\w+\.so\.1"
 )
 _PYTHON_DLL = re.compile(r"python3\d*t?(_d)?\.dll")
-# Programs and object files have other names, and debugging information that was split off ends in `.debug`.
-_LIBRARY = re.compile(r"\.so(\.[\w.]+)?(?<!\.debug)$")
 _WINDOWS_LIBRARY = re.compile(r"\.(pyd|dll)$", re.IGNORECASE)
-_MODULE = re.compile(r"\.(abi3|(cpython-3|pypy3|graalpy)[^/]*)\.so$")  # others may be linker scripts
-_MUSL_INTERPRETER = re.compile(r"/lib/ld-musl-\w+(-sf)?\.so\.1")  # it names its own after the machine
-_FIX_PATH = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
+_MODULE = re.compile(r"\.(abi3|cpython-3[^/]*)\.so$")  # others may be linker scripts
 
 
 def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Check:
@@ -44,23 +38,10 @@ def check_link(contents: Contents, policy: Policy, tags: frozenset[str]) -> Chec
         for where, what in missing_names(contents.libraries, needs, contents.symbols)
     ]
     for library in contents.libraries:
-        if library.refused and (_LIBRARY.search(library.path) or _WINDOWS_LIBRARY.search(library.path)):
-            findings.append(
-                Finding(
-                    check="link",
-                    where=library.path,
-                    what=library.refused,
-                    why="the loader refuses it, or crashes",
-                    fix="build it again as a shared library (-shared); look at what rewrites it afterwards",
-                )
-            )
         if library.is_loadable:
-            findings += _paths(library)
-            findings += _not_started(library, policy)
-            findings += _refused(library)
-            findings += _shadows(library)
+            findings += [*_paths(library), *_stack(library), *_shadows(library)]
     findings += _no_libraries(contents, policy)
-    if not findings and (reason := unread(contents, tags)):
+    if not findings and not contents.libraries and (reason := unread(tags)):
         return Check(id="link", status="not_run", note=reason)
     note = f"{len(contents.symbols)} libraries looked into"
     return Check(id="link", status="failed" if findings else "passed", findings=tuple(findings), note=note)
@@ -88,58 +69,26 @@ def _no_libraries(contents: Contents, policy: Policy) -> list[Finding]:
 
 def _paths(library: Library) -> list[Finding]:
     why = "the loader takes libraries from there: others than those that were tested, or somebody else's"
-    usual = defaults("musl_folders") if for_musl(library.path, library.needed) else ()
+    fix = "link with an RUNPATH relative to $ORIGIN that stays inside site-packages, or none"
     return [
-        Finding(check="link", where=library.path, what=what, why=why, fix=_FIX_PATH)
-        for entry in dict.fromkeys(library.search_path if library.format == "elf" else ())
-        if entry.rstrip("/") not in usual and (what := foreign(library.path, entry))
+        Finding(check="link", where=library.path, what=what, why=why, fix=fix)
+        for entry in dict.fromkeys(library.search_path)
+        if (what := foreign(library.path, entry))
     ]
 
 
-def _not_started(library: Library, policy: Policy) -> list[Finding]:
-    """A program whose loader is that of the machine that built it; libraries may name any, since nothing reads it."""
-    named = library.interpreter
-    if policy.platform is None or not split_platform(policy.platform)[0].in_images or _LIBRARY.search(library.path):
-        return []
-    if named is None or _MUSL_INTERPRETER.fullmatch(named) or (loader := elf_loaders().get(library.machine)) is None:
-        return []
-    known = loader.interpreter
-    if named == known:
+def _stack(library: Library) -> list[Finding]:
+    if not library.executable_stack:
         return []
     return [
         Finding(
             check="link",
             where=library.path,
-            what=f"its interpreter is {named!r}; systems have {known}",
-            why="starting it fails where that file is missing: 'No such file or directory'",
-            fix=f"patchelf --set-interpreter {known}, or link it without --dynamic-linker",
+            what="asks for an executable stack",
+            why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
+            fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
         )
     ]
-
-
-def _refused(library: Library) -> list[Finding]:
-    found = []
-    if library.executable_stack:
-        found.append(
-            Finding(
-                check="link",
-                where=library.path,
-                what="asks for an executable stack",
-                why="glibc 2.41 and newer refuse to load it, as systems with SELinux do",
-                fix="link with -Wl,-z,noexecstack; assembly files need a .note.GNU-stack section",
-            )
-        )
-    if library.text_relocations:
-        found.append(
-            Finding(
-                check="link",
-                where=library.path,
-                what="its code must be changed when it is loaded (text relocations)",
-                why="musl and systems with SELinux refuse to load it",
-                fix="compile everything in it with -fPIC",
-            )
-        )
-    return found
 
 
 def _shadows(library: Library) -> list[Finding]:

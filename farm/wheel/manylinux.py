@@ -1,8 +1,7 @@
 """The manylinux or musllinux tag that a set of libraries earns, by the policies that the auditwheel package ships.
 
 PEP 600: `manylinux_2_17_x86_64` promises to run where glibc is 2.17 or newer, which the policy file spells out as
-the symbol versions that such systems have, and the libraries that a wheel may expect there. Internals of zlib and
-glibc, which come and go without a version, must not be used; nor may `PyFPE_jbuf`, which some Pythons lack. musl has no
+the symbol versions that such systems have, and the libraries that a wheel may expect there. musl has no
 symbol versions (PEP 656): its level cannot be read off a library, so a tag that is there is kept, else it is that of
 musl 1.2, which auditwheel takes where it runs on glibc.
 """
@@ -10,7 +9,7 @@ musl 1.2, which auditwheel takes where it runs on glibc.
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,17 +22,13 @@ _LEVEL = re.compile(r"manylinux_2_(\d{1,2})_([a-z0-9_]+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Policy:
-    """One manylinux level: `glibc` is its (major, minor), `internals` what of its libraries no wheel may use.
-
-    What is internal at an old level may be of the interface at a newer one: `__issignaling` is, from glibc 2.18 on.
-    """
+    """One manylinux level: `glibc` is its (major, minor)."""
 
     name: str
     glibc: tuple[int, int]
     aliases: tuple[str, ...]
     libraries: frozenset[str]
     versions: dict[str, dict[str, frozenset[str]]]
-    internals: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def tags(self, machine: str) -> tuple[str, ...]:
         """Platform tags, as in `("manylinux_2_17_x86_64", "manylinux2014_x86_64")`."""
@@ -48,50 +43,11 @@ class SystemNeed:
         who: The member, for messages.
         libraries: Names of needed libraries that are not in the wheel.
         versions: Symbol versions required of those, such as `GLIBC_2.17`.
-        internals: Symbols it takes that may keep it from any level.
-        cpu_level: The level of x86-64 without which the loader refuses it, such as `v3`.
     """
 
     who: str
     libraries: frozenset[str]
     versions: frozenset[str]
-    internals: frozenset[str] = frozenset()
-    cpu_level: str | None = None
-
-
-_FLOATING_POINT = "PyFPE_jbuf"
-NARROW_UNICODE = "PyUnicodeUCS2_"
-
-
-@cache
-def internal_symbols() -> dict[str, frozenset[str]]:
-    """Library name to symbols of it that wheels of some level must not use."""
-    found: dict[str, frozenset[str]] = {}
-    for policy in policies():
-        for library, names in policy.internals.items():
-            found[library] = found.get(library, frozenset()) | names
-    return found
-
-
-def why_linux_only(needs: Iterable[SystemNeed]) -> str | None:
-    """Why libraries earn no level, whatever their versions; None where nothing is against one."""
-    for need in needs:
-        if need.cpu_level:
-            return f"{need.who} is marked for CPUs of x86-64-{need.cpu_level}: on others the loader refuses it"
-        for symbol in sorted(need.internals):
-            if symbol == _FLOATING_POINT:
-                return f"{need.who} uses {symbol}, which Python has only if it was built with --with-fpectl"
-            if symbol.startswith(NARROW_UNICODE):
-                return f"{need.who} uses {symbol}, which Python 2 has only if it was built for UCS2"
-            library = _internal_of(policies()[-1], need, symbol)
-            if library:
-                return f"{need.who} uses {symbol}, an internal symbol of {library}"
-    return None
-
-
-def _internal_of(policy: Policy, need: SystemNeed, symbol: str) -> str | None:
-    """The library that `need` takes the symbol from, where it is an internal one of it at this level."""
-    return next((name for name in sorted(need.libraries) if symbol in policy.internals.get(name, ())), None)
 
 
 @cache
@@ -127,7 +83,6 @@ def _policy(raw: dict[str, Any]) -> Policy:
             machine: {family: frozenset(names) for family, names in families.items()}
             for machine, families in raw["symbol_versions"].items()
         },
-        internals={library: frozenset(names) for library, names in raw.get("blacklist", {}).items()},
     )
 
 
@@ -207,5 +162,4 @@ def unmet_needs(policy: Policy, need: SystemNeed, machine: str) -> list[str]:
     # Only what some level lists is held against this one; other libraries are drivers or were excluded.
     known = policies()[-1].libraries
     missing += [name for name in need.libraries if name in known and name not in policy.libraries]
-    missing += [symbol for symbol in need.internals if _internal_of(policy, need, symbol)]
     return sorted(missing)

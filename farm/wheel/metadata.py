@@ -27,9 +27,14 @@ _NOT_TEXT = ("From ", ":")  # how lines among the headers may begin that are non
 # A build number has at most 64 bits for uv.
 _NAME = re.compile(r"([\w.]+)-([^-]+)(?:-[0-9]{1,18}(?![0-9])[^-\n]*)?-([^-]+-[^-]+-[^-]+)\.whl")
 _PLATFORM = re.compile(r"(?:linux|manylinux1|manylinux2010|manylinux2014|manylinux_\d+_\d+|musllinux_\d+_\d+)_(\w+)")
-# Machines whose libraries are marked as those of another one, by whose name there are levels: auditwheel gives such a
-# wheel the other's level, and keeps the tag `linux_armv6l`, by which pip on a Raspberry Pi Zero takes it.
-BASELINES = {"armv6l": "armv7l"}
+# What the farm neither builds nor repairs, by how a tag of it begins or ends.
+_UNSUPPORTED = {
+    "PyPy": re.compile(r"pp\d"),
+    "GraalPy": re.compile(r"graalpy"),
+    "Android": re.compile(r".*-android_"),
+    "iOS": re.compile(r".*-ios_"),
+    "32-bit Windows": re.compile(r".*-win32$"),
+}
 
 
 class WheelName(NamedTuple):
@@ -173,14 +178,22 @@ def normal_requirement(requirement: str) -> str:
         raise UsageError(f"{requirement[:80]!r} is not a requirement (PEP 508)") from error
 
 
-def platform_machine(tags: frozenset[str]) -> str | None:
-    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine.
+def check_supported(filename: str) -> None:
+    """Refuse wheels for Pythons and systems that the farm does not know; file names that are none pass.
 
-    A machine and the one by whose name its levels go (`BASELINES`) are one: the former.
+    Raises:
+        UsageError: Every tag is for one of them.
     """
+    tags = "-".join(filename.removesuffix(".whl").split("-")[-3:])
+    for system, pattern in _UNSUPPORTED.items():
+        if pattern.match(tags):
+            raise UsageError(f"{filename}: wheels for {system} are not supported")
+
+
+def platform_machine(tags: frozenset[str]) -> str | None:
+    """`x86_64` from tags such as `cp311-cp311-linux_x86_64`; None unless all are Linux tags of one machine."""
     found = {_PLATFORM.fullmatch(tag.rsplit("-", 1)[-1]) for tag in tags}
     machines = {match[1] if match else "" for match in found}
-    machines -= {BASELINES[each] for each in machines & BASELINES.keys()}
     return (machines.pop() or None) if len(machines) == 1 else None
 
 
@@ -188,8 +201,6 @@ def windows_machine(tags: frozenset[str]) -> str | None:
     """`amd64` from tags such as `cp311-cp311-win_amd64`; None unless all are Windows tags of one machine."""
     platforms = {tag.rsplit("-", 1)[-1] for tag in tags}
     tag = platforms.pop() if len(platforms) == 1 else ""
-    if tag == "win32":  # 32 bits: its tag names no machine
-        return tag
     machine = tag.removeprefix(f"{PLATFORMS[WINDOWS].tag}_")
     return machine if machine != tag and machine in PLATFORMS[WINDOWS].tag_machines.values() else None
 

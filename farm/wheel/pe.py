@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.archive import Buffer, View
+from farm.wheel.archive import Buffer
 from farm.wheel.magic import PE_MAGIC
 
 PE_FATBIN_SECTION = ".nv_fatb"  # a section's name has eight bytes: the end of .nv_fatbin is cut off
@@ -20,8 +20,6 @@ _PE32, _PE64 = 0x10B, 0x20B
 _IMPORTS, _LOAD_CONFIG, _DELAYED, _DOTNET = 1, 10, 13, 14
 _IL_ONLY, _32_BIT = 1, 2  # COMIMAGE_FLAGS of IMAGE_COR20_HEADER (corhdr.h)
 _HYBRID = 200  # CHPEMetadataPointer in IMAGE_LOAD_CONFIG_DIRECTORY64 (winnt.h)
-# Entry thunks and redirections, which linkers (link.exe, LLD) give every ARM64EC file that x86-64 code can call.
-_HYBRID_SECTIONS = frozenset((".hexpthk", ".a64xrm"))
 _RAW_ALIGNMENT = 512
 _MAX_SECTIONS = 1000
 _MAX_IMPORTS = 4096  # DLLs
@@ -92,16 +90,13 @@ class Pe(NamedTuple):
         return data[start : start + size]
 
 
-def read_pe(data: View, *, hybrid: bool = True) -> Pe:
+def read_pe(data: Buffer) -> Pe:
     """Read the facts of a PE file.
-
-    ARM64EC has the header of AMD64 and is told from it by metadata. Without `hybrid` these are read only in files with
-    sections that such code has: they lie among the constants, which may be costly to get.
 
     Raises:
         VerificationFailedError: It is not a PE file, or damaged.
     """
-    return _Reader(data).read(hybrid=hybrid)
+    return _Reader(data).read()
 
 
 def _damaged(what: str) -> VerificationFailedError:
@@ -117,11 +112,11 @@ def place_in(sections: tuple[PeSection, ...], address: int) -> tuple[int, int]:
 
 
 class _Reader:
-    def __init__(self, data: View, sections: tuple[PeSection, ...] = ()) -> None:
+    def __init__(self, data: Buffer, sections: tuple[PeSection, ...] = ()) -> None:
         self.data = data
         self.sections = sections
 
-    def read(self, *, hybrid: bool) -> Pe:
+    def read(self) -> Pe:
         if self._slice(0, 2) != PE_MAGIC:
             raise _damaged("no DOS header")
         # e_lfanew of the DOS header. Offsets from here on are those of Microsoft's PE format, "COFF File Header" and
@@ -150,11 +145,10 @@ class _Reader:
         places += [(0, 0)] * (16 - len(places))
         self.sections = tuple(self._section(optional + optional_size + 40 * index) for index in range(count))
         called = MACHINES.get(machine, f"pe0x{machine:x}")
-        hybrid = hybrid or any(part.name in _HYBRID_SECTIONS for part in self.sections)
         if any(base + part.address + max(part.size, part.raw_size) > _MAX_ADDRESS for part in self.sections):
             raise _damaged(f"its sections do not fit behind its image base 0x{base:x}")
         return Pe(
-            machine="arm64ec" if hybrid and self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
+            machine="arm64ec" if self._is_arm64ec(machine, places[_LOAD_CONFIG][0]) else called,
             is_dll=bool(flags & _DLL),
             # Bytes of a record, and where its name and its address table stand: "Import Directory Table" and
             # "Delay-Load Directory Table" of the PE format.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from farm.base.errors import UsageError
 from farm.wheel.archive import Limits
+from farm.wheel.metadata import check_supported
 from farm.wheel.vendor import RepairOptions, RepairResult, opened, vendor
 
 __all__ = ["RepairOptions", "RepairResult", "repair"]
@@ -28,6 +29,7 @@ def repair(wheel: Path, dest: Path, options: RepairOptions, *, limits: Limits | 
             a tool refuses it, or no manylinux level fits. Nothing is left behind in `dest`.
         InfrastructureError: A tool is wanted and not installed, or takes more than an hour.
     """
+    check_supported(wheel.name)
     for folder in options.lib_dirs:
         if not folder.is_dir():
             raise UsageError(f"{folder}: no such folder of libraries", hint="give --lib-dir a folder that is there")

@@ -8,6 +8,7 @@ and neighbours are copied in one piece, so the cost is that of copying the file.
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,9 +17,7 @@ from typing import BinaryIO, NamedTuple
 from farm.base.errors import UsageError, VerificationFailedError
 from farm.base.retries import retry_while_open
 from farm.wheel.archive import Archive
-from farm.wheel.copying import copy_range
 from farm.wheel.deflate import BLOCK, deflate
-from farm.wheel.inflate import crc32
 from farm.wheel.membernames import check_name
 from farm.wheel.record import Row, render_record
 from farm.wheel.zipformat import (
@@ -158,7 +157,7 @@ class _Writer:
             nonlocal crc, size
             for chunk in _pieces(member.content):
                 sha.update(chunk)
-                crc = crc32(chunk, crc)
+                crc = zlib.crc32(chunk, crc)
                 size += len(chunk)
                 yield chunk
 
@@ -181,7 +180,16 @@ class _Writer:
 
     def _copy_range(self, source: Archive, start: int, end: int) -> None:
         """Append bytes of the source."""
-        for chunk in source.span(copy_range(source.fileno(), self.file.fileno(), start, end), end):
+        # By the kernel, without taking the bytes through this process, where both files allow it.
+        while start < end and hasattr(os, "copy_file_range"):
+            try:
+                count = os.copy_file_range(source.fileno(), self.file.fileno(), end - start, start)
+            except OSError:  # another file system, an old kernel; a full disk is met again below
+                break
+            if not count:
+                break
+            start += count
+        for chunk in source.span(start, end):
             self._write(chunk)
 
     def _write(self, data: bytes) -> None:

@@ -6,11 +6,11 @@ layout of DT_GNU_HASH); Linux Standard Base 5, "Symbol Versioning".
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from farm.base.errors import VerificationFailedError
-from farm.wheel.archive import View
+from farm.wheel.archive import Buffer
 from farm.wheel.elf import Elf
 
 _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5
@@ -20,7 +20,6 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _MAX_SYMBOLS = 2_000_000
 _WEAK = 2
 _LOCAL = 0
-_LOOKED_UP = 1000  # of the symbols that a library gives, some microseconds each; libtorch_cpu.so has 150,000
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Symbols:
     error: str | None = None
 
 
-def read_symbols(data: View, elf: Elf) -> Symbols:
+def read_symbols(data: Buffer, elf: Elf) -> Symbols:
     """Read the dynamic symbols of a 64-bit little-endian library; of others nothing.
 
     Raises:
@@ -63,7 +62,6 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
             raise _damaged(f"a symbol is of version {number}, which is none")
     undefined: dict[str, tuple[str, str]] = {}
     defined: set[str] = set()
-    given: list[tuple[int, bytes]] = []
     for index, (name, info, _, section, _, _) in enumerate(
         _SYMBOL.iter_unpack(data[start : start + count * _SYMBOL.size])
     ):
@@ -77,57 +75,16 @@ def read_symbols(data: View, elf: Elf) -> Symbols:
         symbol = text[name:end].decode("utf-8", "backslashreplace")
         if section:
             defined.add(symbol)
-            given.append((index, text[name:end]))
         elif binding != _WEAK:
             # The highest bit hides a symbol from plain references; the rest is the version's index.
             number = versions[index] & 0x7FFF if versions else 0
             if number > _GLOBAL and number not in elf.version_names and _DT_VERDEF not in tags:
                 raise _damaged(f"a symbol is of version {number}, which is none")
             undefined[symbol] = elf.version_names.get(number, ("", ""))
-    if _DT_GNU_HASH in tags:
-        _look_up(data, elf.file_offset(tags[_DT_GNU_HASH]), given[:: len(given) // _LOOKED_UP + 1])
     return Symbols(undefined, frozenset(defined))
 
 
-def _look_up(data: View, at: int, symbols: list[tuple[int, bytes]]) -> None:
-    """Find symbols by the hash table, as the loader does: those that it does not find are not there for anybody."""
-    if at + 16 > len(data):
-        raise _damaged("its hash table is cut off")
-    buckets, first, bloom, shift = struct.unpack("<IIII", data[at : at + 16])
-    table = at + 16 + 8 * bloom
-    for index, name in symbols:
-        if index < first or not buckets or not bloom:
-            continue  # only what others may take is hashed
-        value = 5381
-        for byte in name:
-            value = (value * 33 + byte) & 0xFFFFFFFF
-        place = at + 16 + 8 * (value // 64 % bloom)
-        word = int.from_bytes(data[place : place + 8], "little")
-        place = table + 4 * (value % buckets)
-        start = int.from_bytes(data[place : place + 4], "little")
-        place = table + 4 * (buckets + index - first)
-        # The chain's word of a symbol is its hash, with the lowest bit for the end.
-        same = int.from_bytes(data[place : place + 4], "little") | 1 == value | 1
-        if not (word >> value % 64 & 1 and word >> (value >> shift) % 64 & 1 and first <= start <= index and same):
-            raise _damaged("its hash table does not lead to its symbols")
-
-
-def taken(data: View, elf: Elf, names: Iterable[str], prefix: str) -> set[str]:
-    """Which of `names`, or names that begin with `prefix`, a library takes from others; quick where it names none."""
-    tags = dict(elf.dynamic)
-    if elf.bits != 64 or not elf.little or _DT_SYMTAB not in tags or _DT_STRTAB not in tags:
-        return set()
-    start = elf.file_offset(tags[_DT_STRTAB])
-    end = min(start + tags.get(_DT_STRSZ, 0), len(data))
-    # A search in the table of names first: most libraries take none, and need no reading of their symbols.
-    wanted = [*(name.encode() + b"\0" for name in names), b"\0" + prefix.encode()]
-    if not any(data.find(each, start, end) >= 0 for each in wanted):
-        return set()
-    undefined = read_symbols(data, elf).undefined
-    return (set(names) & undefined.keys()) | {name for name in undefined if name.startswith(prefix)}
-
-
-def _versions(data: View, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:
+def _versions(data: Buffer, elf: Elf, tags: dict[int, int], count: int) -> tuple[int, ...]:
     if _DT_VERSYM not in tags:
         return ()
     at = elf.file_offset(tags[_DT_VERSYM])
@@ -136,7 +93,7 @@ def _versions(data: View, elf: Elf, tags: dict[int, int], count: int) -> tuple[i
     return struct.unpack(f"<{count}H", data[at : at + 2 * count])
 
 
-def symbol_count(data: View, elf: Elf, tags: Mapping[int, int]) -> int:
+def symbol_count(data: Buffer, elf: Elf, tags: Mapping[int, int]) -> int:
     """How many symbols there are; 1 where that is not known: none is given to others, no classic hash table."""
     if _DT_HASH in tags:
         # The second word of the classic hash table is the number of its chains: one for each symbol.
@@ -148,7 +105,7 @@ def symbol_count(data: View, elf: Elf, tags: Mapping[int, int]) -> int:
     return max(0, tags[_DT_STRTAB] - tags[_DT_SYMTAB]) // _SYMBOL.size
 
 
-def _gnu_count(data: View, at: int) -> int:
+def _gnu_count(data: Buffer, at: int) -> int:
     """One more than the highest index: the end of the chain that begins last."""
     if at + 16 > len(data):
         raise _damaged("its hash table is cut off")

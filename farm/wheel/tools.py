@@ -18,7 +18,6 @@ from pathlib import Path
 from farm.base.errors import InfrastructureError, VerificationFailedError
 from farm.base.temporary import temporary_folder
 from farm.base.text import plain
-from farm.wheel.apart import for_another_machine, with_other_names
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.imports import DRIVER
@@ -54,21 +53,16 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
     """
     name = parse_wheel_name(wheel.name)
     with Archive(wheel) as archive:  # no tool sees a hostile wheel
-        info = read_dist_info(archive)
         tags = name.tags  # pip goes by these, whatever WHEEL says
-        machine = windows_machine(tags)
-        windows = machine is not None
+        windows = windows_machine(tags) is not None
         before = frozenset(archive.members)
-        options.tool.check(windows=windows)
-        asked = options.tool.delvewheel(archive) if windows else options.tool.auditwheel()
         libraries = read_needs(archive, {}).libraries
         inside = {} if windows else neighbours(libraries)
-        apart = for_another_machine(libraries, info.data_folder, machine, options.exclude) if windows else {}
     theirs = [pattern for each in options.library_wheels for pattern in each.libraries]
     options = options._replace(exclude=[*options.exclude, *theirs])
     libs = f"{name.parts[0]}.libs"
     # auditwheel refuses those that are pure or for macOS, and abi3 modules without a libc: none can be guessed.
-    nothing = not (opens or asked or any(each.needed for each in libraries))
+    nothing = not (opens or any(each.needed for each in libraries))
     with temporary_folder(".repair-", dest if dest.is_dir() else None) as folder:
         if not windows and (nothing or platform_machine(tags) is None):
             pointed = folder / wheel.name
@@ -77,8 +71,7 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
         made = folder / "made"
         made.mkdir()
         if windows:
-            given = with_other_names(wheel, folder / "apart", apart) if apart else wheel
-            command, environ = _delvewheel(given, made, options, asked)
+            command, environ = _delvewheel(wheel, made, options)
         else:
             if opens:  # auditwheel sees what RECORD lists
                 alone = RepairOptions(exclude=["*"])
@@ -87,14 +80,11 @@ def repair_by_tools(wheel: Path, dest: Path, options: RepairOptions, opens: Sequ
             # `point_at` leads to these; auditwheel refuses what it cannot find.
             own = {name for names in inside.values() for name in names}
             left = [path.name for path in opens] + sorted(own - {path.name for path in found_in.iterdir()})
-            command, environ = _auditwheel(wheel, made, options, found_in, left, asked)
+            command, environ = _auditwheel(wheel, made, options, found_in, left)
         _run(command, environ)
         found = sorted(made.glob("*.whl"))
         if not found:  # auditwheel says so, and succeeds, when there is nothing to do
             found = [wheel]
-        if apart:
-            back = {other: name for name, other in apart.items()}
-            found = [with_other_names(found[0], folder / "back", back)]
         if not windows:
             pointed = folder / "pointed" / found[0].name
             pointed.parent.mkdir()
@@ -133,17 +123,17 @@ def _beside_the_systems(lib_dirs: Sequence[Path], folder: Path) -> Path:
 
 
 def _auditwheel(
-    wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str], asked: list[str]
+    wheel: Path, made: Path, options: RepairOptions, libraries: Path, opens: Sequence[str]
 ) -> tuple[list[str], dict[str, str]]:
     excluded = [word for pattern in (*DRIVER, _MUSL, *options.exclude, *opens) for word in ("--exclude", pattern)]
-    command = [sys.executable, "-m", "auditwheel", "repair", *asked, *excluded, "-w", str(made), str(wheel)]
+    command = [sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", str(made), str(wheel)]
     return command, {"LD_LIBRARY_PATH": str(libraries)}
 
 
-def _delvewheel(wheel: Path, made: Path, options: RepairOptions, asked: list[str]) -> tuple[list[str], dict[str, str]]:
+def _delvewheel(wheel: Path, made: Path, options: RepairOptions) -> tuple[list[str], dict[str, str]]:
     paths = [str(folder.resolve()) for folder in options.lib_dirs]
     # --ignore-existing: DLLs of the wheel stay where the package looks for them; --analyze-existing: their needs count.
-    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing", *asked]
+    command = [sys.executable, "-m", "delvewheel", "repair", "--ignore-existing", "--analyze-existing"]
     patterns = [*of_the_machine(), *options.exclude]
     command += ["--exclude", os.pathsep.join(patterns)]
     command += ["--add-path", os.pathsep.join(paths)] if paths else []

@@ -23,7 +23,6 @@ from farm.wheel.library import Library, magics, read_library
 from farm.wheel.magic import ELF_MAGIC
 from farm.wheel.membernames import check_name
 from farm.wheel.metadata import (
-    BASELINES,
     DistInfo,
     normal_requirement,
     normal_version,
@@ -37,7 +36,6 @@ from farm.wheel.metadata import (
 )
 from farm.wheel.record import RECORD_LIMIT, Row, compare_record, read_record
 from farm.wheel.rewrite import NewMember, rewrite
-from farm.wheel.tooloptions import ToolOptions
 
 if TYPE_CHECKING:
     from farm.wheel.library_wheels import LibraryWheel
@@ -58,7 +56,6 @@ class RepairOptions(NamedTuple):
         opens: Name patterns of files in `lib_dirs` that go in as well, although no library names them: one opens them
             by name at run time. Each must fit a file.
         library_wheels: Wheels of which libraries are needed instead of being vendored (Linux, with `into` None).
-        tool: Options of auditwheel and delvewheel (with `into` None).
     """
 
     lib_dirs: Sequence[Path] = ()
@@ -68,7 +65,6 @@ class RepairOptions(NamedTuple):
     requires: Sequence[str] = ()
     opens: Sequence[str] = ()
     library_wheels: "Sequence[LibraryWheel]" = ()
-    tool: ToolOptions = ToolOptions()
 
 
 class Vendored(NamedTuple):
@@ -126,7 +122,7 @@ def vendor(
     new_version = None if options.version is None else normal_version(options.version)
     wanted = [normal_requirement(each) for each in options.requires]
     name = parse_wheel_name(wheel.name)
-    with Archive(wheel, limits, lenient=True) as archive:
+    with Archive(wheel, limits) as archive:
         info = read_dist_info(archive)._replace(tags=name.tags)  # pip goes by these, whatever WHEEL says
         try:
             raw_record, record = read_record(archive, info.record)
@@ -180,28 +176,20 @@ def _machine(info: DistInfo, contents: Contents) -> str | None:
             raise VerificationFailedError(f"member {library.path!r}: {library.error}")
     machine = platform_machine(info.tags) or windows_machine(info.tags)
     loadable = [library.path for library in contents.libraries if library.is_loadable]
-    if all(tag.rpartition("-")[2].startswith("android_") for tag in info.tags):
-        return None  # its tag is its API level, which no library shows (PEP 738): as it is, auditwheel keeps it too
-    if machine is None:
-        from farm.wheel.machines import chosen_by_machine  # noqa: PLC0415 (seldom needed, and slow to import)
-
-        chosen = chosen_by_machine(contents.libraries)
-        if lost := [path for path in loadable if path not in chosen]:
-            raise VerificationFailedError(
-                f"the wheel holds libraries ({lost[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
-                hint="build it with a platform tag (Root-Is-Purelib: false)",
-            )
-        return None
     if not loadable:
         return None
-    found = BASELINES.get(machine, machine)
+    if machine is None:
+        raise VerificationFailedError(
+            f"the wheel holds libraries ({loadable[0]!r}), but its tags are {', '.join(sorted(info.tags))}",
+            hint="build it with a platform tag (Root-Is-Purelib: false)",
+        )
     built_for = {library.machine for library in contents.libraries if library.is_loadable}
-    if found not in built_for:
+    if machine not in built_for:
         raise VerificationFailedError(
             f"its libraries ({loadable[0]!r}) are for {', '.join(sorted(built_for))}, its tag is for {machine}",
             hint="build it for the machine of the tag, or with that machine's tag",
         )
-    return found
+    return machine
 
 
 def opened(lib_dirs: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
@@ -297,7 +285,7 @@ def _read_file(source: Path, path: str) -> Library:
         if not file.read(len(ELF_MAGIC)).startswith(magics(path)):  # such as a linker script
             return Library(path=path, sha256="", size=0, error="not a library")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return read_library(path, "", data, None)  # its hash is taken when it is written
+            return read_library(path, "", data, None, device=False)  # its hash is taken when it is written
 
 
 def _check_reach(needs: list[Need], found: dict[str, _Found], folder: str) -> None:
@@ -320,23 +308,18 @@ def _platforms(
     info: DistInfo, contents: Contents, found: list[_Found], machine: str | None, exclude: Sequence[str]
 ) -> tuple[str, ...]:
     """The platform tags that the wheel earns; empty for a wheel without libraries, or of Windows."""
-    named = platform_machine(info.tags)
-    if machine is None or named is None:
+    if machine is None or platform_machine(info.tags) is None:
         return ()
-    from farm.wheel.manylinux import earned_policy, why_linux_only  # noqa: PLC0415 (wheels for Windows do without)
+    from farm.wheel.manylinux import earned_policy  # noqa: PLC0415 (wheels for Windows do without)
 
     libraries = [*contents.libraries, *(item.library for item in found)]
     # A wheel may carry programs for other machines (GPU or host tools): the tag promises nothing about those.
     libraries = [library for library in libraries if library.machine == machine]
     needs = resolve(libraries, exclude)
-    asked = system_needs(libraries, needs)
-    if why_linux_only(asked):
-        return (f"linux_{named}",)
     platforms = {tag.rpartition("-")[2] for tag in info.tags}
     if is_musl(libraries) and all(name.startswith("musllinux") for name in platforms):
         return tuple(sorted(platforms))
-    tags = earned_policy(asked, machine).tags(machine)
-    return tags if named == machine else (*tags, f"linux_{named}")
+    return earned_policy(system_needs(libraries, needs), machine).tags(machine)
 
 
 def _write(

@@ -6,7 +6,6 @@ A wheel from anywhere may be given: what is hostile or broken gives a failed rep
 
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import get_args
@@ -19,7 +18,6 @@ from farm.wheel.archive import Archive, Limits, check_is_file
 from farm.wheel.contents import Contents, read_contents
 from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
-from farm.wheel.foreign import check_foreign
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.installable import check_install
 from farm.wheel.isalevels import level_names
@@ -28,6 +26,7 @@ from farm.wheel.manylinux import policy_of_tag
 from farm.wheel.metadata import (
     DistInfo,
     WheelName,
+    check_supported,
     parse_wheel_name,
     platform_of,
     read_dist_info,
@@ -64,10 +63,9 @@ def verify(
     Raises:
         UsageError: The file or a dependency cannot be read, or one that is given is not required.
     """
-    with ThreadPoolExecutor(1) as beside:  # hashing leaves Python's lock to the checks
-        hashed = beside.submit(_hash, wheel)
-        checks, others = _checks(wheel, policy, dependencies, limits)
-        sha256, size = hashed.result()
+    check_supported(wheel.name)
+    sha256, size = _hash(wheel)
+    checks, others = _checks(wheel, policy, dependencies, limits)
     return Report(
         wheel=wheel.name,
         sha256=sha256,
@@ -104,9 +102,6 @@ def _checks(
                 policy = policy.model_copy(update={"platform": platform_of(tags)})
             recorded = _guarded("record", lambda: _check_record(archive, info, contents))
             metadata = archive.read(f"{info.folder}/METADATA")
-            entry_points = f"{info.folder}/entry_points.txt"
-            commands = archive.read(entry_points) if entry_points in archive.members else None
-            foreign = check_foreign(archive, info.folder)
     except VerificationFailedError as error:
         return _unreadable(error), ()
     others = read_dependencies(dependencies, info, limits)
@@ -114,8 +109,8 @@ def _checks(
     return [
         Check(id="archive", status="passed", note=f"{len(contents.files)} files"),
         _guarded("names", lambda: _check_names(wheel.name, info, policy, contents)),
-        _guarded("abi", lambda: check_abi(contents, tags, info.requires_python, policy.exclude)),
-        _guarded("install", lambda: check_install(info, contents, policy, metadata, commands, foreign)),
+        _guarded("abi", lambda: check_abi(contents, tags)),
+        _guarded("install", lambda: check_install(info, policy, metadata)),
         _guarded("metadata", lambda: check_metadata(info, policy)),
         recorded,
         _guarded("members", lambda: check_members(contents, policy)),

@@ -17,7 +17,7 @@ from farm.base.errors import UsageError, VerificationFailedError
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.dlls import resolve_dlls
-from farm.wheel.folder import PREFIX, library_files, read_file, with_code
+from farm.wheel.folder import PREFIX, library_files, read_file
 from farm.wheel.library import Library
 from farm.wheel.models import Frozen, Printable
 from farm.wheel.needs import Answer, Need
@@ -158,4 +158,4 @@ def _of_wheel(path: Path) -> list[Library]:
 
 
 def _of_folder(path: Path) -> list[Library]:
-    return with_code(path, [read_file(file, name)[0] for name, file in library_files(path, (".dll", ".pyd"))])
+    return [read_file(file, name)[0] for name, file in library_files(path, (".dll", ".pyd"))]

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from farm.base import yaml_cache as parsed
 from farm.base.errors import InfrastructureError
-from farm.wheel.archive import View
+from farm.wheel.archive import Buffer
 
 Owner = Literal["driver", "python", "vc runtime", "system"]
 _MAX_MENTIONS = 10_000
@@ -33,7 +33,6 @@ class _Lists(NamedTuple):
     runtime: tuple[str, ...]
     brought_along: tuple[str, ...]
     folders: tuple[str, ...]
-    plugins: tuple[str, ...]
     loaded_by_name: tuple[tuple[str, tuple[str, ...]], ...]  # (in which file, names)
 
 
@@ -93,18 +92,6 @@ def added_folders() -> tuple[str, ...]:
     return _lists().folders
 
 
-def folders_of_host(path: str) -> tuple[str, ...]:
-    """For a plugin (a path from site-packages on), the folders above it and `bin` in these, as Qt and PyQt lay it out.
-
-    What opens it is loaded from one of them.
-    """
-    if not path.lower().endswith(".dll") or not fits(path, _lists().plugins):
-        return ()
-    parts = path.split("/")
-    above = ["/".join(parts[:count]) for count in range(len(parts) - 2, 0, -1)]
-    return (*above, *(f"{folder}/bin" for folder in above))
-
-
 def fits(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a name fits one of the patterns, by Windows' rules: case does not count."""
     low = name.lower()
@@ -113,7 +100,7 @@ def fits(name: str, patterns: tuple[str, ...]) -> bool:
     return low in lows or any(fnmatchcase(low, pattern) for pattern in lows if not _WILD.isdisjoint(pattern))
 
 
-def loaded_by_name(data: View, filename: str) -> tuple[str, ...]:
+def loaded_by_name(data: Buffer, filename: str) -> tuple[str, ...]:
     """DLLs that a file is known to load by name, as far as their names stand in it, sorted; in lower case.
 
     `filename` decides which names are looked for: a name in a file proves nothing about files that are not known.

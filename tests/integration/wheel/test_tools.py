@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from farm.base.errors import UsageError, VerificationFailedError
-from farm.cli.main import main
+from farm.base.errors import VerificationFailedError
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
 from farm.plan.variant import Variant
@@ -21,7 +20,6 @@ from farm.run.repair import repair_built
 from farm.wheel.archive import Archive
 from farm.wheel.contents import read_needs
 from farm.wheel.repair import RepairOptions, repair
-from farm.wheel.tooloptions import ToolOptions, namespaces_of
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(
@@ -72,36 +70,6 @@ def test_windows(tmp_path, windows):
     assert second.wheel.read_bytes() == result.wheel.read_bytes()
 
 
-EXTENDS = b'__path__ = __import__("pkgutil").extend_path(__path__, __name__)\n'
-
-
-def test_namespace_packages_stay_so(tmp_path, windows, make_wheel, make_pe):
-    """Other wheels share them: what one wheel wrote there, the next would overwrite, or hide their modules."""
-    _, libs = windows
-    module = aligned(make_pe(needed=["deep.dll"]))
-    files = {
-        "canary/one/__init__.py": b"",
-        "canary/one/_C.cp311-win_amd64.pyd": module,
-        "canary/deeper/two/__init__.py": b"",
-        "canary/deeper/two/_C.cp311-win_amd64.pyd": module,
-        "canary/data/table.txt": b"",
-        "old/__init__.py": EXTENDS,
-        "old/three/__init__.py": b"",
-        "asked/__init__.py": b"# says nothing",
-        "asked/four/__init__.py": b"",
-    }
-    wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-win_amd64")
-    with Archive(wheel) as archive:
-        assert namespaces_of(archive) == ["canary", "old", "canary.data", "canary.deeper"]
-    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[libs], tool=ToolOptions(namespaces=("asked",))))
-    with zipfile.ZipFile(result.wheel) as archive:
-        packages = {name: archive.read(name) for name in archive.namelist() if name.endswith("/__init__.py")}
-    assert packages.keys() == {name for name in files if name.endswith("/__init__.py")}
-    patched = {name for name, content in packages.items() if b"add_dll_directory" in content}
-    assert patched == {name for name in packages if name.count("/") > 1}
-    assert packages["old/__init__.py"] == EXTENDS
-
-
 def test_the_whole_runtime_of_visual_c_is_the_machines(tmp_path, windows, make_wheel, make_pe):
     """pywin32's modules need MFC, which the same package of Microsoft's brings."""
     _, libs = windows
@@ -114,46 +82,6 @@ def test_the_whole_runtime_of_visual_c_is_the_machines(tmp_path, windows, make_w
     assert [item.path.rpartition("-")[0] for item in result.vendored] == ["canary.libs/deep"]
 
 
-@pytest.mark.parametrize(
-    ("name", "exclude"),
-    [("canary/attach_x86.dll", []), ("canary/inject.dll", ["inject.dll"]), ("canary/Inject.dll", ["inject*"])],
-)
-def test_dlls_for_other_processes_stay_as_they_are(tmp_path, windows, make_wheel, make_pe, name, exclude):
-    """debugpy has such, to be loaded by a process of another machine that it is attached to."""
-    _, libs = windows
-    theirs = aligned(make_pe(needed=["KERNEL32.dll", "theirs.dll"], machine=0x14C))
-    files = {
-        "canary/__init__.py": b"X = 1\n",
-        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
-        name: theirs,
-    }
-    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
-    out = tmp_path / "out"
-    out.mkdir()
-    result = repair(wheel, out, RepairOptions(lib_dirs=[libs], exclude=exclude))
-    assert [item.path.rpartition("-")[0] for item in result.vendored] == ["canary.libs/deep"]
-    with zipfile.ZipFile(result.wheel) as archive:
-        assert archive.read(name) == theirs
-        assert [each for each in archive.namelist() if "another" in each] == []
-        record = archive.read("canary-1.0.dist-info/RECORD").decode()
-        assert re.search(rf"^{name},sha256=", record, re.MULTILINE)
-
-
-def test_an_assembly_of_dotnet_for_any_machine_stays_as_it_is(tmp_path, windows, make_wheel, make_pe):
-    _, libs = windows
-    assembly = aligned(make_pe(machine=0x14C, dotnet=1))
-    files = {
-        "canary/__init__.py": b"X = 1\n",
-        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
-        "canary/Runtime.dll": assembly,
-    }
-    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
-    out = tmp_path / "out"
-    out.mkdir()
-    with zipfile.ZipFile(repair(wheel, out, RepairOptions(lib_dirs=[libs])).wheel) as archive:
-        assert archive.read("canary/Runtime.dll") == assembly
-
-
 def test_a_wheel_for_any_python_takes_its_runtime_from_python(tmp_path, windows, make_wheel, make_pe):
     """As libclang's: for Python 2 delvewheel would vendor the C++ runtime of Python 3."""
     _, libs = windows
@@ -164,64 +92,6 @@ def test_a_wheel_for_any_python_takes_its_runtime_from_python(tmp_path, windows,
     result = repair(wheel, out, RepairOptions(lib_dirs=[libs]))
     names = [each.path.partition("/")[2] for each in result.vendored]
     assert [name[:5] for name in names if name.endswith(".dll")] == ["deep-"]
-
-
-def test_a_dll_of_another_machine_is_named_with_the_way_out(tmp_path, windows, make_wheel, make_pe):
-    _, libs = windows
-    files = {
-        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
-        "canary/inject.dll": aligned(make_pe(machine=0x14C)),
-    }
-    wheel = make_wheel(tmp_path / "others", files, tag="cp311-cp311-win_amd64")
-    out = tmp_path / "out"
-    out.mkdir()
-    with pytest.raises(VerificationFailedError, match=r"canary/inject\.dll.* is a library for win32") as caught:
-        repair(wheel, out, RepairOptions(lib_dirs=[libs]))
-    assert "--exclude inject.dll" in caught.value.hint
-    assert list(out.iterdir()) == []
-
-
-def test_options_of_delvewheel(tmp_path, windows, make_wheel, make_pe):
-    _, libs = windows
-    (libs / "opened.dll").write_bytes(aligned(make_pe(needed=["KERNEL32.dll"])))
-    files = {
-        "canary/__init__.py": b"X = 1\n",
-        "canary/load.py": b"# delvewheel: patch\n",
-        "canary/_C.cp311-win_amd64.pyd": aligned(make_pe(needed=["deep.dll"])),
-    }
-    wheel = make_wheel(tmp_path / "in", files, tag="cp311-cp311-win_amd64")
-    tool = ToolOptions(no_mangle=("deep.dll",), include=("opened.dll",), custom_patch=True, strip=True)
-    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[libs], tool=tool))
-    with zipfile.ZipFile(result.wheel) as archive:
-        assert archive.read("canary/__init__.py") == files["canary/__init__.py"]
-        assert b"add_dll_directory" in archive.read("canary/load.py")
-    added = [item.path.partition("/")[2] for item in result.vendored]
-    assert [name for name in added if name.endswith(".dll")] == ["deep.dll", "opened.dll"]
-
-
-@pytest.mark.parametrize(
-    ("tag", "options", "words"),
-    [
-        ("win_amd64", {"plat": "manylinux_2_28_x86_64"}, "--plat is an option of auditwheel"),
-        ("manylinux_2_17_x86_64", {"namespaces": ("a",)}, "--namespace-pkg is an option of delvewheel"),
-        ("manylinux_2_17_x86_64", {"plat": "win_amd64"}, "is not a platform tag"),
-        ("manylinux_2_17_x86_64", {"plat": "--strip"}, "is not a platform tag"),
-        ("win_amd64", {"namespaces": ("a b",)}, "is not a package's name"),
-        ("win_amd64", {"include": ("a/b.dll",)}, "is not a DLL's name"),
-        ("win_amd64", {"no_mangle": ("a.dll;b.dll",)}, "is not a DLL's name"),
-        ("win_amd64", {"namespaces": ("a",), "custom_patch": True}, "exclude each other"),
-    ],
-)
-def test_options_that_do_not_fit(tmp_path, make_wheel, tag, options, words):
-    wheel = make_wheel(tmp_path / "in", {"canary/__init__.py": b""}, tag=f"cp311-cp311-{tag}")
-    with pytest.raises(UsageError, match=re.escape(words)):
-        repair(wheel, tmp_path, RepairOptions(tool=ToolOptions(**options)))
-
-
-def test_options_of_the_tools_go_with_them(tmp_path, windows, capsys):
-    wheel, _ = windows
-    assert main(["repair", str(wheel), "--into", "canary", "--strip", "-o", str(tmp_path)]) == 2
-    assert "go with --tools" in capsys.readouterr().err
 
 
 def test_a_tool_that_fails_leaves_nothing(tmp_path, windows):
@@ -446,16 +316,3 @@ def test_a_module_that_needs_no_library_keeps_no_way_to_the_machine_that_built_i
     with Archive(repair(wheel, tmp_path, RepairOptions()).wheel) as archive:
         (library,) = read_needs(archive, {}).libraries
     assert list(library.search_path) == ["$ORIGIN/more"]
-
-
-def test_the_linker_script_of_libc_is_no_library(tmp_path, make_wheel, alone):
-    """libc6-dev's `libc.so` has the name of musl's, which pydantic-core and polars for musllinux need."""
-    (tmp_path / "libc.so").write_bytes(alone("int close(int f) { return f; }", "-Wl,-soname,libc.so"))
-    module = alone("int close(int); int PyInit__C(void) { return close(0); }", "-Wl,--no-as-needed", "./libc.so")
-    scripts = tmp_path / "scripts"
-    scripts.mkdir()
-    (scripts / "libc.so").write_text("OUTPUT_FORMAT(elf64-x86-64)\nGROUP ( /lib/libc.so.6 )\n")
-    tag = "cp311-cp311-musllinux_1_2_x86_64"
-    wheel = make_wheel(tmp_path / "in", {"canary/_C.cpython-311-x86_64-linux-musl.so": module}, tag=tag)
-    result = repair(wheel, tmp_path, RepairOptions(lib_dirs=[scripts]))
-    assert (result.vendored, result.tags) == ((), ("musllinux_1_2_x86_64",))

@@ -154,13 +154,11 @@ for _method in (1, 9, 12, 14, 93, 99):
 plus("deflate-garbage", "damaged", Member("canary/a", raw=b"\xff\xff\xff", size=3))
 plus("deflate-cut", "cut off", Member("canary/a", raw=zlib.compress(b"x" * 100)[2:-6], size=100))
 plus("deflate-tail", "behind its end", Member("canary/a", b"", raw=b"\3\0EVIL"))
-# Codes that are not complete: isal unpacks it, to one byte with this CRC; zlib, which installers use, refuses.
+# Codes that are not complete: some unpackers take it, to one byte with this CRC; zlib, which installers use, refuses.
 _LENIENT = bytes.fromhex("4d84b10ec2300c44f343f550608732a04a2031b05b4e638aa534ad1257227c3d412d8885e7bb")
 CASES["deflate-incomplete-code"] = Case(
     lambda kit: pack([*kit.members(), Member("canary/a", raw=_LENIENT, crc=2363233923, size=1)]),
     "damaged",
-    inspect="ok",
-    repair="ok",
 )
 plus("deflate-nothing", "cut off|length", Member("canary/a", b"", raw=b""))
 
@@ -354,9 +352,7 @@ with_fatbin("cut", "beyond|cut off", lambda kit: kit.container(kit.entry("sass",
 with_fatbin("size-overflow", "beyond the section", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 1))
 with_fatbin("header-0", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0) + bytes(64))
 with_fatbin("version", "no container", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 9, 16, 0) + bytes(64))
-with_fatbin(
-    "endless", "entries and containers", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000, "refused"
-)
+with_fatbin("endless", "entries and containers", lambda _: struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 3_000_000, "ok")
 with_fatbin("nested", "sm_35|beyond", lambda kit: kit.container(kit.entry("ptx", 50, data=kit.container() * 100)))
 for _name, _entry in [
     ("entry-header-0", struct.pack("<HHIQ", 2, 0x101, 0, 0) + bytes(48)),

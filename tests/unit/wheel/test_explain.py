@@ -12,7 +12,6 @@ from farm.base.errors import UsageError
 from farm.cli.main import main
 from farm.wheel.explain import explain
 from farm.wheel.explained import known
-from tests.differential.libraries import pe_at, put
 
 WINDOWS = "cp311-cp311-win_amd64"
 LINUX = "cp311-cp311-manylinux_2_17_x86_64"
@@ -124,14 +123,6 @@ def test_error_998(package, make_pe):
     found = both(package(files, WINDOWS), "Process finished with exit code -1073741819 (0xC0000005)")
     assert found.culprits == ("torch/lib/c10.dll: linked by Visual C++ 14.40",)
     assert "version 14.40 or newer" in found.cure
-
-
-@pytest.mark.parametrize("message", ["[WinError 998] Invalid access to memory location", "[WinError 193] …"])
-def test_what_the_loader_refuses_is_named(package, make_pe, message):
-    dll = make_pe()
-    wrong = put(dll, pe_at(dll) + 20 + 24, "Q", 0x180001000)  # ImageBase
-    found = both(package({"torch/lib/a.dll": dll, "torch/lib/b.dll": wrong}, WINDOWS), message)
-    assert found.culprits == ("torch/lib/b.dll: its address 0x180001000 is not a multiple of 64 KiB",)
 
 
 def test_error_14001(package, make_pe):
@@ -283,7 +274,7 @@ def test_messages_of_public_reports(small, report):
 
 
 def test_the_reports_are_many_and_of_all_kinds():
-    assert len(REPORTS) >= 60
+    assert len(REPORTS) >= 55
     assert sum("from" in each for each in REPORTS) >= 30
 
 

