@@ -1,4 +1,4 @@
-"""Writes README's table of channels: what is proved, by ci/evidence.yaml, and what is planned.
+"""Writes the table of channels in docs/evidence/README.md: what was tested, by ci/evidence.yaml.
 
     python -m tools.channel_table [--out FILE]
 
@@ -13,18 +13,17 @@ from farm.plan.evidence import ProvedWheel, load_evidence
 from farm.plan.matrix import load_matrix
 
 ROOT = Path(__file__).parent.parent
-OUT = ROOT / "README.md"
+OUT = ROOT / "docs" / "evidence" / "README.md"
 _BLOCK = re.compile(r"(?<=<!-- channels -->\n).*?(?=<!-- end of channels -->)", re.DOTALL)
 
 
 def table() -> str:
-    """The channels, those with a proof first; of each the variants that were built, and how far they were run.
+    """The channels, those that were tested first; of each the variants that were built, and how far they were run.
 
-    Of the wheels of a variant that which was run furthest counts; one in which something is wrong, only as long as
-    there is no other.
+    Of the wheels of a variant that which was run furthest counts.
     """
     matrix, evidence = load_matrix(ROOT), load_evidence(ROOT)
-    rows = ["| channel | package | proved |", "|---|---|---|"]
+    rows = ["| channel | package | tested |", "|---|---|---|"]
     groups: dict[tuple[str, str], list[ProvedWheel]] = {}
     for wheel in evidence.wheels:
         groups.setdefault((wheel.channel, wheel.package), []).append(wheel)
@@ -32,28 +31,24 @@ def table() -> str:
         furthest: dict[str, ProvedWheel] = {}
         for wheel in sorted(wheels, key=_rank):  # the later of two takes the place
             furthest[wheel.variant] = wheel
-        told: dict[str, list[str]] = {}
+        states: dict[str, list[str]] = {}
         for variant in dict.fromkeys(wheel.variant for wheel in wheels):
-            told.setdefault(_told(furthest[variant]), []).append(f"`{variant}`")
-        proved = "; ".join(f"{', '.join(variants)} {how}" for how, variants in told.items())
+            states.setdefault(furthest[variant].state, []).append(f"`{variant}`")
+        tested = "; ".join(f"{', '.join(variants)} {how}" for how, variants in states.items())
         version = wheels[0].version.partition("+")[0]
-        rows.append(f"| `{channel}` | {package} {version} | {proved} ([evidence]({wheels[0].page})) |")
-    planned = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
-    rows.append(f"| {', '.join(f'`{name}`' for name in planned)} | | nothing: planned |")
+        page = wheels[0].page.removeprefix("docs/evidence/")
+        rows.append(f"| `{channel}` | {package} {version} | {tested} ([evidence]({page})) |")
+    untested = [name for name in matrix.channels if not any(wheel.channel == name for wheel in evidence.wheels)]
+    rows.append(f"| {', '.join(f'`{name}`' for name in untested)} | | nothing |")
     return "\n".join(rows) + "\n"
 
 
-def _rank(wheel: ProvedWheel) -> tuple[bool, bool, bool]:
-    return not wheel.mended, any(run.card for run in wheel.runs), bool(wheel.runs)
-
-
-def _told(wheel: ProvedWheel) -> str:
-    mended = f" (wrong in it, mended since: {'; '.join(wheel.mended)})" if wheel.mended else ""
-    return f"{wheel.state}{mended}"
+def _rank(wheel: ProvedWheel) -> tuple[bool, bool]:
+    return any(run.card for run in wheel.runs), bool(wheel.runs)
 
 
 def written(text: str) -> str:
-    """README's `text` with the table of now."""
+    """The page's `text` with the current table."""
     return _BLOCK.sub(lambda _: table(), text)
 
 

@@ -8,6 +8,7 @@ For maintainers: `make generate` runs it. A test says so when it was forgotten.
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ VARIABLES = {
 }
 
 
+MANY = 8
+"""Commands that are counted and not named."""
+MAX_DEFAULT = 60
+"""Characters of a default value that is printed."""
+
+
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     lines = [head, re.sub(r"[^|]+", "---", head)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
@@ -42,16 +49,17 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 
 def keys(model: type[Model], comments: Path | None = None) -> str:
-    """The keys of a YAML file, from the model that reads it; what they mean may stand as comments of an example."""
-    said = (
+    """The keys of a YAML file, from the model that reads it; comments of an example file may explain them."""
+    comment = (
         dict(re.findall(r"^(\w+): .*?# (.*)$", comments.read_text(encoding="utf-8"), re.MULTILINE)) if comments else {}
     )
     schema = model.model_json_schema()
     rows = []
     for name, field in schema["properties"].items():
         default = "" if name in schema.get("required", []) else f"`{_yaml(field.get('default'))}`"
+        default = default if len(default) < MAX_DEFAULT else "see `farm/wheel/verify_defaults.yaml`"
         rows.append(
-            (f"`{name}`", _type(field, schema), default or "needed", field.get("description", said.get(name, "")))
+            (f"`{name}`", _type(field, schema), default or "needed", field.get("description", comment.get(name, "")))
         )
     return table("| key | type | default | what |", rows)
 
@@ -88,27 +96,42 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, those of subcommands too."""
+    """Every command with its options; those that several commands share are explained once."""
     top = parser()
-    return "\n".join(part for name in COMMANDS for part in _command(command_parser(top, name), COMMANDS[name]))
+    found = [one for name in COMMANDS for one in _commands(command_parser(top, name), COMMANDS[name])]
+    count = Counter(row for _, _, rows in found for row in rows)
+    common = [row for row, times in count.items() if times > 2 and row[1]]
+    shared = [(*row, ", ".join(name.removeprefix("farm ") for name, _, own in found if row in own)) for row in common]
+    parts = [
+        "### Options of several commands\n",
+        table("| option | what | of |", [_short(row) for row in sorted(shared)]),
+    ]
+    for name, text, rows in found:
+        parts.append(f"### {name}\n\n{text[0].upper()}{text[1:]}.\n")
+        if own := [row for row in rows if row not in common]:
+            parts.append("".join(f"- {option}: {what}\n" if what else f"- {option}\n" for option, what in own))
+    return "\n".join(parts)
 
 
-def _command(one: argparse.ArgumentParser, text: str) -> Iterator[str]:
-    # argparse has no public way to list its options.
-    below = [action for action in one._actions if isinstance(action, argparse._SubParsersAction)]
-    yield f"### {one.prog}\n\n{text[0].upper()}{text[1:]}.\n"
-    texts = one._get_formatter()
+def _short(row: tuple[str, str, str]) -> tuple[str, str, str]:
+    many = len(row[2].split(", ")) > MANY
+    return (row[0], row[1], f"{len(row[2].split(', '))} commands" if many else row[2])
+
+
+def _commands(one: argparse.ArgumentParser, text: str) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Name, text and options of a command and of those below it."""
+    texts = one._get_formatter()  # argparse has no public way to list its options
     rows = [
         (_option(action), texts._expand_help(action) if action.help else "")
         for action in one._actions
         if _shown(action)
     ]
-    if rows:
-        yield table("| option | what |", rows)
-    for action in below:
-        helps = {each.dest: each.help or "" for each in action._choices_actions}
-        for name, each in action.choices.items():
-            yield from _command(each, helps[name] or name)
+    yield one.prog, text, rows
+    for action in one._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            helps = {each.dest: each.help or "" for each in action._choices_actions}
+            for name, each in action.choices.items():
+                yield from _commands(each, helps[name] or name)
 
 
 def _shown(action: argparse.Action) -> bool:
@@ -142,28 +165,8 @@ def _cpus() -> str:
 
 
 def _environment() -> str:
-    rows = [(f"`FARM_{name.upper()}`", f"as `{option.flag}`") for name, option in OPTIONS.items()]
+    rows = [("`FARM_OPTION`", f"the option of that name: {', '.join(one.variable for one in OPTIONS.values())}")]
     return table("| variable | what |", [*rows, *((f"`{name}`", text) for name, text in VARIABLES.items())])
-
-
-def _json() -> str:
-    """The schemas of what `--json` prints: their version and the keys of the document."""
-    rows = []
-    for file in sorted((shipped.FOLDER / "cli" / "schemas").glob("*.schema.json")):
-        schema = json.loads(file.read_text(encoding="utf-8"))
-        forms = [_form(one) for one in schema.get("oneOf", [schema])]
-        command = schema["title"].removeprefix("What ").removesuffix(" prints")
-        rows.append(
-            (command, str(schema["version"]), " or ".join(forms), f"[{file.name}](../farm/schemas/{file.name})")
-        )
-    return table("| command | version | document | schema |", rows)
-
-
-def _form(schema: dict[str, Any]) -> str:
-    if schema["type"] == "array":
-        return f"a list of {_form(schema['items'])}" if schema.get("items") else "a list"
-    keys = ", ".join(f"`{name}`" for name in schema.get("properties", {}))
-    return keys or {"object": "a mapping", "string": "text"}.get(str(schema["type"]), "values")
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -175,13 +178,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "runner": lambda: keys(Runner),
     "environment": _environment,
     "exit-codes": lambda: table("| code | what |", [(str(int(code)), text) for code, text in EXITS.items()]),
-    "json": _json,
     "commands": commands,
 }
 
 
 def written(text: str) -> str:
-    """The page's `text` with the tables of now."""
+    """The page's `text` with the current tables."""
     return _BLOCK.sub(lambda found: f"{found[1]}{BLOCKS[found[2]]()}{found[3]}", text)
 
 

@@ -1,1 +1,1 @@
-"""What every other package may use: errors, text, YAML, hashes, locks, processes, temporary folders."""
+"""Errors, text, YAML, hashes, locks, processes, temporary folders."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What the command line ends with; README lists them for users."""
+    """Exit codes of the command line."""
 
     DONE = 0
     USAGE = 2
@@ -38,13 +38,13 @@ EXITS = {
     ExitCode.SMOKE_FAILED: "smoke failed",
     ExitCode.INFRASTRUCTURE: "infrastructure",
     ExitCode.INTERRUPTED: "interrupted",
-    141: "nobody reads the output (`farm status | head`)",
+    141: "output pipe closed (`farm status | head`)",
 }
 """Every exit code of the command line, for `farm --help` and the reference."""
 
 
 class FarmError(Exception):
-    """Something went wrong that the farm understands.
+    """A failure that the farm understands.
 
     Args:
         message: What happened, and where: file, line, step, member of a wheel.
@@ -119,11 +119,11 @@ _NEXT = {
         (errno.ENOSPC, errno.EDQUOT), "make room (`farm clean --dry-run` shows what can go), then run again"
     ),
 }
-"""What to do next, by the error's number."""
+"""Next steps by the error's number."""
 
 
 def of_system(error: Exception) -> InfrastructureError | None:
-    """What the system refused: space, permission, a folder, memory, threads. None: it is another error."""
+    """The farm's error where the system refused space, permission, a folder, memory or threads; None: another one."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return InfrastructureError(f"{where}{error.strerror or error}", hint=_NEXT.get(error.errno or 0))

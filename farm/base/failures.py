@@ -42,7 +42,7 @@ class Patterns(Model):
 
 @dataclass(frozen=True)
 class Failure:
-    """What a log says: the lines from its first error on (its last lines where no error is found), and why.
+    """The lines of a log from its first error on (its last lines where no error is found), and the cause.
 
     `recipe`: what the recipe names is at fault, so that another try would fail as well.
     """
@@ -59,7 +59,7 @@ class Failure:
         return "\n".join([*shown, f"  cause: {self.cause}"] if self.cause else shown)
 
     def hint(self, log: Path) -> str:
-        """What to do next, and where the rest is."""
+        """The next step, and the path of the whole log."""
         return f"{self.advice}; the whole log: {log}" if self.advice else f"the whole log: {log}"
 
 

@@ -1,4 +1,4 @@
-"""What a command writes into a folder that its caller names: whole, or nothing of it."""
+"""Output folders of commands: written whole or not at all."""
 
 import contextlib
 import errno
@@ -95,7 +95,7 @@ def unwritable(folder: Path) -> str | None:
 
 
 def runs_nothing(folder: Path) -> bool:
-    """Whether the file system of a folder, or of the one that it will be in, is mounted noexec."""
+    """True if the file system of a folder, or of the one that it will be in, is mounted noexec."""
     statvfs = getattr(os, "statvfs", None)  # not on Windows
     return statvfs is not None and bool(statvfs(_there(folder)).f_flag & getattr(os, "ST_NOEXEC", 0))
 

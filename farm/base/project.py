@@ -38,7 +38,7 @@ def find_project(start: Path) -> Path:
 
 
 def _is_there(file: Path) -> bool:
-    """Whether there is such a file; of a link that leads nowhere `farm.base.yamlfile` says so."""
+    """True if there is such a file; of a link that leads nowhere `farm.base.yamlfile` says so."""
     return file.is_file() or file.is_symlink()
 
 
@@ -61,7 +61,7 @@ def journal_path(project: Path) -> Path | None:
 
 
 def _values(text: str, name: str) -> list[str | None] | None:
-    """What a key of the mapping at the top stands for; None: it is not text, or there is no mapping.
+    """The text of a key of the top mapping; None: it is not text, or there is no mapping.
 
     A second reader of YAML on purpose. `farm.base.yamlfile` checks with pydantic, whose import takes seven times the
     CPU time of this (75 ms against 11, measured on a busy machine), for one key that `farm status` needs. Tests hold

@@ -1,4 +1,4 @@
-"""What comes from outside in somebody's METADATA: its requirements (PEP 508), and its name as it stands there."""
+"""Requirements (PEP 508) and names in METADATA that others wrote."""
 
 import re
 

@@ -14,7 +14,7 @@ ROOT = _IN_WHEEL if _IN_WHEEL.is_dir() else Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parents[1]
 """The package `farm`; `cli/schemas/` says what `--json` prints."""
 EXAMPLE = FOLDER / "cli" / "example"
-"""What `farm init` copies. Its `ci/farm.yaml` and `ci/runners.yaml` are also the defaults of a project without them."""
+"""The example project of `farm init`; its `ci/farm.yaml` and `ci/runners.yaml` are defaults of other projects too."""
 
 
 def path(project: Path, relative: str) -> Path:

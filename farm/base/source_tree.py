@@ -11,12 +11,12 @@ from pathlib import Path
 from farm.base.errors import UsageError
 
 _LISTED = (["--cached", "--recurse-submodules"], ["--others", "--exclude-standard"])
-"""What git tracks, and what it would add: it lists no submodules with the latter."""
+"""git's lists of tracked files and of files that it would add; the latter lists no submodules."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What is in a source tree, in a stable order.
+    """The files of a source tree, in a stable order.
 
     Attributes:
         files: Links to files among them: they stand for what is in the file.
@@ -30,7 +30,7 @@ class Tree:
 
 
 def read_tree(root: Path) -> Tree:
-    """What is in a source tree, without caches that Python leaves behind.
+    """The files of a source tree, without Python's caches.
 
     Of a git checkout what git tracks or would add: what builds leave there is ignored, or else is source.
 

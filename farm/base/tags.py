@@ -11,7 +11,7 @@ def python_of(interpreter: str, abi: str) -> str:
 
 
 def serves(interpreter: str, abi: str, python: str) -> bool:
-    """Whether `python` (`py311`, `py314t`) installs a wheel with these tags, on a platform that is the wheel's."""
+    """True if `python` (`py311`, `py314t`) installs a wheel with these tags, on a platform that is the wheel's."""
     return (interpreter, abi) in _installed(python)
 
 

@@ -1,4 +1,4 @@
-"""What the farm's own YAML files hold, kept parsed beside them, as Python keeps compiled modules.
+"""A cache of the farm's own parsed YAML files, beside them, as Python keeps compiled modules.
 
 Parsing the catalogue takes longer than most questions to it. A file of the package that was read and checked once is
 kept as JSON in `__pycache__`, with the sha256 of its text: a file that changed is read again. Nothing is kept of files
@@ -18,12 +18,12 @@ FOLDER = Path(__file__).parents[1]
 
 
 def is_own(path: Path) -> bool:
-    """Whether it is a file of the package: a test checks those, what others write is checked each time."""
+    """True if it is a file of the package: a test checks those, what others write is checked each time."""
     return str(path).startswith(str(FOLDER) + os.sep)
 
 
 def read(path: Path, raw: bytes) -> Any | None:
-    """What is kept of the file whose content is `raw`; None: nothing.
+    """The cached value of the file whose content is `raw`; None: there is none.
 
     Keys of mappings are words, as JSON has them: `12` comes back as `"12"`.
     """

@@ -1,4 +1,4 @@
-"""What is wrong in a YAML file and on which line, in the words of YAML: pydantic's errors speak of Python."""
+"""Errors in YAML files with their lines, in the words of YAML: pydantic's errors speak of Python."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from farm.base.text import nearest, short
 
 MEANINGS: dict[str, str] = {}
-"""What a pattern asks for, in words; `farm.base.yamlfile.pattern` adds to it."""
+"""Patterns in words; `farm.base.yamlfile.pattern` adds to it."""
 
 
 def explain(path: Path, root: yaml.Node, model: type[BaseModel], error: ValidationError) -> list[str]:
@@ -67,7 +67,7 @@ _NEEDED = {
 
 
 def _said(problem: ErrorDetails) -> str:
-    """What is wrong with a value."""
+    """The error of a value, in words."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind in _NEEDED:
         return _NEEDED[kind]

@@ -41,7 +41,7 @@ class Model(BaseModel):
 
     @classmethod
     def completed(cls, data: Any) -> Any:
-        """What is read for a record, with what the file states once for all of its kind."""
+        """A record's data, with the values that the file states once for all of its kind."""
         return data
 
 
@@ -98,7 +98,7 @@ def load(path: Path, model: type[M]) -> M:
 
 
 def load_facts(path: Path, model: type[R]) -> R:
-    """The same for a file of the catalogue: once it was checked, its records are made without a check.
+    """A file of the catalogue, loaded: once it was checked, its records are made without a check.
 
     Raises:
         UsageError: As above.
@@ -156,7 +156,7 @@ def _fields(model: type[BaseModel]) -> dict[str, tuple[Callable[[Any], Any] | No
 
 
 def _maker(kind: Any) -> Callable[[Any], Any] | None:
-    """What makes a value of type `kind` of plain data; None: the data are the value."""
+    """The function that makes a value of type `kind` of plain data; None: the data are the value."""
     if isinstance(kind, type) and issubclass(kind, Model):
         return partial(record, kind)
     if kind is date:

@@ -1,4 +1,4 @@
-"""What is true of GPUs, CPUs, CUDA, cuDNN, compilers and PyTorch: YAML files with a source per fact.
+"""Facts about GPUs, CPUs, CUDA, cuDNN, compilers and PyTorch: YAML files with a source per fact.
 
 The shapes stand in `farm.catalog.models`; the functions here load each file once.
 """
@@ -117,7 +117,7 @@ def official() -> OfficialWheels:
 
 @cache
 def dropped() -> list[Dropped]:
-    """What upstream left out of its own wheels; apart from them, since every plan asks."""
+    """Cards that upstream left out of its wheels; a file of its own, since every plan reads it."""
     return load_facts(FOLDER / "dropped.yaml", DroppedCards).dropped
 
 

@@ -11,7 +11,7 @@ MAJOR = 10
 
 
 def sass_runs(code: int, card: int, suffix: str = "") -> bool:
-    """Whether machine code for sm_`code` runs on a card of sm_`card`.
+    """True if machine code for sm_`code` runs on a card of sm_`card`.
 
     It runs on the same major version and the same or a higher minor one: 8.6 on 8.9, 8.0 on 8.6, 12.0 on 12.1. Code
     with the suffix `a` runs on its own SM alone; `f` (a family) keeps to the rule. Code of cards and of integrated
@@ -23,10 +23,10 @@ def sass_runs(code: int, card: int, suffix: str = "") -> bool:
 
 
 def ptx_compiles(code: int, card: int, suffix: str = "") -> bool:
-    """Whether a driver can compile PTX for compute_`code` on a card: any card that is not older, without a suffix."""
+    """True if a driver can compile PTX for compute_`code` on a card: any card that is not older, without a suffix."""
     return not suffix and card >= code
 
 
 def is_integrated(sm: int) -> bool:
-    """Whether an SM is that of an integrated GPU (Tegra), which sits in a 64-bit Arm chip alone."""
+    """True if an SM is that of an integrated GPU (Tegra), which sits in a 64-bit Arm chip alone."""
     return sm in catalog.architectures().tegra

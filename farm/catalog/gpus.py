@@ -123,7 +123,7 @@ def machine(name: str, sm: int) -> str:
 
 
 def beside_arm(name: str) -> bool:
-    """Whether the card is sold beside NVIDIA's own Arm CPU alone, which its SM does not tell."""
+    """True if the card is sold beside NVIDIA's own Arm CPU alone, which its SM does not tell."""
     return any(card.name in gpus().arm for card in find(name))
 
 
@@ -186,7 +186,7 @@ KEYS: tuple[Callable[[str], str], ...] = (_full, _bare, _number)
 
 @cache
 def _noise() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What to leave out where it stands apart; and inside of words, where only long ones cannot be part of a name."""
+    """Words to leave out where they stand alone, and long ones inside of words, which cannot be part of a name."""
     noise = [re.findall(r"[a-z0-9]+", word) for word in sorted(gpus().noise, key=len, reverse=True)]
     apart = "|".join(r"[\W_]*".join(word) for word in noise)
     inside = "|".join(joined for word in noise if len(joined := "".join(word)) > 4)

@@ -190,7 +190,7 @@ class LibraryWheels(Model):
 
 
 class LibraryFiles(Model):
-    """What a wheel of a toolkit's libraries holds for a build that needs it; fields as in `LibraryWheel`."""
+    """The part of a wheel of a toolkit's libraries that builds need; fields as in `LibraryWheel`."""
 
     files: list[str]
     requires: list[str] = []
@@ -384,7 +384,7 @@ class OfficialWheel(Model):
 
 
 class Dropped(Model):
-    """What upstream left out of its wheels: from which release, in which CUDA flavours, for which SMs."""
+    """SMs that upstream left out of its wheels, by release and CUDA flavour."""
 
     since: str = Field(pattern=VERSION)
     cuda: list[str]
@@ -415,7 +415,7 @@ class OfficialWheels(Model):
 
 
 class ArchListGrammar(Model):
-    """What TORCH_CUDA_ARCH_LIST may hold: regular expressions and names, by the first release that takes them.
+    """The grammar of TORCH_CUDA_ARCH_LIST: regular expressions and names, by the first release that takes them.
 
     `depends_on` has the names that stand for something else on every machine or with every CUDA.
     """
@@ -555,7 +555,7 @@ class PackagePart(Model):
 
 
 class WheelPart(Model):
-    """What the toolkit takes out of a wheel: folder below / by pattern of members; `link` as in `PackagePart`."""
+    """Files that the toolkit takes out of a wheel: folder below / by pattern of members; `link` as in `PackagePart`."""
 
     members: dict[str, str]
     link: str
@@ -617,7 +617,7 @@ class NvidiaProvider(Model):
     source: str
 
     def parts(self, cuda: str, platform: str = "linux-x86_64") -> dict[str, list[str]]:
-        """What each component is made of in the CUDA version `cuda`; `platform` is NVIDIA's name."""
+        """The archives of each component in the CUDA version `cuda`; `platform` is NVIDIA's name."""
         found = dict(self.components)
         version = tuple(map(int, cuda.split(".")))
         # In the order of the file, oldest first: a newer name replaces an older one.

@@ -139,7 +139,7 @@ def size_of(path: Path) -> int:
 
 
 def old_in_docker(before: datetime, workspace: "Workspace", *, all_projects: bool) -> list[tuple[str, int]]:
-    """What Docker has of ended runs, made before, with its bytes; none where no engine answers.
+    """Docker's leftovers of ended runs, made before, with their bytes; none where no engine answers.
 
     First containers, by `CONTAINERS` and the start of the id; then the toolchain images and build trees that no other
     container uses. A tree's name begins with `TREES`. The size of a container or tree is not known without reading it

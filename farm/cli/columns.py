@@ -10,7 +10,7 @@ _ALSO_NARROW = frozenset("\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2192\u2264
 
 
 def is_narrow(text: str) -> bool:
-    """Whether every character takes one place, which is all that this module measures."""
+    """True if every character takes one place, which is all that this module measures."""
     known = text.isascii() or all(char < "\u0300" or char in _ALSO_NARROW for char in text)
     return known and text.isprintable()
 

@@ -1,4 +1,4 @@
-"""What is inside a wheel, printed."""
+"""Tables of a wheel's content."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from farm.wheel.inspect import WheelContents
 
 
 def show_contents(contents: WheelContents) -> None:
-    """What is inside a wheel, a table for each question."""
+    """The tables of a wheel's content."""
     say(f"{contents.file}: {contents.size / 1e6:.1f} MB, {contents.unpacked / 1e6:.1f} MB unpacked")
     say(f"tags: {', '.join(contents.tags)}; {_floor(contents)}")
     rows = []

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         from farm.plan.evidence import load_evidence
 
         asked = (recommendation.channel, "torch", readings.os.system, recommendation.variant)
-        reasons = (*recommendation.reasons, load_evidence(project).told(*asked))
+        reasons = (*recommendation.reasons, load_evidence(project).of_variant(*asked))
         recommendation = recommendation.model_copy(update={"reasons": reasons})
     if args.json:
         found = {"readings": readings, "recommendation": recommendation}

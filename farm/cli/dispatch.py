@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn(text: str) -> None:
-    """What the journal cannot take goes to the dispatcher's own log; on a full disk the runs go on without either."""
+    """Write to the dispatcher's own log where the journal cannot be written; on a full disk the runs go on without."""
     from farm.cli import output, show
 
     with contextlib.suppress(output.OutputFailedError):

@@ -71,7 +71,7 @@ def _own_build(project: Path, channel: str | None) -> Build | None:
 
 
 def _in_project(args: argparse.Namespace) -> bool:
-    """Whether there is a project with a configuration of its own: who has one builds."""
+    """True if there is a project with a configuration of its own: who has one builds."""
     project = find_project(args.project or Path.cwd())
     return any((project / file).is_file() for file in PROJECT_FILES)
 

@@ -2,7 +2,11 @@
 
 import argparse
 import re
+import shutil
+import sys
 from collections.abc import Sequence
+
+from farm.cli import columns, show
 
 PAGES = {
     "options": "options.md: what can be overridden for one build",
@@ -11,6 +15,9 @@ PAGES = {
 }
 """Pages that are printed whole. A command's name means its options, so `farm help verify` shows both."""
 REFERENCE = "reference.md"
+_CELLS = re.compile(r"(?<!\\)\|")
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+_MARKS = re.compile(r"\*\*|`")
 _COMMENT = re.compile(r"^<!-- .*? -->\n", re.MULTILINE)
 
 
@@ -44,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     if topic in COMMANDS:
         command_parser(parser((topic,)), topic).print_help()
         if f"{topic}s" in found:
-            print(f"\n{found[f'{topic}s']}", end="")
+            print(f"\n{text_of(found[f'{topic}s'])}", end="")
     elif topic in found:
-        print(found[topic], end="")
+        print(text_of(found[topic]), end="")
     if topic in PAGES:
-        print(page(PAGES[topic].partition(":")[0]), end="")
+        print(text_of(page(PAGES[topic].partition(":")[0])), end="")
     elif topic not in COMMANDS and topic not in found:
         known = [*found, *PAGES, *COMMANDS]
         near = nearest(topic, known)
@@ -67,6 +74,36 @@ def below_of(one: argparse.ArgumentParser, words: Sequence[str], asked: str) -> 
         except (KeyError, ValueError) as error:
             raise UsageError(f"no topic {asked!r}", hint=f"{one.prog} --help") from error
     return one
+
+
+def text_of(markdown: str) -> str:
+    """Markdown as a terminal shows it: tables with aligned columns, headings underlined, no marks."""
+    lines: list[str] = []
+    rows: list[list[str]] = []
+    code = False
+    for line in [*markdown.splitlines(), ""]:
+        if line.startswith("|") and not code:
+            rows.append([_unmarked(cell.strip().replace("\\|", "|")) for cell in _CELLS.split(line)[1:-1]])
+            continue
+        if rows:
+            head, _, *body = rows
+            room = shutil.get_terminal_size().columns if sys.stdout.isatty() else show.LOG_WIDTH
+            lines += columns.lines([head, *body], [False] * len(head), room)
+            rows = []
+        if line.startswith("```"):
+            code = not code
+        elif code:
+            lines.append(f"    {line}")
+        elif line.startswith("#"):
+            title = _unmarked(line.lstrip("#").strip())
+            lines += [title, ("=" if line.startswith("# ") else "-") * len(title)]
+        elif not line.startswith("<!--"):
+            lines.append(_unmarked(line))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _unmarked(text: str) -> str:
+    return _MARKS.sub("", _LINK.sub(r"\1", text))
 
 
 def page(name: str) -> str:

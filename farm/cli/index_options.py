@@ -1,4 +1,4 @@
-"""What the subcommands of `farm index` share: which index, which key signs, and a change of one wheel's state."""
+"""Common parts of the subcommands of `farm index`: the index, the key that signs, a change of one wheel's state."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ def add_allow(parser: argparse.ArgumentParser) -> None:
 
 
 def policy_of(args: argparse.Namespace) -> "Admission":
-    """What `--allow` says."""
+    """The value of `--allow`."""
     from farm.index.admission import Admission
 
     return Admission("direct-urls" in args.allow, "similar-names" in args.allow)
@@ -79,7 +79,7 @@ def index_url(args: argparse.Namespace) -> str:
 
 
 def settings_of(args: argparse.Namespace) -> "Settings":
-    """What ci/farm.yaml says."""
+    """The settings of ci/farm.yaml."""
     from farm.base.project import find_project
     from farm.plan.settings import load_settings
 
@@ -137,7 +137,7 @@ def changing(args: argparse.Namespace) -> "tuple[Store, Signer | None]":
 
 
 def signer_over(args: argparse.Namespace, catalogue: "Stored | None") -> "Signer | None":
-    """As `signer_of`, of an index that is about to be changed: that nobody signs a signed one is said on stderr."""
+    """`signer_of` for an index that will be changed, with a warning where a signed one will not be signed."""
     from farm.cli import show
     from farm.index.catalogue import parse_catalogue
     from farm.index.pages import ForeignObjectError

@@ -95,7 +95,7 @@ def _clone(folder: Path) -> tuple[str, str]:
 
 
 def _taken(target: Path) -> str | None:
-    """What is where the file, or one of its folders, should be; a link that leads nowhere is something too."""
+    """The path that is in the way of the file or one of its folders, a link that leads nowhere included."""
     if os.path.lexists(target):
         return str(target)
     return next((f"the file {part}" for part in target.parents if os.path.lexists(part) and not part.is_dir()), None)

@@ -25,7 +25,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Build": {
         "init": "write a small project to start from: ci/, a recipe, a workflow",
         "submit": "build, repair, verify, publish, install and smoke-test a wheel",
-        "plan": "show the resolved build, each value with its origin",
+        "plan": "show what would be built, what it costs, what was tested of it, and the origin of each value",
         "render": "write Dockerfile, scripts and plan, or an offline bundle",
         "build": "build the wheel of a plan file, and stop there",
         "status": "show runs, their steps, and why a run waits",
@@ -67,12 +67,6 @@ COMMANDS: Mapping[str, str] = {name: text for group in GROUPS.values() for name,
 TEXT_ONLY = ("index", "completion", "help", "logs", "dispatch")
 """Commands without `--json`: a log and a script are text; each subcommand of `index` has its own."""
 
-RENAMED: Mapping[str, Mapping[str, str]] = {
-    "smoke": {"--limit": "--time-limit"},
-    "submit": {"--carried": "--from-bundle"},
-}
-"""Options by command whose old names are accepted in this release."""
-
 EPILOG = "\n".join(
     wrap(f"exit codes: {', '.join(f'{int(code)} {text}' for code, text in EXITS.items())}.".replace("`", ""), 100)
 )
@@ -86,11 +80,20 @@ class Command(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """Names the nearest option or word where one is unknown."""
+    """Errors begin with the message; the nearest word and one line of usage follow."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(2, f"{self.prog}: {message}\n{did_you_mean(message, self)}")
+        needed = [word for action in self._actions if (word := _needed(action))]
+        usage = " ".join([self.prog, *needed, "[OPTIONS]"])
+        self.exit(2, f"{self.prog}: {message}\n{did_you_mean(message, self)}  usage: {usage}  (`{self.prog} --help`)\n")
+
+
+def _needed(action: argparse.Action) -> str | None:
+    """An argument that has to be given, as usage shows it."""
+    name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if action.option_strings:
+        return f"{action.option_strings[0]} {name}" if action.required else None
+    return None if action.nargs in ("*", "?") else name
 
 
 def did_you_mean(message: str, parser: argparse.ArgumentParser) -> str:
@@ -153,7 +156,7 @@ def overview() -> str:
     lines = []
     for group, commands in GROUPS.items():
         lines.append(f"{group}:")
-        lines += [f"  {name:<11}{text}" for name, text in commands.items()]
+        lines += [f"  {name:<12}{text}" for name, text in commands.items()]
         lines.append("")
     return "\n".join([*lines, "`farm COMMAND --help` shows the options of a command.", "", EPILOG])
 
@@ -166,7 +169,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         # argparse answers these without a command, and ends the process.
         if any(word in ("-h", "--help", "--version") for word in given):
             return top.parse_args(given)
-        top.error("name a command; `farm --help` lists them")
+        parser(()).print_help(sys.stderr)
+        sys.exit(2)
     if name not in COMMANDS:
         from farm.base.text import nearest
 
@@ -176,7 +180,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     # With this one command: the modules of the others are not imported.
     top = parser((name,))
     # Not `parse_args`: its error would show the usage of `farm`, not that of the command.
-    args, unknown = top.parse_known_args(renamed(name, given))
+    args, unknown = top.parse_known_args(given)
     if unknown:
         command_parser(top, name).error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
@@ -196,20 +200,6 @@ def named(given: Sequence[str]) -> str | None:
 def command_parser(top: argparse.ArgumentParser, name: str) -> argparse.ArgumentParser:
     (below,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
     return cast(argparse.ArgumentParser, below.choices[name])
-
-
-def renamed(name: str, given: Sequence[str]) -> list[str]:
-    """The arguments with the names that options have now."""
-    from farm.cli import show
-
-    found = []
-    for argument in given:
-        option, equals, value = argument.partition("=")
-        new = RENAMED.get(name, {}).get(option)
-        if new is not None:
-            show.note(f"farm: {option} is now {new}; the old name is accepted in this release only")
-        found.append((new or option) + equals + value)
-    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from farm.platforms.facts import DEFAULT, PLATFORMS
 
 
 def add_selectors(parser: argparse.ArgumentParser, *, required: bool = True, of_wheel: bool = False) -> None:
-    """What to build: the same everywhere. `of_wheel`: the command has `args.wheel`, whose name says the package."""
+    """Options that select a build. `of_wheel`: the command has `args.wheel`, whose name says the package."""
     group = parser.add_argument_group("selectors")
     group.add_argument(
         "--variant",

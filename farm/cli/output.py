@@ -141,5 +141,5 @@ def _to_nowhere(descriptor: int) -> None:
 
 
 def closed_by_reader() -> bool:
-    """Whether the reader of standard output or error went away."""
+    """True if the reader of standard output or error went away."""
     return _Outlet.closed_by_reader

@@ -1,39 +1,87 @@
-"""`farm plan`: the resolved build, each value with its origin, and what has been proved of it."""
+"""`farm plan`: what would be built, what it costs, what was tested of it, and where each value comes from."""
 
 import argparse
-import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from farm.cli.options import add_selectors
+
+if TYPE_CHECKING:
+    from farm.plan.file import Plan
+
+Row = tuple[str, str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selectors(parser)
+    parser.add_argument("--all", action="store_true", help="print the variables and every test of the build as well")
 
 
 def run(args: argparse.Namespace) -> int:
-    from farm import catalog
     from farm.cli import show
     from farm.cli.selected import plan_of
     from farm.plan.evidence import load_evidence
-    from farm.platforms.registry import platform
 
     project, _, plan = plan_of(args)
     if args.json:
         print(plan.to_json(), end="")
         return 0
-    data = json.loads(plan.to_json())
-    env, options, origins = data.pop("env"), data.pop("options"), data.pop("origins")
-    rows = [("channel", plan.channel, origins["channel"])]
-    rows += [(name, "" if value is None else str(value), origins[name]) for name, value in options.items()]
+    evidence = load_evidence(project)
+    show.say(f"{plan.package} {plan.version} for {plan.variant} on {plan.platform} (plan {plan.digest[:12]})")
+    for what, text in [*cost(plan), *((what, f"{text} ({source})") for what, text, source in evidence.rows(plan))]:
+        show.say(f"  {what:<11} {text}")
+    print()
+    rows = values(plan)
+    if args.all:
+        rows += evidence.details(plan)
+        rows += [(f"env {key}", value, plan.origins[f"env.{key}"]) for key, value in plan.env.items()]
+    show.table("", ("what", "value", "origin"), rows)
+    if not args.all:
+        show.say(f"--all prints {len(plan.env)} variables of the build and each of its tests as well")
+    return 0
+
+
+def values(plan: "Plan") -> list[Row]:
+    """The choices that make the build, each with its origin."""
+    from farm import catalog
+    from farm.platforms.registry import platform
+
+    rows = [("channel", plan.channel, plan.origins["channel"])]
+    options = ((name, value) for name, value in plan.options.items() if value is not None)
+    rows += [(name, str(value), plan.origins[name]) for name, value in options]
     if plan.base:
-        glibc = catalog.debian_releases()[plan.base].glibc
+        reach = ", ".join(catalog.reach(plan.base)) or "newer ones"
         rows.append(
-            ("base", plan.base, f"glibc {glibc}: runs on {', '.join(catalog.reach(plan.base)) or 'newer ones'}")
+            ("base", plan.base, f"glibc {catalog.debian_releases()[plan.base].glibc}: runs at least on {reach}")
         )
     if plan.python:
-        rows.append(("python", f"{plan.python.version} from python-build-standalone", origins["python"]))
-    rows += load_evidence(project).rows(plan)
-    rows += [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
-    rows += [(f"env {key}", value, origins[f"env.{key}"]) for key, value in env.items()]
-    show.table(f"{plan.package} {plan.version} (plan {plan.digest[:12]})", ("what", "value", "origin"), rows)
-    return 0
+        rows.append(("python", f"{plan.python.version} from python-build-standalone", plan.origins["python"]))
+    rows += [("needs", need, f"recipe {plan.recipe}") for need in plan.needs]
+    return rows + [("not pinned", text, f"docs/{plan.platform}.md") for text in platform(plan.platform).floating(plan)]
+
+
+def cost(plan: "Plan") -> Iterator[tuple[str, str]]:
+    """Time, memory, disk and downloads of the build; the time for the cores and memory of this machine."""
+    from farm.base.text import duration
+    from farm.machine.doctor.findings import needs
+    from farm.machine.doctor.site import ThisSite
+    from farm.plan.recipe import recipe
+
+    known, site = recipe(plan.recipe), ThisSite()
+    memory, cores = site.memory()[0], site.cores()
+    jobs = max(1, min(cores, int(memory / (plan.memory_per_job_gb * 1e9))))
+    here = f"with {jobs} compilers at a time ({cores} cores, {memory / 1e9:.0f} GB; {plan.memory_per_job_gb} GB each)"
+    if known.cost is None:
+        yield "time", f"not measured; here {here}"
+    else:
+        gpus = len(plan.parsed_variant.sms)
+        word = {0: "less than", 1: "about"}.get(gpus, "more than")  # it was measured with one GPU architecture
+        time = duration(known.cost.cpu_hours * 3600 / jobs)
+        yield "time", f"{word} {known.cost.cpu_hours:g} CPU hours: {word} {time} here, {here}"
+    sizes = [f"{known.disk_gb:g} GB for the build"]
+    sizes += [f"{needs().image_gb} GB for the image"] if plan.base else []
+    if known.cost and known.cost.installed_gb and plan.toolkit:
+        sizes.append(f"{known.cost.installed_gb:g} GB where it is installed, with CUDA's libraries")
+    yield "disk", ", ".join(sizes)
+    if known.cost and known.cost.download_gb:
+        yield "downloads", f"{known.cost.download_gb:g} GB of tools and sources"

@@ -47,6 +47,6 @@ def _package_of(wheel: Path | None) -> str:
 
 
 def plan_of(args: argparse.Namespace) -> tuple[Path, Settings, Plan]:
-    """The same, and the resolved build."""
+    """Project, settings and the resolved build."""
     project, settings = project_of(args)
     return project, settings, resolve(project, selectors_of(args, project, settings))

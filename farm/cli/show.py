@@ -26,7 +26,7 @@ RIGHT = ("seconds", "took")
 
 
 def explain(error: FarmError) -> None:
-    """What happened, where, and what to do next."""
+    """Print an error: what happened, where, and the next step."""
     sys.stdout.flush()  # where both go to one log, what was printed stands before
     first, *more = str(error).split("\n")
     note(f"farm: {first}")
@@ -60,7 +60,7 @@ def console(*, stderr: bool = True) -> "Console":
 
 
 def on_terminal() -> bool:
-    """Whether progress may be drawn: standard error is a terminal, and no CI's."""
+    """True if progress may be drawn: standard error is a terminal, and no CI's."""
     return sys.stderr is not None and sys.stderr.isatty() and not os.environ.get("CI")
 
 
@@ -85,7 +85,7 @@ def _by_rich(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def rich_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    """The same as an object of Rich, for a live view."""
+    """A table as an object of Rich, for a live view."""
     from rich.table import Table
     from rich.text import Text
 

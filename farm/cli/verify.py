@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def waivers_of(args: argparse.Namespace) -> list[Waiver]:
-    """What `--waive` accepts."""
+    """The waivers of `--waive`."""
     return [parse_waiver(text) for text in args.waive]
 
 
 def policy_of(args: argparse.Namespace) -> tuple[Policy, list[Waiver]]:
-    """What the wheel is held to: the variant's promise, a file's, or without either what every wheel must keep."""
+    """The policy: the variant's, a file's, or without either that of every wheel."""
     waivers = waivers_of(args)
     if args.policy and args.variant:
         raise UsageError("--policy and --variant exclude each other: a variant has a policy of its own")

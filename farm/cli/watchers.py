@@ -1,6 +1,7 @@
 """Progress of a run on standard error: a line a step for logs, a live view for terminals, nothing, or all output."""
 
 import argparse
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +16,12 @@ from farm.run.report import Silent, Step, Watcher
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-ALIVE_S = 8.0
-"""Seconds without a line after which a log says what goes on; as `Pulse` looks every two seconds, ten at most."""
+ALIVE_S = 30.0
+"""Seconds without a line after which a log says what goes on."""
+WIDTH = 110
+"""Characters of a line of a log; the run's log files have the whole."""
+_NOISE = re.compile(r"\s*(?:[0-9]*\s*\|.*|[\^~|. ]*)|(?:\S*/)?(?:gcc|g\+\+|cc|c\+\+|nvcc|cl|ccache)(?:-[0-9]+)? .*")
+"""Code that a compiler quotes, its carets, and command lines."""
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 ASCII_FRAMES = "|/-\\"
 SILENT_S = 10.0
@@ -49,20 +54,24 @@ class Position:
         self._done = self._total = 0
 
     def line(self, text: str) -> None:
-        self.newest, self.heard = plain(text), time.monotonic()
+        self.heard = time.monotonic()
+        if not _NOISE.fullmatch(text):
+            self.newest = plain(text)
 
     def progress(self, done: int, total: int) -> None:
-        if total != self._total or done < self._done:  # another phase counts anew
-            self._first = None
-        # The rate counts from the first step that was seen: a build that is taken up again begins in the middle.
+        if total != self._total:
+            self._first, self._done = None, 0
+        # The rate counts from the first step that was seen: a build that is resumed begins in the middle.
         self._first = self._first or (time.monotonic(), done)
-        self._done, self._total = done, total
+        self._done, self._total = max(done, self._done), total
         self.heard = time.monotonic()
 
     def counted(self, now: float) -> str:
         """`3/7 (42 %), 12 a minute, about 3 min left`; less where less is known, empty where nothing is counted."""
         if not self._total:
             return ""
+        if self._done >= self._total:
+            return f"{self._total}/{self._total}, finishing"
         text = f"{self._done}/{self._total} ({self._done * 100 // self._total} %)"
         assert self._first is not None
         seconds, steps = now - self._first[0], self._done - self._first[1]
@@ -118,7 +127,10 @@ class LogWatcher:
 
     def note(self, text: str) -> None:
         self._at.line(text)
-        self._pulse.line(f"    {text}")
+        # Of the probe's checks those that failed: the step's result counts the others.
+        if text.startswith(("not run ", "passed ")) and not self._verbose:
+            return
+        self._pulse.line(f"    {text}" if self._verbose else _cut(f"    {text}"))
 
     def progress(self, done: int, total: int) -> None:
         self._at.progress(done, total)
@@ -129,7 +141,11 @@ class LogWatcher:
         if not at.name:
             return None
         words = [part for part in (at.counted(now), at.output(now)) if part]
-        return f"    {': '.join(words) or f'{at.name} for {duration(now - at.began)}'}"
+        return _cut(f"    {': '.join(words) or f'{at.name} for {duration(now - at.began)}'}")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 2]} …"
 
 
 class TerminalWatcher:
@@ -174,7 +190,7 @@ class TerminalWatcher:
         self._at.progress(done, total)
 
     def view(self) -> "RenderableType":
-        """What stands below the steps that ended: one line about the step, one with its newest output."""
+        """The lines below the steps that ended: one about the step, one with its newest output."""
         from rich.console import Group
         from rich.text import Text
 

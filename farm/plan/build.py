@@ -44,7 +44,7 @@ def resolve(project: Path, selectors: Selectors) -> Plan:
 
 
 def judge(project: Path, selectors: Selectors, asked: Mapping[str, Any] | None = None) -> Judgement:
-    """What stands against building the selectors; `asked` are further fields of the stack, such as a driver.
+    """The reasons against building the selectors; `asked` are further fields of the stack, such as a driver.
 
     Raises:
         UsageError: A name is unknown or a configuration file is wrong.
@@ -133,7 +133,7 @@ def _plan(wanted: Candidate) -> Plan:
 
 
 def _requirements(wanted: Candidate, values: Mapping[str, str]) -> list[str]:
-    """What METADATA must require.
+    """The requirements of METADATA.
 
     Raises:
         UsageError: One is no requirement.
@@ -166,7 +166,7 @@ def _origins(wanted: Candidate, env: Mapping[str, Choice]) -> dict[str, str]:
 
 
 def _build_requires(wanted: Candidate) -> list[SourcePlan]:
-    """What a standalone Python needs for the build, and of what the recipe names the rest."""
+    """Wheels that a standalone Python needs for the build, then those of the recipe that are not among them."""
     own = wheels(wanted.stack)
     there = {wheel.package for wheel in own}
     named = inputs.build_requires(wanted.pins.recipe, wanted.recipe, wanted.stack, wanted.pins.base)
@@ -174,7 +174,7 @@ def _build_requires(wanted: Candidate) -> list[SourcePlan]:
 
 
 def _policy(wanted: Candidate, values: Mapping[str, str]) -> Policy:
-    """What the wheel is held to: the recipe's rules, those that the channel names in their place, and the variant."""
+    """The policy of verify: the recipe's rules, those that the channel names in their place, and the variant."""
     recipe, pins, variant = wanted.recipe, wanted.pins, wanted.stack.variant
     rules = recipe.verify.model_dump() | (pins.verify.model_dump(exclude_unset=True) if pins.verify else {})
     sms = sorted(variant.sms) if recipe.device_code else []

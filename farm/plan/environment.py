@@ -47,14 +47,14 @@ def cmake_architectures(variant: Variant, *, ptx: bool) -> str:
 
 
 def gencode(variant: Variant, *, ptx: bool) -> str:
-    """The same as flags of nvcc."""
+    """The GPU's architectures as flags of nvcc."""
     names = [name.removeprefix("sm") for name in variant.architectures]
     codes = [(name, f"sm_{name}") for name in names] + [(name, f"compute_{name}") for name in names[-1:] if ptx]
     return " ".join(f"-gencode=arch=compute_{name},code={code}" for name, code in codes)
 
 
 def placeholders(candidate: Candidate) -> dict[str, str]:
-    """What `{version}`, `{blas}`, … of a recipe stand for in this build."""
+    """The values of `{version}`, `{blas}`, … in a recipe, for this build."""
     stack, system = candidate.stack, platform(candidate.stack.platform)
     base = source_version(candidate.recipe, stack.torch)
     return {

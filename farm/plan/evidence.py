@@ -1,4 +1,4 @@
-"""What has been proved of channels: wheels that were built to their end, and where they ran (`ci/evidence.yaml`).
+"""The wheels that were built to their end, and where they ran (`ci/evidence.yaml`).
 
 An entry counts for one build alone, and only while the build is what the entry says; nothing is concluded from it for
 other variants of the channel.
@@ -47,8 +47,8 @@ class Ran(Model):
 class ProvedWheel(Model):
     """A wheel that was built to its end. `page` describes it, a path in the farm's repository or an address.
 
-    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept. `mended`: what is
-    wrong in this wheel and was mended after it; no build since then is proved by it.
+    `options` are those of the plan that the proof depends on; `sha256` None: the hash was not kept. A wheel
+    that turned out to be wrong has no entry.
     """
 
     channel: Line
@@ -61,8 +61,12 @@ class ProvedWheel(Model):
     built: Built
     runs: list[Ran]
     not_run: list[Line]
-    mended: list[Line] = []
     page: Annotated[str, Field(pattern=r"^(https://[!-~]{1,300}|[A-Za-z0-9._/-]{1,200})$")]
+
+    @property
+    def line(self) -> str:
+        """The proof in one line: when it was built and how far it was run."""
+        return f"{self.built.date}: {self.state}"
 
     @property
     def state(self) -> str:
@@ -73,7 +77,7 @@ class ProvedWheel(Model):
         return "built and run without a card" if self.runs else "built, not run"
 
     def is_of(self, plan: Plan) -> bool:
-        """Whether it is the wheel of this plan."""
+        """True for the wheel of this plan."""
         mine = (self.channel, self.package, self.platform, self.variant, self.version)
         same = mine == (plan.channel, plan.package, plan.platform, plan.variant, plan.version)
         return same and not self.differs(plan)
@@ -102,34 +106,38 @@ class Evidence:
         return [wheel for wheel in self.wheels if (wheel.channel, wheel.package) == (channel, package)]
 
     def rows(self, plan: Plan) -> list[tuple[str, str, str]]:
-        """(what, text, where it is described) for a table: what is proved of a build, and what was not run."""
+        """(what, text, where it is described): a line a test of the build, and what was never run."""
         if own := self.of(plan):
-            return [row for wheel in own for row in _rows(wheel)]
+            never = set[str].intersection(*(set(wheel.not_run) for wheel in own))
+            text = ", ".join(name for name in own[0].not_run if name in never) or "nothing known"
+            return [*(("tested", wheel.line, wheel.page) for wheel in own), ("not tested", text, own[0].page)]
         if others := self.of_channel(plan.channel, plan.package):
             named = dict.fromkeys(_named(wheel, plan) for wheel in others)  # one that was built again counts once
-            text = f"nothing of this build; of its channel: {', '.join(named)}"
+            text = f"this build; of its channel were tested: {', '.join(named)}"
         else:
             text = _nothing(plan.package, plan.channel)
-        return [("proved", text, FILE)]
+        return [("not tested", text, FILE)]
 
-    def told(self, channel: str, package: str, platform: str, variant: str) -> str:
-        """What is proved of a build that is not planned yet, in one line."""
+    def details(self, plan: Plan) -> list[tuple[str, str, str]]:
+        """Every run of the build's wheels, as `rows`."""
+        return [row for wheel in self.of(plan) for row in _rows(wheel)]
+
+    def of_variant(self, channel: str, package: str, platform: str, variant: str) -> str:
+        """One line about a build that is not planned yet."""
         theirs = [wheel for wheel in self.of_channel(channel, package) if wheel.platform == platform]
         own = [wheel for wheel in theirs if wheel.variant == variant]
         named = ", ".join(dict.fromkeys(f"{wheel.variant} ({wheel.state})" for wheel in own or theirs))
         if not named:
-            return f"proved: {_nothing(package, channel)}"
-        return (
-            f"proved of this variant: {named}" if own else f"proved: nothing of this variant; of its channel: {named}"
-        )
+            return f"not tested: {_nothing(package, channel)}"
+        return f"tested: {named}" if own else f"not tested: this variant; of its channel were tested: {named}"
 
     def line(self, plan: Plan) -> str:
-        """The same in one line; empty where nothing of this build is proved."""
+        """`rows` in one line; empty where nothing of this build was tested."""
         return "; ".join(f"{what}: {text}" for what, text, _ in self.rows(plan)) if self.of(plan) else ""
 
 
 def _nothing(package: str, channel: str) -> str:
-    return f"nothing: no build of {package} from channel {channel} has been run to its end"
+    return f"no build of {package} from channel {channel} has been run to its end"
 
 
 def _named(wheel: ProvedWheel, plan: Plan) -> str:
@@ -141,7 +149,6 @@ def _rows(wheel: ProvedWheel) -> list[tuple[str, str, str]]:
     sha256 = f", sha256 {wheel.sha256[:12]}" if wheel.sha256 else ""
     rows = [("built", f"{wheel.built.date}, {wheel.built.where}{sha256}", wheel.page)]
     rows += [("run", run.text, wheel.page) for run in wheel.runs]
-    rows += [("mended since", fault, wheel.page) for fault in wheel.mended]
     return [*rows, ("not run", ", ".join(wheel.not_run) or "nothing known", wheel.page)]
 
 

@@ -142,7 +142,7 @@ class ToolPin(Model):
 
 
 class WindowsPlan(Model):
-    """What a Windows machine builds with: Visual Studio and toolset, archives of tools, Python packages."""
+    """Tools of a Windows build: Visual Studio and toolset, archives, Python packages."""
 
     visual_studio: str = Field(pattern=r"^20\d\d$")
     toolset: str = Field(pattern=r"^14\.\d\d$")
@@ -225,7 +225,7 @@ class Plan(Model):
 
     @property
     def installs(self) -> list[str]:
-        """What is installed for the build, as requirements of pip: the farm's own wheels, then the index's."""
+        """Packages that the build needs installed, as requirements of pip: the farm's own wheels, then the index's."""
         from packaging.utils import parse_wheel_filename  # noqa: PLC0415 slow to import; few builds install wheels
 
         found = [parse_wheel_filename(str(wheel.file))[:2] for wheel in self.build_requires]

@@ -1,4 +1,4 @@
-"""What goes into a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
+"""The inputs of a build: the source tree, further code in it, the toolkit's archives. All by digest or commit."""
 
 from collections.abc import Iterable
 from functools import cache

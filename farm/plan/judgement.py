@@ -1,4 +1,4 @@
-"""What stands against building a candidate: what its channel does not offer, and what the rules find in its stack."""
+"""Reasons against a candidate: its channel does not offer it, or the rules object to its stack."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from farm.plan.selectors import Candidate
 
 @dataclass(frozen=True)
 class Judgement:
-    """What stands against a build: `offer` is the channel's part, `rules` what the rules found in the stack."""
+    """The reasons against a build: `offer` are the channel's, `rules` those of the rules."""
 
     what: str
     stack: Stack
@@ -75,7 +75,7 @@ def judgement(candidate: Candidate) -> Judgement:
 
 
 def _not_offered(candidate: Candidate) -> list[Reason]:
-    """What the channel does not offer, apart from what the rules explain better."""
+    """Parts that the channel does not offer, apart from those that the rules explain better."""
     channel, recipe, variant = candidate.channel, candidate.recipe, candidate.selectors.variant
     name, package, platform = channel.name, candidate.package, candidate.selectors.platform
     source, found = "ci/matrix.yaml", []

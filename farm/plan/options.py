@@ -16,7 +16,7 @@ from farm.base.errors import UsageError
 from farm.base.text import nearest
 
 Value = str | bool | int | None
-"""What an option may hold; None where a build has no such thing."""
+"""The value of an option; None where a build has no such thing."""
 
 
 class Choice(NamedTuple):
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
 
 class Package(Protocol):
-    """What an option asks a recipe, to know whether it means anything to it."""
+    """The parts of a recipe that decide whether an option applies."""
 
     @property
     def package(self) -> str: ...

@@ -31,7 +31,7 @@ class PatchError(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides whether a patch is needed; versions are major numbers, None: there is none."""
+    """Facts that decide whether a patch is needed; versions are major numbers, None: there is none."""
 
     system: str
     setuptools: int | None
@@ -41,7 +41,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one patch; `changed` maps a path below the source to (before, after)."""
+    """The result of one patch; `changed` maps a path below the source to (before, after)."""
 
     name: str
     state: str  # "needed", "done", "skipped"
@@ -160,7 +160,7 @@ def _raise_minimum(source: Path, least: str) -> dict[str, tuple[str, str]]:
 
 
 def plan_patches(source: Path, patches: list[dict[str, Any]], facts: Facts) -> list[Outcome]:
-    """What each patch would do; nothing is written.
+    """The changes of each patch, without writing them.
 
     Raises:
         PatchError: A file that a needed patch changes looks different.

@@ -8,13 +8,13 @@ from farm.plan.recipe import Recipe
 
 FRONTEND = ("build", "packaging", "pyproject-hooks", "setuptools", "wheel")
 BEFORE_311 = ("importlib-metadata", "tomli", "zipp")
-"""What `build` needs below Python 3.11."""
+"""Requirements of `build` below Python 3.11."""
 FROM_APT = frozenset({"cmake", "ninja"})
 """Programs: those of Debian's packages are there whatever the Python."""
 
 
 def packages(recipe: Recipe, python: str) -> tuple[str, ...]:
-    """What a build with a standalone Python imports."""
+    """Packages that a build with a standalone Python imports."""
     older = BEFORE_311 if python in ("py39", "py310") else ()
     return tuple(sorted({*FRONTEND, *older, *recipe.wheels} - FROM_APT))
 
@@ -28,7 +28,7 @@ def python_plan(stack: Stack) -> PythonPlan | None:
 
 
 def wheels(stack: Stack) -> list[SourcePlan]:
-    """What is installed for a standalone Python before the build."""
+    """Wheels that are installed for a standalone Python before the build."""
     found = [standalone_wheel(stack, name) for name in stack.standalone or ()]
     return [SourcePlan(kind="wheel", **wheel.model_dump()) for wheel in found if wheel]
 

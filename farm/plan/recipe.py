@@ -145,7 +145,7 @@ class Part(Model):
 
 
 class VerifyRules(Rules):
-    """What verify holds a package's wheels to. A channel may replace what a recipe says, key by key.
+    """Rules of verify for a package's wheels. A channel may replace what a recipe says, key by key.
 
     `numpy`: METADATA must bound numpy where the release cannot use the newest one; repair writes the bound.
     """
@@ -165,6 +165,14 @@ class SmokeTest(Model):
     interface: Literal["torch"] | None = None
     imports: list[Module] = []
     script: Annotated[str, pattern(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*\.py$", "the name of a .py file")] | None = None
+
+
+class Cost(Model):
+    """Measured costs of a build for one GPU architecture. `download_gb`: toolchain and sources."""
+
+    cpu_hours: float = Field(gt=0)
+    download_gb: float | None = Field(default=None, gt=0)
+    installed_gb: float | None = Field(default=None, gt=0)
 
 
 class Recipe(Model):
@@ -216,6 +224,7 @@ class Recipe(Model):
     build_requires: list[BuildWheel] = []
     memory_per_job_gb: float = Field(gt=0)
     disk_gb: float = Field(gt=0, description="what a build needs on its runner: source, objects, wheel")
+    cost: Cost | None = None
     timeout_minutes: int = Field(gt=0)
     vendor_into: Inside
     repair: Repair | dict[PlatformName, Repair] = "beside"
@@ -334,7 +343,7 @@ def recipe(package: str) -> Recipe:
 
 
 def _check_files(path: Path, found: Recipe) -> None:
-    """What a recipe names beside it must be there, before an hour of building says so."""
+    """Refuse a recipe whose files are absent, before an hour of building says so."""
     project = path.parent.parent.parent.resolve()
     if isinstance(found.source, PathSource):
         source, fault = (path.parent / found.source.path).resolve(), None
@@ -377,12 +386,12 @@ def folder(package: str) -> Path:
 
 
 def is_replaced(package: str) -> bool:
-    """Whether the project has a recipe of its own in place of the farm's: channels were not written for that one."""
+    """True if the project has a recipe of its own in place of the farm's: channels were not written for that one."""
     return package in _shipped() and folder(package) != FOLDER / package
 
 
 def job_files(name: str) -> dict[str, bytes]:
-    """What a recipe brings to its build beside the source: `patches/…`, `prepare.sh`, by relative path."""
+    """A recipe's files for the build: `patches/…`, `prepare.sh`, by relative path."""
     root = folder(name) / "job"
     if not root.is_dir():
         return {}

@@ -85,7 +85,7 @@ def render(project: Path, plan: Plan) -> Rendered:
 
 
 def _values(plan: Plan) -> dict[str, object]:
-    """What templates may name: the fields of the plan, and what follows from them."""
+    """Values of templates: the fields of the plan, and what follows from them."""
     values = {
         "epoch": EPOCH,
         "cpu": plan.parsed_variant.cpu,
@@ -115,7 +115,7 @@ def _patches(plan: Plan) -> dict[str, str]:
 
 
 def _recipe_files(plan: Plan, files: Mapping[str, bytes]) -> dict[str, str]:
-    """What the recipe brings beside the source, as text.
+    """The recipe's files for the build, as text.
 
     Raises:
         UsageError: It is not what the plan was made from.

@@ -1,4 +1,4 @@
-"""What was asked for, and the candidate that follows from it: channel, recipe and the choice of every option."""
+"""Selectors, and the candidate that follows from them: channel, recipe and the choice of every option."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from farm.platforms.registry import platform
 
 @dataclass(frozen=True)
 class Selectors:
-    """What was asked for. `options` has the options that somebody chose, and where; the channel chooses the others."""
+    """A request. `options` are explicit choices with their origins; the channel chooses the others."""
 
     variant: Variant
     package: str = "torch"
@@ -53,7 +53,7 @@ class Candidate:
     stack: Stack
 
     def value(self, name: str) -> Value:
-        """What was chosen for the option `name`."""
+        """The value of the option `name`."""
         return self.chosen[name].value
 
 
@@ -152,7 +152,7 @@ def _listed(matrix: Matrix, name: str) -> str:
 def _choose(
     one: Option, recipe_: Recipe, variant: Variant, given: Mapping[str, Choice], pins: Pins, channel: str
 ) -> Choice:
-    """What was asked for, else what the channel pins, else the default, also of an option that does not apply."""
+    """The explicit choice, else the channel's, else the default, also for an option that does not apply."""
     # Not refused: options of ci/farm.yaml hold for all builds, those without a GPU too.
     if one.needs_gpu and not variant.sms:
         return Choice(one.default, f"variant {variant}")

@@ -156,7 +156,7 @@ class Runner(Model):
 
     @property
     def by_labels(self) -> bool:
-        """Whether a job finds it by its labels; else it is reached by `url`."""
+        """True if a job finds it by its labels; else it is reached by `url`."""
         return FOUND_BY[self.engine] == "labels"
 
     @model_validator(mode="after")
@@ -261,5 +261,5 @@ def load_github(project: Path) -> Github:
 
 
 def github_if_any(project: Path) -> Github | None:
-    """The same; None where nothing runs on GitHub."""
+    """The settings of GitHub; None where nothing runs there."""
     return load(shipped.default(project, "ci/runners.yaml"), Runners).github

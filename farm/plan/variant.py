@@ -82,7 +82,7 @@ class Variant:
 
     @property
     def group(self) -> str:
-        """What one index root serves: every Python of one GPU and CPU."""
+        """The name of an index root: every Python of one GPU and CPU."""
         return f"{self.gpu}-{self.cpu}"
 
     @cached_property
@@ -144,7 +144,7 @@ def _refuse_python(word: str) -> None:
 
 
 def _card(word: str) -> tuple[str, list[str]] | None:
-    """What to say where a card stands for the GPU, and the words of its SMs; None: the word is no card's name."""
+    """The hint for a variant that names a card, and the words of its SMs; None: the word is no card's name."""
     from farm.catalog import gpus as cards  # noqa: PLC0415 hundreds of names, which only a wrong word needs
 
     known = cards.gpus()

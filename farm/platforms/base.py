@@ -1,4 +1,4 @@
-"""What a platform does for a plan: the one interface that linux, macos and windows stand behind.
+"""The interface of platforms, which linux, macos and windows implement.
 
 The stages of a build ask in this order: `completed` and `environment` while a plan is made, `render` for the text of
 the toolchain image and of the job, the rest where a job runs on the machine itself.
@@ -41,17 +41,17 @@ class Platform(Protocol):
         """The Debian packages of the toolchain image."""
 
     def opens(self, recipe: Recipe, stack: Stack) -> list[str]:
-        """What vendored libraries open by name, of the libraries that this build has."""
+        """Libraries that vendored ones open by name, of those that this build has."""
 
     def details(self, recipe: Recipe, stack: Stack) -> WindowsPlan | None:
-        """What a plan holds for this platform alone.
+        """The part of a plan that this platform alone has.
 
         Raises:
             UsageError: Something is not pinned for the variant's Python.
         """
 
     def floating(self, plan: Plan) -> list[str]:
-        """What a build takes that no pin holds: another day's may differ."""
+        """Inputs of a build that are not pinned: another day's may differ."""
 
     # --- rendering
 
@@ -67,7 +67,7 @@ class Platform(Protocol):
     entry: str
     """The rendered script that builds."""
     self_contained: bool
-    """Whether that script fetches its source, looks for its compilers and keeps its build tree; else the farm does."""
+    """True if that script fetches its source, looks for its compilers and keeps its build tree; else the farm does."""
     needs_folder: str
     """Where the wheels that a build needs are put for it."""
 
@@ -75,7 +75,7 @@ class Platform(Protocol):
         """The folder that stands for `/` in the paths of a job on this machine."""
 
     def host_command(self, output: str) -> tuple[str, ...]:
-        """What runs the build; `output` is the job's output folder."""
+        """The command of the build; `output` is the job's output folder."""
 
     def host_output(self, plan: Plan) -> str:
         """The folder where the build leaves its wheel."""

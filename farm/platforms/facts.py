@@ -1,4 +1,4 @@
-"""What tells the platforms apart: names, machines and their aliases, wheel tags, compilers. One table.
+"""The differences between platforms: names, machines and their aliases, wheel tags, compilers. One table.
 
 Nothing slow is imported: the command line needs the names at once, and a machine that is cut off has Python 3.9 alone.
 """
@@ -77,7 +77,7 @@ class Facts(NamedTuple):
         return self.tag_machines.get(machine, machine)
 
     def fits(self, tag: str, machine: str) -> bool:
-        """Whether a wheel's platform tag is for this platform and machine."""
+        """True if a wheel's platform tag is for this platform and machine."""
         return re.fullmatch(self.tag_pattern.format(machine=re.escape(self.tag_of(machine))), tag) is not None
 
 

@@ -22,7 +22,7 @@ CPUWeight=500
 
 @dataclass(frozen=True)
 class Registration:
-    """What a machine is registered as. `folder` holds the unpacked runner there; `builds`: it takes builds."""
+    """The registration of a machine. `folder` holds the unpacked runner there; `builds`: it takes builds."""
 
     name: str
     labels: tuple[str, ...]

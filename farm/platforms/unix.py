@@ -1,4 +1,4 @@
-"""What Linux and macOS have in common: a shell script that builds, and flags of gcc and clang."""
+"""The common part of Linux and macOS: a shell script that builds, and flags of gcc and clang."""
 
 from collections.abc import Mapping
 from pathlib import Path

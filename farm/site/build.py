@@ -19,7 +19,7 @@ from farm.site.payload import Source, payload
 from farm.site.state import STATES, Known, RunView
 
 MANIFEST = "site/manifest.json"
-"""What the site's files hashed to when they were last written: a rebuild reads this alone."""
+"""Hashes of the site's files when they were last written: a rebuild reads this alone."""
 
 MAX_LOG = 256 * 1024  # bytes of a log's end that are shown
 TRIES = 5

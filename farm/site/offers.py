@@ -1,4 +1,4 @@
-"""What the farm offers: every build of the matrix with its wheel's version, its switches and its driver."""
+"""Offers: every build of the matrix with its wheel's version, its switches and its driver."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -55,7 +55,7 @@ class Offer:
 
     @property
     def key(self) -> str:
-        """What ties a build to its runs and its wheel: one wheel a key in the whole index."""
+        """The key that ties a build to its runs and its wheel, unique in the whole index."""
         return wheel_key(self.package, self.version, self.python, self.platform)
 
 

@@ -180,7 +180,7 @@ _ENDED = {
     Phase.INFRASTRUCTURE: ("failed: infrastructure", "failed"),
     Phase.CANCELLED: ("cancelled", "cancelled"),
 }
-"""What the table of runs shows for each end: the word, and the style of the cell."""
+"""Ends of runs in the table: the word, and the style of the cell."""
 
 
 def _run(run: RunView, links: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Source = Callable[[str], tuple[str, ...]]
 def payload(
     offers: Sequence[Offer], conflicts: Iterable[Conflict], known: Known, source: Source, links: Source
 ) -> dict[str, Any]:
-    """What selector.js reads. Builds are rows of numbers into the lists of words beside them."""
+    """The data of selector.js. Builds are rows of numbers into the lists of words beside them."""
     words = {axis: _words(offers, axis) for axis in AXES}
     channels = list(dict.fromkeys(offer.channel for offer in offers))
     off = list(dict.fromkeys(offer.off for offer in offers))

@@ -1,4 +1,4 @@
-"""What became of the offers: wheels in the index, runs in the journal. All of it is untrusted text, and bounded."""
+"""States of the offers: wheels in the index, runs in the journal. All of it is untrusted text, and bounded."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -107,7 +107,7 @@ def newest(smokes: Iterable[Smoke]) -> tuple[Smoke, ...]:
 
 
 def _smoke(report: dict[str, Any], facts: dict[str, Any], time: str) -> Smoke:
-    """What ran, on what, and how it ended, of one report of the probe."""
+    """Summary of one report of the probe: what ran, where, and how it ended."""
     parts: dict[str, list[dict[str, Any]]] = {"CPU": [], "GPU": []}
     for check in report.get("checks") or ():
         parts["GPU" if check["group"] in ("cuda", "speed") else "CPU"].append(check)

@@ -81,7 +81,7 @@ def _matching(report: SmokeReport, texts: list[str], *, hung: bool, gpu: bool) -
 
 
 def _words(report: SmokeReport, texts: list[str]) -> dict[str, str]:
-    """What the texts of `causes.yaml` may name."""
+    """Placeholders of the texts in `causes.yaml`."""
     seen = {check.name: check.seen or "" for check in report.checks}
     match = re.match(r"(\d+)\.\d+$", seen.get("CUDA version", ""))
     cuda = f"CUDA {match[0]}" if match else "a newer CUDA"

@@ -64,7 +64,7 @@ def other_platform(filenames: Iterable[str]) -> str | None:
 
 
 def running_free() -> bool:
-    """Whether this Python is free-threaded."""
+    """True if this Python is free-threaded."""
     return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 

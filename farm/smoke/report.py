@@ -1,4 +1,4 @@
-"""What a smoke test found: the probe's file, read as untrusted input, and the report made from it."""
+"""Results of a smoke test: the probe's file, read as untrusted input, and the report made from it."""
 
 import os
 import stat

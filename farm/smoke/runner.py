@@ -49,7 +49,7 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the installed wheel must say of itself.
+    """Expectations of the installed wheel's own account.
 
     Attributes:
         version: The exact version, None to take any.
@@ -337,6 +337,6 @@ def _outcome(
 
 
 def _why(failed: Check) -> str:
-    """What the first failed check saw, of a traceback its last line, which names the error; and what was expected."""
+    """Finding and expectation of the first failed check; of a traceback the last line, which names the error."""
     lines = (failed.seen or "").strip().splitlines()
     return f": {short(lines[-1])}; expected: {short(failed.expected)}" if lines else ""

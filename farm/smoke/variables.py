@@ -15,7 +15,7 @@ from farm.base.errors import UsageError
 from farm.base.yamlfile import Model, load
 
 COMPILER = ("INCLUDE", "LIB", "LIBPATH", "VCINSTALLDIR", "VCToolsInstallDir", "WindowsSdkDir", "WindowsSDKVersion")
-"""What a prompt of Visual Studio sets: torch.compile needs it on Windows, where cl.exe finds no header without it."""
+"""Variables of a Visual Studio prompt: on Windows torch.compile needs them, as cl.exe finds no header without."""
 
 
 class _Variable(Model):

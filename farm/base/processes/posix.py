@@ -46,7 +46,7 @@ def machine() -> tuple[float, int]:
 
 
 def environment(home: str, *, tree: bool) -> dict[str, str]:
-    """What a job sees of this process's environment; of it nothing, in a root filesystem of its own (`tree`)."""
+    """The environment of a job: parts of this process's; nothing of it in a root filesystem of its own (`tree`)."""
     own = {} if tree else {name: os.environ[name] for name in KEPT if name in os.environ}
     # In English, and sorted as in a container: what a tool says is read for the cause of its failure.
     return {**own, "LC_ALL": "C.UTF-8", "PATH": own.get("PATH", PATH), "HOME": home}
@@ -116,7 +116,7 @@ def remove(folder: Path) -> None:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Whether a file's own status (lstat) is that of a file or folder, and not of a link or a device."""
+    """True if a file's own status (lstat) is that of a file or folder, and not of a link or a device."""
     return stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
 
 
@@ -181,7 +181,7 @@ class Tree:
         return self._process.poll()
 
     def exceeded(self) -> bool:
-        """Whether the tree holds more memory than it may."""
+        """True if the tree holds more memory than it may."""
         return _resident(_descendants(os.getpid())) > self._memory
 
     def end(self, grace_s: float) -> None:

@@ -91,7 +91,7 @@ def machine() -> tuple[float, int]:
 
 
 def environment(home: str, *, tree: bool) -> dict[str, str]:  # noqa: ARG001 there is none here
-    """What a job sees of this process's environment, with a profile and temporary files below `home`."""
+    """The environment of a job: parts of this process's, with a profile and temporary files below `home`."""
     own = {name: os.environ[name] for name in KEPT if name in os.environ}
     root = own.get("SystemRoot", r"C:\Windows")
     # cmd.exe, tar.exe and curl.exe are found here; a service's PATH need not have it.
@@ -173,7 +173,7 @@ def _free(folder: Path) -> None:
 
 
 def is_plain(status: os.stat_result) -> bool:
-    """Whether a file's own status (lstat) is that of a file or folder, and not of a link or a junction."""
+    """True if a file's own status (lstat) is that of a file or folder, and not of a link or a junction."""
     # Junctions are no links to Python 3.11, but they lead elsewhere as well: the attribute shows both.
     link = status.st_file_attributes & stat.FILE_ATTRIBUTE_REPARSE_POINT
     return not link and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
@@ -270,7 +270,7 @@ class Tree:
         return self._process.poll()
 
     def exceeded(self) -> bool:
-        """Whether the kernel refused the tree memory at its limit, or it holds more."""
+        """True if the kernel refused the tree memory at its limit, or it holds more."""
         code, key, overlapped = wintypes.DWORD(), ctypes.c_size_t(), wintypes.LPVOID()
         while win32.next_message(self._port, ctypes.byref(code), ctypes.byref(key), ctypes.byref(overlapped), 0):
             if code.value == win32.MSG_JOB_MEMORY_LIMIT:

@@ -206,7 +206,7 @@ def components(product: str, version: str, platform: str) -> tuple[str, ...]:
 
 
 def has_archive(product: str, version: str, platform: str, component: str, cuda_major: int | None = None) -> bool:
-    """Whether `archives` would find this component's archive."""
+    """True if `archives` would find this component's archive."""
     if version not in versions(product):
         return False
     found = load(product, version).components.get(component)

@@ -1,1 +1,1 @@
-"""What this machine is (readings), and which wheel is for it (choose)."""
+"""This machine (readings), and the wheel for it (choose)."""

@@ -44,7 +44,7 @@ class Alternative(Model):
 
 
 class Recommendation(Model):
-    """What to install. `variant` is None if nothing is for the machine; the warnings then say why.
+    """A recommendation. `variant` is None if nothing is for the machine; the warnings then say why.
 
     Attributes:
         channel: The first channel that offers the variant and whose CUDA the driver runs; None if there is none.

@@ -1,4 +1,4 @@
-"""What readings mean for a wheel: the CPU levels that the machine has, the SM of each GPU, what its driver runs."""
+"""Conclusions from readings: the CPU levels of the machine, the SM of each GPU, the CUDA that its driver runs."""
 
 import re
 from collections.abc import Iterator
@@ -175,7 +175,7 @@ def driver_problem(cuda: str | None, driver: str | None, system: str) -> str | N
 
 
 def machine_warnings(readings: Readings) -> Iterator[str]:
-    """What stands in the way of any wheel, whichever it is."""
+    """Obstacles to any wheel."""
     platform = readings.os.platform
     if any("library version mismatch" in item.why for item in readings.missing):
         yield (

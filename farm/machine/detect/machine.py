@@ -27,7 +27,7 @@ class NoReadingError(Exception):
 
 
 class Answer(NamedTuple):
-    """What a program printed, standard output and errors together, and its exit code."""
+    """A program's output, standard output and errors together, and its exit code."""
 
     code: int
     text: str
@@ -54,7 +54,7 @@ class Nvml(NamedTuple):
 
 
 class CpuId(NamedTuple):
-    """What archspec knows of the CPU: its microarchitecture, and the features of CPUID in the words of Linux."""
+    """The CPU's microarchitecture, and the features of CPUID in the words of Linux, by archspec."""
 
     microarchitecture: str
     features: tuple[str, ...]
@@ -188,7 +188,7 @@ class ThisMachine:
 
 
 def _require_driver() -> None:
-    """What pynvml does first and says last: importing it takes long, and most machines without a GPU have no driver."""
+    """A check for NVML without pynvml: importing that takes long, and most machines without a GPU have no driver."""
     if os.name != "posix":
         return
     try:

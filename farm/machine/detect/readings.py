@@ -51,7 +51,7 @@ class Os(Model):
 
     @property
     def platform(self) -> Facts | None:
-        """What is known of the system; None: no wheel is for it."""
+        """The platform of the system; None: no wheel is for it."""
         return PLATFORMS.get(self.system)
 
 

@@ -158,6 +158,6 @@ def _sm(capability: str) -> int:
 
 
 USE = (("Python", python), ("GPU", gpu))
-"""What a machine needs to install and use wheels, whatever its system."""
+"""Checks of a machine that installs and uses wheels, whatever its system."""
 BUILD = (("memory", memory), ("disk", disk), ("Git", git), ("nvcc", nvcc))
-"""What it needs to build them."""
+"""Checks of a machine that builds them."""

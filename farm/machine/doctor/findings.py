@@ -1,4 +1,4 @@
-"""What a doctor finds, and how a check is written: a finding never goes without what to do."""
+"""Findings of the doctor and helpers for its checks: every finding names its remedy."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -145,7 +145,7 @@ def scanner(patient: Patient) -> Iterator[Finding]:
 
 
 def torch_compile(patient: Patient) -> Iterator[Finding]:
-    """What torch.compile and notebooks need: cl.exe on PATH, a triton-windows that fits the torch here."""
+    """Needs of torch.compile and notebooks: cl.exe on PATH, a triton-windows that fits the torch here."""
     cl = patient.site.which("cl.exe")
     if cl:
         yield ok("torch.compile: cl.exe", cl)

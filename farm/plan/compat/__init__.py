@@ -22,7 +22,7 @@ MAX_ROUNDS = 8
 
 
 def check(stack: Stack) -> list[Reason]:
-    """What the rules hold against the stack, in their order, without looking for what would work instead."""
+    """The reasons of the rules against the stack, in their order, without a nearest stack."""
     return list(_check(stack))
 
 
@@ -42,7 +42,7 @@ _GIVERS: dict[str, set[Rule]] = {}
 
 
 def objects(stack: Stack, name: str) -> bool:
-    """Whether `check` finds a reason called `name`: most changes leave the reason, which its own rule tells alone."""
+    """True if `check` finds a reason called `name`: most changes leave the reason, which its own rule tells alone."""
     if any(reason.rule == name for rule in _GIVERS.get(name, ()) for reason in rule(stack)):
         return True
     return any(reason.rule == name for reason in check(stack))

@@ -235,7 +235,7 @@ def toolkit_is_pinned(stack: Stack) -> Iterator[Reason]:
 
 
 def cudnn_is_pinned(cudnn: str, cuda: str, platform: redist.Platform) -> bool:
-    """Whether there is an archive of a cuDNN release for a CUDA and platform, or (Linux on x86-64) a wheel."""
+    """True if there is an archive of a cuDNN release for a CUDA and platform, or (Linux on x86-64) a wheel."""
     if platform == "linux-x86_64" and catalog.cudnn_wheel(cudnn, cuda):
         return True
     return redist.has_archive("cudnn", cudnn, platform, "cudnn", cuda_major=int(cuda.partition(".")[0]))

@@ -175,7 +175,7 @@ def nearest(
 
 
 def difference(stack: Stack, other: Stack) -> str:
-    """What to type to get from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
+    """The options that lead from one stack to the other: `--cuda 12.8 --cudnn 9.7.1`."""
     words = []
     for field in fields(Stack):
         before, after = getattr(stack, field.name), getattr(other, field.name)

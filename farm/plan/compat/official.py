@@ -14,7 +14,7 @@ PYTORCH_INDEX = "https://download.pytorch.org/whl"
 
 @dataclass(frozen=True)
 class Answer:
-    """What upstream publishes of one torch release for a card.
+    """Upstream's wheels of one torch release for a card.
 
     Args:
         torch: The release.
@@ -73,12 +73,12 @@ def source(row: OfficialWheel) -> str:
 
 
 def runs(row: OfficialWheel, sm: int) -> bool:
-    """Whether a wheel has machine code that runs on a card, or PTX that its driver compiles."""
+    """True if a wheel has machine code that runs on a card, or PTX that its driver compiles."""
     return any(sass_runs(code, sm) for code in row.sm) or any(ptx_compiles(code, sm) for code in row.ptx)
 
 
 def answer(torch: str, sm: int, platform: str, driver: str | None = None, python: str | None = None) -> Answer:
-    """What upstream has of a release for a card: a wheel of the Python index before others, then of the newest CUDA."""
+    """Upstream's wheel of a release for a card: that of the Python index before others, then of the newest CUDA."""
     published = [row for row in rows(torch, platform) if row.cuda]
     able = [row for row in published if runs(row, sm)]
     others = tuple(row for row in published if row not in able)
@@ -155,7 +155,7 @@ def pythons(row: OfficialWheel, torch: str) -> list[str]:
 
 
 def left_behind(torch: str, cuda: str, sm: int) -> Dropped | None:
-    """What upstream announced about dropping a card that it had code for, for a release and CUDA; the latest word."""
+    """Upstream's latest announcement of dropping a card that it had code for, for a release and CUDA."""
     dropped = [each for each in catalog.dropped() if number(each.since) <= number(torch) and cuda in each.cuda]
     # Rows stand in the order of releases: the last one that counts is the latest word.
     return next((each for each in reversed(dropped) if each.sm_from <= sm < each.sm_below), None)

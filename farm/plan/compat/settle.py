@@ -1,4 +1,4 @@
-"""What nobody asked for gives way: a default must not be the reason why a build is refused."""
+"""Defaults yield to explicit choices: a default must not be the reason why a build is refused."""
 
 from collections.abc import Collection
 

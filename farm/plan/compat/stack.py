@@ -1,4 +1,4 @@
-"""What is judged (a stack), what a rule answers (a reason), and the readings of a stack that rules share."""
+"""Stacks, the reasons that rules give, and the readings of a stack that rules share."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ MAX_ARCH_LIST = 300
 
 @dataclass(frozen=True)
 class Stack:
-    """What a build would use, and what else was asked about; None: not asked, or not used by this build.
+    """The parts of a build and further questions about it; None: not asked, or not used by this build.
 
     Args:
         base: The base image's name in the catalogue (Linux).
@@ -105,7 +105,7 @@ Severity = Literal["error", "unpinned", "warning"]
 
 @dataclass(frozen=True)
 class Reason:
-    """What a rule holds against a stack.
+    """A rule's objection to a stack.
 
     An `error`: it cannot be built. `unpinned`: it goes together, but the farm has no pinned file to build it with. A
     `warning`: it can be built, but read this.
@@ -160,7 +160,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def reaches(driver: str, floor: str) -> bool:
-    """Whether a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
+    """True if a driver is at least `floor`; a branch (`450`, `450.80`) counts as its newest release."""
     have = number(driver)
     # Only as many numbers as were given: `450` is not below 450.80.02.
     return have >= number(floor)[: len(have)]
@@ -194,11 +194,11 @@ class Entry:
     ptx: bool
 
     def runs_on(self, sm: int) -> bool:
-        """Whether its SASS runs on `sm`."""
+        """True if its SASS runs on `sm`."""
         return sass_runs(self.sm, sm, self.suffix)
 
     def compiles_on(self, sm: int) -> bool:
-        """Whether a driver can compile its PTX for `sm`."""
+        """True if a driver can compile its PTX for `sm`."""
         return self.ptx and ptx_compiles(self.sm, sm, self.suffix)
 
 

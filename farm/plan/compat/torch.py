@@ -292,7 +292,7 @@ def arch_list_is_read(stack: Stack) -> Iterator[Reason]:
 
 
 def torch_makes_of_cpu(stack: Stack) -> Iterator[Reason]:
-    """What PyTorch makes of a CPU level whose name promises more."""
+    """PyTorch's use of a CPU level whose name promises more."""
     level = catalog.cpu_levels()[stack.variant.cpu]
     if stack.torch is not None and level.torch_effect is not None:
         yield Reason(

@@ -17,7 +17,7 @@ Key = tuple[str, str, str, str, str, str | None]
 """One word an axis, in the order of AXES. The CUDA version is None where the GPU word is `cpu` or `mps`."""
 
 Named = tuple[tuple[int, frozenset[str | None]], ...]
-"""What a rule names: the place of the axis in a key, and the words."""
+"""The words of a rule, by the place of their axis in a key."""
 
 
 class RuleError(Exception):
@@ -30,7 +30,7 @@ class RuleError(Exception):
 
 @dataclass(frozen=True)
 class Pins:
-    """What a channel pins for one build.
+    """The pins of a channel for one build.
 
     `base` is the image of Linux builds, by their Python where it pins none. `options` has what the channel says of
     each option of the table that it has a key for, and `cuda`.
@@ -109,7 +109,7 @@ class Channel:
 
     @cached_property
     def _offered(self) -> tuple[Key, ...]:
-        """The same as keys."""
+        """The builds as keys."""
         return tuple(key for block in self._blocks for key in _keys(self.text, block) if not self._excluded(key))
 
     def cudas(self, package: str, variant: Variant, platform: str) -> tuple[str | None, ...]:

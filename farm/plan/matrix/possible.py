@@ -1,4 +1,4 @@
-"""What a channel offers must not be impossible: checked by the catalogue when ci/matrix.yaml is loaded.
+"""Builds of a channel that the catalogue says are impossible: refused when ci/matrix.yaml is loaded.
 
 Only what needs no more than two words of the channel is checked here, in the order of the file; the rules of
 `farm.plan.compat` judge whole builds later.
@@ -16,7 +16,7 @@ from farm.platforms.facts import facts
 Key = tuple[str, str, str, str, str, str | None]
 """Package, platform, GPU, CPU, Python, CUDA."""
 Problem = tuple[str, str, str]
-"""What is impossible, and the axis and word that say so."""
+"""An impossibility, and the axis and word that say so."""
 
 
 def problems(keys: Iterable[Key], options: Mapping[str, object], base: str | None) -> Iterator[Problem]:

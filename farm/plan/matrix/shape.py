@@ -139,7 +139,7 @@ class ChannelText(Axes):
 
     @property
     def options(self) -> dict[str, Value]:
-        """What it pins of the table of options."""
+        """Its pins of the table of options."""
         return {option.name: getattr(self, option.name) for option in PINNED}
 
 

@@ -93,7 +93,7 @@ def _source(plan: Plan) -> Files:
 
 
 def _common(templates: Templates, plan: Plan, windows: WindowsPlan) -> Files:
-    """What the image and a host's build both take: scripts, and what they are to fetch."""
+    """Files of both the image and a host's build: scripts, and lists of files to fetch."""
     files = {name: templates.script(name) for name in SCRIPTS}
     # With a hash each, pip refuses what is not pinned here.
     files["requirements.txt"] = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in windows.wheels)
@@ -135,7 +135,7 @@ def _digest(text: str) -> str:
 
 
 def _values(plan: Plan, windows: WindowsPlan, files: Files) -> dict[str, Any]:
-    """What the templates of Windows name beside what all do."""
+    """Values that the templates of Windows alone name."""
     tools = windows_tools()
     cuda = catalog.toolkits()[plan.toolkit.cuda] if plan.toolkit else None
     hosts = sorted(((int(build), host.tags) for build, host in catalog.windows().hosts.items()), reverse=True)

@@ -54,7 +54,7 @@ def pinned_msvc(stack: Stack) -> int:
 
 
 def environment(stack: Stack) -> Variables:
-    """What the compilers and PyTorch's setup.py read, by origin.
+    """Variables for the compilers and PyTorch's setup.py, by origin.
 
     The CPU's flags go to CFLAGS and CXXFLAGS, not to CL: nvcc's host compiler reads CL too. sccache stands before
     cl.exe alone: up to 0.17.0 it splits nvcc's command line wrongly on Windows and drops template instantiations
@@ -124,7 +124,7 @@ def windows_plan(recipe: Recipe, stack: Stack) -> WindowsPlan:
 
 
 def floating(windows: WindowsPlan) -> list[str]:
-    """What no pin holds: the compiler below the toolset's second number, and in a container what it is installed on."""
+    """Unpinned inputs: the compiler below the toolset's second number, and in a container what it is installed on."""
     tags = [tag for tag, core in catalog.windows().servercore.items() if "@sha256:" not in core.image]
     found = [f"Visual Studio {windows.visual_studio}: the machine's own {windows.toolset}.*, whichever it is"]
     if tags:

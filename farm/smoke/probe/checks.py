@@ -137,7 +137,7 @@ def check_cuda(
 
 
 def card_checks(module: Any, seed: int) -> dict[str, Callable[[], str]]:
-    """What is computed on the card, by the names of the checks."""
+    """Computations on the card, by the names of the checks."""
     if not is_torch(module):
         return {
             f"matmul {name} on cuda": functools.partial(

@@ -64,7 +64,7 @@ def driver_version() -> str:
 
 
 def card_numbers() -> dict[str, int]:
-    """What the driver says of the first card: multiprocessors, clocks in kHz, width of the memory bus in bits.
+    """The driver's properties of the first card: multiprocessors, clocks in kHz, width of the memory bus in bits.
 
     The numbers of the attributes: CUDA Driver API reference, CUdevice_attribute.
     """

@@ -89,7 +89,7 @@ def try_ways(run: Callable[[str, float], dict[str, Any]], limit_s: float) -> dic
 
 
 def judge_code(found: dict[str, dict[str, Any]], archs: list[str], sm: str) -> tuple[str, str]:
-    """What serves the card: (`native` or `jit`, text), from the results of `try_ways`.
+    """The kind of code that serves the card: (`native` or `jit`, text), from the results of `try_ways`.
 
     Raises:
         FailedError: Nothing does.

@@ -1,4 +1,4 @@
-"""What torch does beside matrix products: convolution, sorting, FFT, training; here against the CPU or float64."""
+"""Operations beside matrix products: convolution, sorting, FFT, training; here against the CPU or float64."""
 
 from __future__ import annotations
 

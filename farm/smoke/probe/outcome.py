@@ -19,7 +19,7 @@ class FailedError(Exception):
 
 
 class Warned(str):
-    """What a check saw that passed and yet needs a word: `warning` is that word."""
+    """The result of a check that passed with a `warning`."""
 
     warning: str
 

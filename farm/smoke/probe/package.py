@@ -1,4 +1,4 @@
-"""What the module says of itself: versions, configuration, the architectures it holds, the devices it sees."""
+"""The module's own account: versions, configuration, the architectures it holds, the devices it sees."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def check_matmul(module: Any, name: str, device: str, sizes: tuple[tuple[int, in
 
 
 def check_matmul_int(module: Any, sizes: tuple[tuple[int, int, int], ...], seed: int) -> str:
-    """The same for 32-bit integers, which must be exact. Integer vectors are other instructions than float ones."""
+    """Products of 32-bit integers, which must be exact. Integer vectors are other instructions than float ones."""
     source = random.Random(seed)  # noqa: S311 test data, no secret
     half = 1 << (INTEGER_BITS - 1)
     for rows, inner, cols in sizes:

@@ -1,0 +1,47 @@
+"""README, CHANGELOG and docs/: links lead somewhere, pages stay short, and what they install is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("https://", "http://", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@pytest.mark.parametrize(
+    ("pages", "most"),
+    [
+        ([ROOT / "README.md"], 1_200),
+        ([ROOT / "docs" / "k40-in-ten-minutes.md"], 900),
+        ([ROOT / "CHANGELOG.md"], 400),
+    ],
+)
+def test_pages_stay_short(pages, most):
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= most
+
+
+def test_no_page_installs_a_name_that_no_index_has():
+    """Whoever registers it would run code on every reader's machine."""
+    for path in [*PAGES, *(ROOT / "farm" / "cli" / "example").rglob("*.md")]:
+        found = re.search(r"(?:uv tool|pipx?|uv pip) install (?:-\S+ )*'?torch-farm", path.read_text(encoding="utf-8"))
+        assert found is None, (path, found)
