@@ -6,13 +6,13 @@ import threading
 import urllib.request
 
 import pytest
+from farm.index.serve import server
 
 from farm.index.backends import open_store
+from farm.index.keys import load_public, load_signer, new_key
 from farm.index.reader import open_reader
-from farm.index.serve import server
-from farm.index.signing import load_public, load_signer, new_key
 from farm.index.verify import verify_index
-from tests.indexes.fixtures import build_wheel, publish_wheel
+from tests.indexes.wheels import build_wheel, publish_wheel
 from tests.servers import web
 from tests.servers.process import MissingError
 

@@ -13,13 +13,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from farm.index.labels import properties, variant_json
 
 from farm.index.backends import open_store
-from farm.index.labels import properties, variant_json
+from farm.index.keys import load_public, load_signer, new_key
 from farm.index.lifecycle import record_event
 from farm.index.reader import open_reader
 from farm.index.records import metadata_inside
-from farm.index.signing import load_public, load_signer, new_key
 from farm.index.variants import publish_variant, published
 from farm.index.verify import verify_index
 from farm.wheel.label import label_wheel
@@ -63,8 +63,8 @@ def made(tmp_path_factory):
 def fill(store, folder, signer):
     for name in (FIRST, SECOND):
         publish_wheel(store, build_wheel(folder, name), channel="kepler", signer=signer, provenance={"slsa": {}})
-    record_event(store, SECOND, "yank", "for the wrong GPU", signer=signer)
-    record_event(store, "canary", "mirrors", "", mirrors=MIRRORS, signer=signer)
+    record_event(store, [SECOND], "yank", "for the wrong GPU", signer=signer)
+    record_event(store, ["canary"], "mirrors", "", mirrors=MIRRORS, signer=signer)
     wheel = whole_wheel(folder, "canary-1.0+cu118.sm61.avx2-py3-none-any.whl", "x = 1\n")
     whole = Wheel(wheel, metadata_inside(wheel))
     publish_wheel(store, whole, group="sm61-avx2", signer=signer, provenance={"slsa": {}})

@@ -11,11 +11,11 @@ from threading import Thread
 import boto3
 import pytest
 from botocore.awsrequest import AWSResponse
+from farm.index.probe import probe
 
 from farm.base.errors import InfrastructureError, PublishRefusedError, UsageError
 from farm.index import answers
 from farm.index.backends import open_store
-from farm.index.probe import probe
 
 TEXT = "text/plain"
 ERROR = "<Error><Code>{}</Code><Message>detail from the server</Message></Error>"

@@ -11,19 +11,19 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from farm.index.copying import copy_index
+from farm.index.labels import properties, variant_json
 
 from farm.base.errors import PublishRefusedError, UsageError
 from farm.cli.main import main
 from farm.index.backends import open_store
 from farm.index.check import check
-from farm.index.copying import copy_index
-from farm.index.labels import properties, variant_json
+from farm.index.keys import load_public, load_signer, new_key
 from farm.index.lifecycle import promote, record_event, remove
 from farm.index.pages import html_key, json_key
 from farm.index.reader import open_reader
 from farm.index.reconcile import reconcile
 from farm.index.records import metadata_inside
-from farm.index.signing import load_public, load_signer, new_key
 from farm.index.variants import publish_variant, published
 from farm.index.verify import verify_index
 from farm.wheel.label import label_wheel
@@ -146,10 +146,10 @@ def copies(store):
 CHANGES = {
     "put": lambda store, _signer, put: put[NEW](store),
     "put again": lambda store, _signer, put: put[OLD](store),
-    "yank": lambda store, signer, _put: record_event(store, OLD, "yank", "x", signer=signer),
-    "yank new": lambda store, signer, _put: record_event(store, NEW, "yank", "x", signer=signer),
-    "quarantine": lambda store, signer, _put: record_event(store, OLD, "quarantine", "x", signer=signer),
-    "quarantine project": lambda store, signer, _put: record_event(store, "canary", "quarantine", "x", signer=signer),
+    "yank": lambda store, signer, _put: record_event(store, [OLD], "yank", "x", signer=signer),
+    "yank new": lambda store, signer, _put: record_event(store, [NEW], "yank", "x", signer=signer),
+    "quarantine": lambda store, signer, _put: record_event(store, [OLD], "quarantine", "x", signer=signer),
+    "quarantine project": lambda store, signer, _put: record_event(store, ["canary"], "quarantine", "x", signer=signer),
     "remove": lambda store, signer, _put: remove(store, [OLD], "x", signer=signer),
     "promote": lambda store, signer, _put: promote(store, [OLD], "release", signer=signer),
     "remove new": lambda store, signer, _put: remove(store, [NEW], "x", signer=signer),
@@ -272,7 +272,7 @@ def test_what_somebody_changed_in_the_tree_is_named_and_mended(tmp_path, made):
     root, signer, trusted, put = made
     store = open_store(str(root))
     put[NEW](store)
-    record_event(store, NEW, "yank", "slow", signer=signer)
+    record_event(store, [NEW], "yank", "slow", signer=signer)
     page, tree = root / html_key("variant", "canary"), root / json_key("variant", "canary")
     labels = page.with_name("canary-2.0-variants.json")
     for path, old, new in (
@@ -353,9 +353,9 @@ def test_what_is_said_of_a_copy_alone(tmp_path, made):
     put[NEW](store)
     with pytest.raises(UsageError, match=f"is a copy of {re.escape(NEW)}"):
         promote(store, [NEW_COPY], "release", signer=signer)
-    record_event(store, NEW_COPY, "yank", "label", signer=signer)
-    record_event(store, NEW, "yank", "slow", signer=signer)
-    record_event(store, NEW, "unyank", "", signer=signer)
+    record_event(store, [NEW_COPY], "yank", "label", signer=signer)
+    record_event(store, [NEW], "yank", "slow", signer=signer)
+    record_event(store, [NEW], "unyank", "", signer=signer)
     assert copies(store)[0] == {OLD_COPY: False, NEW_COPY: True}
     remove(store, [OLD_COPY], "label", signer=signer)
     assert copies(store) == ({NEW_COPY: True}, {NEW_COPY})
@@ -368,7 +368,7 @@ def test_a_backup_has_the_copies_with_what_was_said_of_their_wheels(tmp_path, ma
     root, signer, trusted, put = made
     store = open_store(str(root))
     put[NEW](store)
-    record_event(store, OLD, "yank", "slow", signer=signer)
+    record_event(store, [OLD], "yank", "slow", signer=signer)
     remove(store, [NEW], "secret", signer=signer)
     for group in (None, "variant"):
         there = open_store(str(tmp_path / f"backup-{group}"))

@@ -10,9 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from farm.index.serve import server
 
 from farm.cli.main import main
-from farm.index.serve import server
 
 GPUS = {"sm50": "5.0", "sm52": "5.2", "sm60": "6.0", "sm61": "6.1", "sm70": "7.0", "sm90": "9.0", "sm120": "12.0"}
 
