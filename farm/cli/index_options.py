@@ -1,4 +1,4 @@
-"""What the subcommands of `farm index` share: which index, which key signs, what a command printed."""
+"""Common parts of the subcommands of `farm index`: the index, the key that signs, what is printed."""
 
 import argparse
 from collections.abc import Sequence

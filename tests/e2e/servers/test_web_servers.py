@@ -187,7 +187,7 @@ def test_roots_types_and_caching(served):
     assert headers.get("Content-Encoding") is None
     assert data[:2] == b"PK"
     for absent in (
-        "whl/sm35-avx/simple/torch/", ".lock", "whl/files/none.whl", "whl/sm35-avx/", "whl/files/", "records/", "whl/x/",
+        "whl/sm35-avx/simple/torch/", ".lock", "whl/files/none.whl", "whl/sm35-avx/", "whl/files/", "records/",
     ):  # fmt: skip
         assert status(f"{served}/{absent}")[0] == 404, absent
 

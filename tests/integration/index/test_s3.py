@@ -156,7 +156,7 @@ def test_an_absent_bucket_is_no_empty_index(moto_url, aws):
         lambda: store.get("a"),
         lambda: store.create("a", b"", content_type=TEXT),
         lambda: list(store.list("")),
-        lambda: probe(store),
+        lambda: check_store(store),
     ):
         with pytest.raises(UsageError, match="no bucket 'nowhere'"):
             operate()
