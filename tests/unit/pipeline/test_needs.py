@@ -9,7 +9,7 @@ import pytest
 from farm.base.errors import InfrastructureError, UsageError
 from farm.cli.main import main
 from farm.index.backends import open_store
-from farm.index.pages import wheel_key
+from farm.index.layout import wheel_key
 from farm.index.publish import publish
 from farm.plan.build import resolve
 from farm.plan.selectors import Selectors
