@@ -117,13 +117,8 @@ def test_every_command_of_the_handbook(ceph, nginx, tools, tmp_path):
         "canary-2.0+cu118.sm35.avx",
         "canary-2.0+cu118.sm35.avx.1",
     ]
-    client = boto3.client(
-        "s3",
-        endpoint_url=ceph.http,
-        region_name="us-east-1",
-        aws_access_key_id="farm",
-        aws_secret_access_key="change-this-secret",
-    )
+    keys = {"aws_access_key_id": "farm", "aws_secret_access_key": "change-this-secret"}
+    client = boto3.client("s3", endpoint_url=ceph.http, region_name="us-east-1", **keys)
     objects = client.list_objects_v2(Bucket="wheels-backup", Prefix="whl/files/")["Contents"]
     left = sorted(each["Key"].rpartition("/")[2] for each in objects)
     assert left == [f"canary-1.0+cu118.sm35.avx-py3-none-any.whl{end}" for end in ("", ".metadata")]
