@@ -13,7 +13,8 @@ from packaging.version import Version
 from farm.base.errors import FarmError
 from farm.base.tags import serves
 from farm.index.backends import open_store
-from farm.index.pages import File, json_key, parse_page
+from farm.index.layout import json_key
+from farm.index.pages import File, parse_page
 from farm.plan.file import Plan
 from farm.plan.recipe import folder as recipe_folder
 from farm.plan.recipe import recipe
