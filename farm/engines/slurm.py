@@ -444,7 +444,7 @@ def _below_farm(target: str) -> str:
     """The name of a job's folder below /farm."""
     path = PurePosixPath(target)
     # One level: a job could put a link in place of a folder between, which is followed outside of it.
-    if path.parent != PurePosixPath("/farm") or not re.fullmatch(r"[\w.-]+", path.name):
+    if path.parent != PurePosixPath("/farm") or not re.fullmatch(r"[\w-][\w.-]*", path.name):
         raise InfrastructureError(f"a job's folder {target!r} is not directly below /farm")
     return path.name
 

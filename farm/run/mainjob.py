@@ -15,11 +15,13 @@ from farm.run.check import check_wheel, summary
 from farm.run.context import RunContext
 from farm.run.dependencies import link_missing
 from farm.run.journal import Until
+from farm.run.journal.database import network_file_system
 from farm.run.library_wheels import library_wheels
 from farm.run.release import pip_line, pip_source, publish_wheel
 from farm.run.repair import repair_built
 from farm.run.smoke import SmokeOptions, smoke
 from farm.run.smoke_job import probe_job
+from farm.run.workspace import journal_path
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,12 @@ class MainJob(RunContext):
     def steps(self, until: Until) -> None:
         plan, watcher = self.plan, self.workspace.watcher
         self.folder.mkdir(parents=True, exist_ok=True)
+        journal = journal_path(self.workspace.project, self.workspace.settings)
+        if where := network_file_system(journal):
+            watcher.note(
+                f"the journal is on a network file system ({where}), where SQLite may lose it: "
+                "set artifacts: in ci/farm.yaml to a local folder"
+            )
         built = BuildStep(self, self.pieces).carry_out()
         self.built()
         # Also where the run ends with the build: its `built` may be published by another machine.
