@@ -1,6 +1,7 @@
 """What happens to builds on a Slurm cluster: nodes die, people cancel, limits are met, controllers are killed."""
 
 import json
+import os
 import signal
 import subprocess
 from dataclasses import replace
@@ -11,8 +12,9 @@ import pytest
 from farm.engines.base import FINAL, Cause, Job, Observation
 from farm.engines.slurm import Options, SlurmEngine, _script
 from tests.e2e.conftest import Farm, make_project, pack_fast, wait
-from tests.e2e.slurm.conftest import FOLDER, Cluster
+from tests.e2e.slurm.conftest import FOLDER, NOBODY, ROOT, Cluster
 
+ENTER = ROOT / "farm/base/processes/enter.py"
 CANARY = ("--variant", "cpu-avx-py311", "--package", "canary")
 
 
@@ -50,7 +52,7 @@ def test_a_job_that_somebody_else_cancels_is_cancelled(cluster, running, slurm_e
 def test_slurms_own_time_limit_is_a_time_limit(cluster, running):
     engine = SlurmEngine(str(cluster.shared), "login", cpus=0.5, memory=256 << 20, minutes=1)
     seen = end(engine, running(engine))
-    assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.TIME_LIMIT)
+    assert (seen.state, seen.exit_code, seen.cause) == ("done", 124, Cause.TIME_LIMIT), seen
 
 
 def test_a_node_that_dies_loses_its_job_and_its_successor_takes_it_up(cluster, running, tree, slurm_engine):
@@ -88,29 +90,29 @@ def test_a_job_does_not_make_the_login_node_read_another_file(cluster, tree, slu
 
 
 @pytest.mark.parametrize("way", ["bwrap", "none"])
-def test_a_node_without_user_namespaces_uses_bubblewrap_or_names_the_setting(cluster, tree, tmp_path, way):
+def test_a_node_without_user_namespaces_uses_bubblewrap_or_names_the_setting(cluster, tree, way):
     """The limit of namespaces counts in each namespace: in one of its own anybody sets it to 0."""
     root = next((cluster.shared / "toolchains").iterdir()) / "root"
+    folder = cluster.shared / way
     for name in ("farm", "run", "tmp"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "run/run.py").write_text("print('inside', flush=True)")
-    script = _script(str(root), [(str(tmp_path / name), name) for name in ("farm", "run", "tmp")], card=False)
-    (tmp_path / "job.sh").write_text(script)
-    (tmp_path / "enter.py").write_text(
-        "import sys; sys.exit('enter: refused here')"
-        if way == "bwrap"
-        else Path("farm/base/processes/enter.py").read_text()
-    )
-    command = ["sh", "job.sh"]
+        (folder / name).mkdir(parents=True)
+    (folder / "run/run.py").write_text("print('inside', flush=True)")
+    script = _script(str(root), [(str(folder / name), name) for name in ("farm", "run", "tmp")], card=False)
+    (folder / "job.sh").write_text(script)
+    enter = "import sys; sys.exit('enter: refused here')" if way == "bwrap" else ENTER.read_text()
+    (folder / "enter.py").write_text(enter)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     if way == "none":
         limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
-        command = ["unshare", "--user", "--map-user=1000", "--keep-caps", "sh", "-c", limit, "sh", *command]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        command += ["unshare", "--user", "--map-user=1000", "--keep-caps", "sh", "-c", limit, "sh"]
+    done = subprocess.run([*command, "sh", "job.sh"], cwd=folder, capture_output=True, text=True, check=False)
     if way == "bwrap":
-        assert (done.returncode, done.stdout) == (0, "inside\n"), done.stderr
-        return
-    assert done.returncode == 125
-    assert "user.max_user_namespaces is 0" in (tmp_path / "refused").read_text()
+        assert (done.returncode, done.stdout) == (0, "inside\n"), done.stderr + (folder / "refused").read_text()
+    else:
+        assert done.returncode == 125, done.stderr
+        assert "user.max_user_namespaces is 0" in (folder / "refused").read_text()
 
 
 # --- the farm's commands
