@@ -1,7 +1,7 @@
 """What repair looks at."""
 
 from farm.wheel.archive import Archive
-from farm.wheel.contents import read_needs
+from farm.wheel.library import read_needs
 
 
 def test_only_files_with_a_wrong_length_in_record_and_libraries_are_read(tmp_path, make_pe, make_wheel, monkeypatch):
