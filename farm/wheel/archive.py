@@ -226,32 +226,36 @@ class Archive:
         return b"".join(self.chunks(name))
 
     @contextmanager
-    def content(self, name: str, magics: tuple[bytes, ...]) -> Iterator[tuple[str, Buffer | None]]:
+    def content(
+        self, name: str, magics: tuple[bytes, ...], *, hashed: bool = True
+    ) -> Iterator[tuple[str, Buffer | None]]:
         """Read a member once: (its sha256 in hexadecimal, its content if it begins with one of `magics`, else None).
 
-        The content is valid inside the `with` block only.
+        The content is valid inside the `with` block only. Without `hashed` there is no sha256, which takes as long as
+        unpacking.
         """
         sha = hashlib.sha256()
+        note = sha.update if hashed else len
         chunks = self.chunks(name)
         first = b""
         while len(first) < _MAGIC and (chunk := next(chunks, b"")):
             first += chunk
-        sha.update(first)
+        note(first)
         if not first.startswith(magics):
             for chunk in chunks:
-                sha.update(chunk)
+                note(chunk)
             yield sha.hexdigest(), None
         elif self.entry(name).size <= _IN_MEMORY:
             rest = []
             for chunk in chunks:
-                sha.update(chunk)
+                note(chunk)
                 rest.append(chunk)
             yield sha.hexdigest(), b"".join([first, *rest])
         else:
             with tempfile.TemporaryFile() as spool:
                 spool.write(first)
                 for chunk in chunks:
-                    sha.update(chunk)
+                    note(chunk)
                     spool.write(chunk)
                 spool.flush()
                 with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as view:

@@ -357,10 +357,10 @@ def read_needs(archive: Archive, hashes: Mapping[str, tuple[str, int]]) -> Conte
         if known is not None and believed and not (wanted and archive.starts_with(name, wanted)):
             files[name] = known
             continue
-        with _disk(archive, name), archive.content(name, wanted) as (sha256, data):
-            files[name] = sha256, entry.size
+        with _disk(archive, name), archive.content(name, wanted, hashed=not believed) as (sha256, data):
+            files[name] = known if known is not None and believed else (sha256, entry.size)
             if data is not None:
-                libraries.append(read_library(name, sha256, data, None, device=False))
+                libraries.append(read_library(name, files[name][0], data, None, device=False))
                 _check_count(libraries)
     return Contents(files=files, libraries=tuple(libraries))
 
