@@ -76,6 +76,11 @@ class ProvedWheel(Model):
             return f"built and run on {on_card[0].where.partition(',')[0]}, {_CARD[on_card[0].card or '']}"
         return "built and run without a card" if self.runs else "built, not run"
 
+    @property
+    def level(self) -> int:
+        """How far the proof goes: 3 on a card, 2 without one, 1 built alone."""
+        return 3 if any(run.card for run in self.runs) else 2 if self.runs else 1
+
     def is_of(self, plan: Plan) -> bool:
         """True for the wheel of this plan."""
         mine = (self.channel, self.package, self.platform, self.variant, self.version)
@@ -121,6 +126,13 @@ class Evidence:
     def details(self, plan: Plan) -> list[tuple[str, str, str]]:
         """Every run of the build's wheels, as `rows`."""
         return [row for wheel in self.of(plan) for row in _rows(wheel)]
+
+    def short(self, plan: Plan) -> str:
+        """How far a build was proved, in one line."""
+        own = sorted(self.of(plan), key=lambda wheel: wheel.level)
+        if not own:
+            return f"never built: {plan.package} for {plan.variant} from channel {plan.channel}, with these options"
+        return f"proved: {own[-1].state} ({own[-1].page})"
 
     def of_variant(self, channel: str, package: str, platform: str, variant: str) -> str:
         """One line about a build that is not planned yet."""
