@@ -160,7 +160,7 @@ def nearest_names(name: str) -> list[str]:
 _MEMORY = re.compile(r"(?:^|(?<=[\s(-]))\d+\s?g(?:b|ib)?\b")
 _MARKS = re.compile(r"\((?:tm|r|c|rev [^)]{0,9})\)|[™®©]")
 _FORM = re.compile(r"(?<![a-z0-9])(?:sxm\d?|hbm\d?e?|g?ddr\d?x?|\d+[- ]?bits?)(?![a-z0-9])|sxm\d")
-_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
+_SLICE = re.compile(r"\bmig\b.*|(?:\bdc|(?<=[0-9a-z])(?<!geforce)(?<!gtx))-(?:\d-)?\d+[abcq](?:\d|me)?\b")
 """A slice of a card: "MIG 1g.10gb", "A100-10C", "A100-1-5CME"."""
 _LISTED = re.compile(r"^\s*(?:gpu \d+|product name\s*):|\(uuid:.*")  # nvidia-smi -L and -q
 _PCI = re.compile(r"\[([^][]*[a-z][^][]*)\](?=[^][]*$|\s*\[[0-9a-f:]+\])")  # lspci: "GA102 [GeForce RTX 3090]"

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         for row, line in others:
             show.say(f"{row.maker}: torch {row.torch}, CUDA {row.cuda}: {line}")
             show.say(f"  has {row.has}; lacks {row.lacks}; not confirmed: {row.unconfirmed}")
-        _print_own(question, own, missing, asked=question.torch)
+        _print_own(own, missing)
     return 0 if answer.runs else NO
 
 
@@ -240,7 +240,7 @@ def _named(name: str, sm: int) -> str:
     return f"{name} ({either if len(chips) > 1 and f'sm{sm}' in gpus.gpus().too_old else f'sm_{sm}'})"
 
 
-def _print_own(question: Question, own: "list[Own]", missing: str | None, asked: str | None) -> None:
+def _print_own(own: "list[Own]", missing: str | None) -> None:
     if missing:
         show.say(f"no wheel of your own either: {missing}")
     for each in own:

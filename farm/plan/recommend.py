@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Own:
-    """A build that can be planned. `proved` says how far it was proved, empty: it never was; `lost`: cards without code."""
+    """A build that can be planned. `proved`: how far it was proved, empty: it never was; `lost`: cards without code."""
 
     variant: Variant
     channel: str
