@@ -91,10 +91,9 @@ def run(args: argparse.Namespace) -> int:
             show.say(f"nearest that the rules allow: {nearest}")
         for text in floating:
             show.say(f"not pinned: {text}")
-        if plan:
-            show.say(load_evidence(project).short(plan))
-            for what, text, source in evidence if args.verbose else ():
-                show.say(f"  {what}: {text} ({source})")
+        tested = [row for row in evidence if row[0] == "tested"]
+        for what, text, source in evidence if args.verbose else (*tested[-1:], *evidence[len(tested) :]):
+            show.say(f"{what}: {text} ({source})")
         for own in _instead(args, project, selectors) if not judged.buildable else ():
             show.say(f"of your own: torch {own.torch} ({own.standing}): farm submit {own.words}")
     return 0 if judged.buildable else 3

@@ -127,13 +127,6 @@ class Evidence:
         """Every run of the build's wheels, as `rows`."""
         return [row for wheel in self.of(plan) for row in _rows(wheel)]
 
-    def short(self, plan: Plan) -> str:
-        """How far a build was proved, in one line."""
-        own = sorted(self.of(plan), key=lambda wheel: wheel.level)
-        if not own:
-            return f"never built: {plan.package} for {plan.variant} from channel {plan.channel}, with these options"
-        return f"proved: {own[-1].state} ({own[-1].page})"
-
     def of_variant(self, channel: str, package: str, platform: str, variant: str) -> str:
         """One line about a build that is not planned yet."""
         theirs = [wheel for wheel in self.of_channel(channel, package) if wheel.platform == platform]
