@@ -172,7 +172,7 @@ def tree(
     packer = project / "dockerfiles/scripts/pack_toolchain.py"
     packed = pack_toolchain(engine, toolchain.tag, packer, project / "toolchains", whole=True)
     shared = SlurmEngine(str(cluster.shared), "login")
-    shared.add_toolchain(toolchain.tag, packed, engine.image_environment(toolchain.tag))
+    shared.add_toolchain(toolchain.tag, packed, toolchain.id, engine.image_environment(toolchain.tag))
     return toolchain.tag
 
 
