@@ -40,6 +40,8 @@ from farm.engines.output import storing
 
 CHUNK = 1 << 20
 CANCEL_S = 120
+LOOKS, LOOK_PAUSE_S = 5, 6.0
+"""A controller of Slurm that is busy, or restarted, answers no question for some seconds; the job goes on."""
 ALL_CPUS = 1 << 16
 """Slurm gives a job its CPUs: a supervisor that chose among all of a node's would give the same ones to two jobs."""
 ABSENT = 44
@@ -313,7 +315,14 @@ class SlurmEngine:
 
     def _look(self, handle: str, since: int = 0, length: int = 0) -> tuple[Observation, bytes]:
         """The state, and the log from byte `since` on; the state is the older of the two."""
-        answer = self._run(LOOK, self.folder, handle, str(since), str(length))
+        for left in reversed(range(LOOKS)):
+            try:
+                answer = self._run(LOOK, self.folder, handle, str(since), str(length))
+                break
+            except InfrastructureError:
+                if not left:
+                    raise
+                time.sleep(LOOK_PAUSE_S)
         if not answer:
             return Observation("lost", why="there is no folder of the job"), b""
         listed, ended, refused, cancelled, log = answer.split(b"\n", 4)

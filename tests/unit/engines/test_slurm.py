@@ -5,6 +5,7 @@ import json
 import pytest
 
 from farm.base.errors import FarmError
+from farm.engines import slurm
 from farm.engines.base import Cause, Job
 from farm.engines.slurm import Options, SlurmEngine, _below_farm, _handle, observation
 
@@ -84,5 +85,6 @@ def test_a_login_node_that_does_not_answer_is_named(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'ssh: connect to host: refused' >&2\nexit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "LOOK_PAUSE_S", 0.0)
     with pytest.raises(FarmError, match="the login node k40 does not answer: ssh: connect to host: refused"):
         SlurmEngine("/shared", "k40").observe("farm-1")
