@@ -411,8 +411,10 @@ def observation(listed: str, ended: str, refused: str, cancelled: str) -> Observ
         return Observation("starting", why=f"Slurm prepares {nodes}")
     active = bool(state) and state not in ("COMPLETED", "FAILED")
     report = _report(ended)
-    # An end by Slurm comes with SIGTERM, which the supervisor takes for a cancel: Slurm then says what it was.
-    if report and not (active and report.state == "cancelled"):
+    if report and not state and cancelled and report.exit_code:
+        return Observation("cancelled", why="cancelled")
+    # Slurm ends a job by SIGTERM, to the command as to its supervisor: only Slurm knows why, and says so at the end.
+    if report and not (active and report.exit_code):
         return report
     if refused and not active:
         text = f"node {nodes or '?'} lets no job enter a toolchain: {refused}"

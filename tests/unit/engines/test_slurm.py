@@ -33,7 +33,11 @@ def exit_json(code=0, cause=None, detail=None):
         ("BOOT_FAIL", "", ("lost", None, None)),
         ("PREEMPTED", exit_json(143, "CANCELLED"), ("lost", None, None)),
         ("CANCELLED", exit_json(143, "CANCELLED"), ("cancelled", None, None)),
+        # It ends a job by SIGTERM, which may reach the command before the supervisor: the reason comes a moment later.
         ("COMPLETING", exit_json(143, "CANCELLED"), ("running", None, None)),
+        ("COMPLETING", exit_json(143), ("running", None, None)),
+        ("CANCELLED", exit_json(143), ("cancelled", None, None)),
+        ("COMPLETING", exit_json(0), ("done", 0, None)),
         # A network file system shows the report later than Slurm the end.
         ("FAILED", "", ("running", None, None)),
         # Slurm has forgotten it.
@@ -63,6 +67,8 @@ def test_a_node_that_lets_no_job_in_is_named_with_what_it_said():
 
 def test_what_was_cancelled_in_the_queue_stays_so_when_slurm_has_forgotten_it():
     assert observation("", "", "", "cancelled").state == "cancelled"
+    assert observation("", exit_json(143), "", "cancelled").state == "cancelled"
+    assert observation("", exit_json(0), "", "cancelled").state == "done"
 
 
 @pytest.mark.parametrize("target", ["/farm", "/farm/a/b", "/farm/..", "/etc", "farm/out", "/farm/a b", "/farm/$(x)"])
