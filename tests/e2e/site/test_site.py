@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
