@@ -1,7 +1,7 @@
 """PyTorch's own wheels and those of other makers for a set of cards: the rules are data, and `best` reads nothing else.
 
-`facts` is that data as JSON, with the grammar of names and pasted text. The page's `answers.js` is the same algorithm over the same document, sentence for
-sentence; `tests/unit/site/test_answers.py` asks both the same questions.
+`facts` is that data as JSON, with the grammar of names and pasted text. The page's `answers.js` is the same algorithm
+over the same document, sentence for sentence; `tests/unit/site/test_answers.py` asks both the same questions.
 """
 
 from dataclasses import asdict, dataclass
