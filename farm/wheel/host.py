@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase, translate
 from farm.platforms.facts import Facts, split_platform, unread
 from farm.wheel.contents import Contents
 from farm.wheel.imports import Answer, is_musl, resolve, system_needs
-from farm.wheel.isalevels import level_names
+from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.library import Library
 from farm.wheel.manylinux import SystemNeed, earned_policy, policy_of_tag, unmet_needs
 from farm.wheel.pesymbols import DllSymbols
@@ -188,7 +188,7 @@ def check_imports(contents: Contents, policy: Policy, tags: frozenset[str]) -> C
 
 def check_cpu(contents: Contents, policy: Policy) -> Check:
     """No library that is not exempt may hold instructions beyond the promised CPU level."""
-    if policy.cpu is None or policy.cpu not in level_names():
+    if policy.cpu is None or policy.cpu not in (*level_names(), *arm_level_names()):
         note = f"CPU level {policy.cpu} cannot be checked" if policy.cpu else "no CPU level is promised"
         return Check(id="cpu", status="not_run", note=note)
     findings = []

@@ -13,6 +13,19 @@ def table() -> dict[str, dict[str, dict[str, list[str]]]]:
     return found
 
 
+@cache
+def arm_table() -> dict[str, dict[str, list[str] | str | None]]:
+    """The levels of 64-bit Arm by name, lowest first, as `aarch64_levels.yaml` has them."""
+    found = parsed.plain(Path(__file__).with_name("aarch64_levels.yaml"))
+    levels: dict[str, dict[str, list[str] | str | None]] = found["levels"]
+    return levels
+
+
+def arm_level_names() -> tuple[str, ...]:
+    """The levels that the machine code of 64-bit Arm can be held to, lowest first."""
+    return tuple(arm_table())
+
+
 def level_names() -> tuple[str, ...]:
-    """The levels that machine code can be held to, lowest first."""
+    """The levels that x86-64 machine code can be held to, lowest first."""
     return tuple(table()["levels"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from farm.base.errors import VerificationFailedError
 from farm.wheel.arch import order
 from farm.wheel.archive import Buffer
+from farm.wheel.isalevels import arm_level_names
 from farm.wheel.magic import ELF_MAGIC, FATBIN_MAGIC, PE_MAGIC
 from farm.wheel.pe import PE_FATBIN_SECTION, Pe, read_pe
 from farm.wheel.windows import loaded_by_name
@@ -232,10 +233,23 @@ def _instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> Instru
     from farm.wheel.initscan import scan_starts  # noqa: PLC0415 (slow to import, and not always needed)
     from farm.wheel.isa import scan_isa  # noqa: PLC0415 (as above)
 
+    if level in arm_level_names():
+        return _found(level, _arm_instructions(data, elf, level, on_load), None)
     if on_load:
         scan = scan_starts(data, elf, level)
         return _found(level, scan.result, scan.starts)
     return _found(level, scan_isa(data, elf, level), None)
+
+
+def _arm_instructions(data: Buffer, elf: "Elf", level: str, on_load: bool) -> "IsaResult":
+    from farm.wheel.aarch64 import scan_aarch64  # noqa: PLC0415 (slow to import, and few wheels are for Arm)
+    from farm.wheel.isa import IsaResult  # noqa: PLC0415 (as above)
+
+    if elf.machine != "aarch64":
+        return IsaResult(not_checked=f"machine code for {elf.machine}, and {level} is a level of aarch64")
+    if on_load:
+        return IsaResult(not_checked="not decided: what runs on import is not followed in AArch64 code")
+    return scan_aarch64(data, elf, level)
 
 
 def _dll_instructions(data: Buffer, pe: Pe, level: str, on_load: bool) -> Instructions:

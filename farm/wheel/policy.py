@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 from farm.base import yaml_cache as parsed
 from farm.base.errors import UsageError
 from farm.platforms.facts import PLATFORMS
-from farm.wheel.isalevels import level_names
+from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.models import Frozen, Printable
 
 _ONE_BOUND = re.compile(r"(<|<=|>|>=)\d{1,4}(\.\d{1,6}){0,3}", re.ASCII)
@@ -81,7 +81,8 @@ def _or_default(value: object, what: str) -> object:
 
 
 def _describe_levels(schema: dict[str, Any]) -> None:
-    levels = {"anyOf": [{"enum": list(level_names())}, {"type": "string", "pattern": "^arm"}, {"type": "null"}]}
+    names = [*level_names(), *arm_level_names()]
+    levels = {"anyOf": [{"enum": names}, {"type": "string", "pattern": "^arm"}, {"type": "null"}]}
     schema.update(levels)
 
 
@@ -116,11 +117,11 @@ class Policy(Rules):
     @field_validator("cpu")
     @classmethod
     def _known_level(cls, value: str | None) -> str | None:
-        # Levels of ARM can be promised, but nothing here decodes ARM's machine code: the check says so.
+        # Other levels of Arm (macOS' arm64) can be promised, but nothing here knows what they have: the check says so.
         if value is None:
             return value
         if value not in level_names() and not value.startswith("arm"):
-            msg = f"no such CPU level; there are {', '.join(level_names())}"
+            msg = f"no such CPU level; there are {', '.join((*level_names(), *arm_level_names()))}"
             raise ValueError(msg)
         return value
 

@@ -20,7 +20,7 @@ from farm.wheel.dependencies import DependencyWheel, read_dependencies
 from farm.wheel.device import check_ptx, check_sass
 from farm.wheel.host import check_cpu, check_imports, check_platform
 from farm.wheel.installable import check_install
-from farm.wheel.isalevels import level_names
+from farm.wheel.isalevels import arm_level_names, level_names
 from farm.wheel.loading import check_link
 from farm.wheel.manylinux import policy_of_tag
 from farm.wheel.metadata import (
@@ -90,7 +90,8 @@ def _checks(
 ) -> tuple[list[Check], tuple[DependencyWheel, ...]]:
     def level_of(member: str) -> str | None:
         exempt = any(fnmatchcase(member, pattern) for pattern in policy.cpu_exempt)
-        return policy.cpu if policy.cpu in level_names() and not exempt else None
+        known = policy.cpu in (*level_names(), *arm_level_names())
+        return policy.cpu if known and not exempt else None
 
     try:
         with Archive(wheel, limits) as archive:

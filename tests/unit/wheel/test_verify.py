@@ -178,6 +178,25 @@ def test_other_code_than_promised(check, make_elf, make_container, make_entry):
     assert failed(check(library, {"sass": []})[0]) == ["sass"]
 
 
+def test_a_level_of_arm(tmp_path, make_wheel, make_elf):
+    """`add z0.s, z1.s, z2.s` of SVE in a wheel for a CPU without it; for one with it; and behind dispatch."""
+    code = struct.pack("<II", 0x04A20020, 0xD65F03C0)
+    library = make_elf(text=code, symbols={"fast": 0}, machine=183)
+    wheel = make_wheel(tmp_path, {"m/_C.so": library}, tag="cp311-cp311-manylinux_2_17_aarch64")
+    policy = Policy(platform="linux_aarch64", python="cp311", cpu="armv8_2")
+
+    def cpu(policy):
+        return next(each for each in verify(wheel, policy).checks if each.id == "cpu")
+
+    found = cpu(policy)
+    assert [finding.what for finding in found.findings] == ["1 instructions need SVEorSME, first at fast+0x0"]
+    assert cpu(policy.model_copy(update={"cpu": "armv9"})).status == "passed"
+    behind = cpu(policy.model_copy(update={"dispatching": ("m/_C.so",)}))
+    assert (behind.status, "not decided" in str(behind.note)) == ("not_run", True)
+    other = cpu(policy.model_copy(update={"cpu": "avx"}))
+    assert (other.status, "aarch64" in str(other.note)) == ("not_run", True)
+
+
 def test_ptx(check):
     _, report = check(policy={"ptx": [35]})
     assert [finding.what for finding in report.findings] == ["1 fat binaries lack sm_35; they hold none"]

@@ -1,0 +1,112 @@
+"""CPU features of AArch64 code. The words are what GNU as 2.40 makes of the instruction beside them."""
+
+import random
+import struct
+
+import capstone
+import pytest
+
+from farm.base.errors import UsageError
+from farm.wheel.aarch64 import _features, _is_base, scan_aarch64
+from farm.wheel.elf import read_elf
+from farm.wheel.isalevels import arm_level_names
+
+CODE = 176  # where build_elf puts the text
+BASE = {
+    "add x0, x1, x2": 0x8B020020,
+    "fadd v0.4s, v1.4s, v2.4s": 0x4E22D420,
+    "ldp x0, x1, [x2]": 0xA9400440,
+    "paciasp": 0xD503233F,  # a hint: older CPUs take it for NOP
+    "bti c": 0xD503245F,
+    "mrs x0, fpcr": 0xD53B4400,
+    "crc32b w0, w1, w2": 0x1AC24020,
+    "ldadd x0, x1, [x2]": 0xF8200041,
+    "sqrdmlah v0.4s, v1.4s, v2.4s": 0x6E828420,
+}
+"""What Armv8.2-A has."""
+OF_ARMV9 = {
+    "sdot v0.4s, v1.16b, v2.16b": (0x4E829420, "DotProd"),
+    "fadd h0, h1, h2": (0x1EE22820, "FullFP16"),
+    "fcmla v0.4s, v1.4s, v2.4s, #90": (0x6E82CC20, "ComplxNum"),
+    "ldapr x0, [x1]": (0xF8BFC020, "RCPC"),
+    "retaa": (0xD65F0BFF, "PAuth"),
+    "setf8 w0": (0x3A00080D, "FlagM"),
+    "add z0.s, z1.s, z2.s": (0x04A20020, "SVEorSME"),
+    "whilege p0.s, x0, x1": (0x25A11000, "SVE2orSME"),
+}
+"""What Armv9.0-A has and Armv8.2-A does not demand."""
+BEYOND = {
+    "bfdot v0.4s, v1.8h, v2.8h": (0x6E42FC20, "BF16"),
+    "smmla v0.4s, v1.16b, v2.16b": (0x4E82A420, "MatMulInt8"),
+    "aese v0.16b, v1.16b": (0x4E284820, "AES"),
+    "addg x0, x1, #16, #1": (0x91810420, "MTE"),
+    "bext z0.b, z1.b, z2.b": (0x4502B020, "SVE2BitPerm"),
+}
+"""What neither demands."""
+RET = 0xD65F03C0
+
+
+@pytest.fixture
+def scan(make_elf):
+    def run(words, level):
+        raw = make_elf(machine=183, text=struct.pack(f"<{len(words)}I", *words), symbols={"first": 0, "second": 8})
+        return scan_aarch64(raw, read_elf(raw), level)
+
+    return run
+
+
+def test_levels_are_ordered():
+    assert arm_level_names() == ("armv8_2", "armv9")
+    assert set(_features("armv8_2")) < set(_features("armv9"))
+    with pytest.raises(UsageError, match="avx"):
+        list(_features("avx"))
+
+
+@pytest.mark.parametrize("level", ["armv8_2", "armv9"])
+def test_what_every_level_has(scan, level):
+    found = scan([*BASE.values(), RET], level)
+    assert (found.beyond, found.undecodable, found.not_checked) == ((), 0, None)
+
+
+@pytest.mark.parametrize("name", OF_ARMV9)
+def test_what_comes_with_armv9(scan, name):
+    word, feature = OF_ARMV9[name]
+    assert [find.feature for find in scan([word, RET], "armv8_2").beyond] == [feature]
+    assert scan([word, RET], "armv9").beyond == ()
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_no_level_demands(scan, name):
+    word, feature = BEYOND[name]
+    for level in arm_level_names():
+        assert [find.feature for find in scan([word, RET], level).beyond] == [feature]
+
+
+def test_counts_and_places(scan):
+    """Words that differ in their registers alone are of one kind."""
+    sdot, other = OF_ARMV9["sdot v0.4s, v1.16b, v2.16b"][0], 0x4E829483  # v3.4s, v4.16b
+    (found,) = scan([RET, sdot, RET, other, sdot], "armv8_2").beyond
+    assert (found.count, found.places) == (3, ("first+0x4", "second+0x4", "second+0x8"))
+
+
+def test_data_between_functions_are_counted(scan):
+    found = scan([RET, 0x02345678, 0xFFFFFFFF], "armv8_2")
+    assert (found.beyond, found.undecodable) == ((), 2)
+
+
+def test_a_size_that_is_no_multiple_of_four(make_elf):
+    raw = make_elf(machine=183, text=struct.pack("<I", BEYOND["bfdot v0.4s, v1.8h, v2.8h"][0]) + b"\x01")
+    assert [find.feature for find in scan_aarch64(raw, read_elf(raw), "armv9").beyond] == ["BF16"]
+
+
+def test_what_is_not_decoded_needs_no_extension():
+    """The classes that are skipped, against the decoder: 200,000 words, the same in each run."""
+    decoder = capstone.Cs(capstone.CS_ARCH_AARCH64, capstone.CS_MODE_LITTLE_ENDIAN)
+    decoder.detail = True
+    allowed, words = set(_features("armv8_2")), random.Random(47)
+    skipped = [word for word in (words.getrandbits(32) for _ in range(200_000)) if _is_base(word)]
+    assert len(skipped) > 40_000
+    for word in skipped:
+        for instruction in decoder.disasm(word.to_bytes(4, "little"), 0, 1):
+            needs = {instruction.group_name(group) for group in instruction.groups if group >= 128}
+            assert needs <= allowed, (hex(word), instruction.mnemonic)
